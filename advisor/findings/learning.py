@@ -20,6 +20,7 @@ from advisor.findings.detectors.data_budget import (
 from advisor.findings.detectors.dead import (
     detect_frozen,
     detect_hardly_learns,
+    detect_leaps,
     detect_loss_zero,
     detect_stuck_accuracy,
 )
@@ -57,6 +58,7 @@ from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
 from advisor.findings.detectors.resumed import detect_resume_lost
 from advisor.findings.detectors.rewards import detect_dead_signal, detect_reward_collapse, detect_reward_flat
 from advisor.findings.detectors.several import (
+    detect_failed_runs,
     detect_other_runs,
     detect_restarts,
     detect_same_results,
@@ -95,6 +97,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_no_learning,
     detect_hardly_learns,
     detect_frozen,
+    detect_leaps,
     detect_stuck_accuracy,
     detect_dead_signal,
     detect_loss_zero,
@@ -122,6 +125,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_merged_runs,
     detect_several_runs,
     detect_restarts,
+    detect_failed_runs,
     detect_other_runs,
     detect_same_results,
     detect_failed_tasks,

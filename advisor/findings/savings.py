@@ -24,6 +24,7 @@ from advisor.findings.waits import seconds_beside
 from advisor.readers.line_clock import BAR, STAMPS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.spoken_times import SPOKEN
+from advisor.readers.stamps import worked_seconds
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
@@ -81,7 +82,7 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     """
     part = main_part(case.run)
     stamps = series.finite(main_column(case.run, "unix_seconds"))
-    of_rows = float(stamps.max() - stamps.min()) if len(stamps) > 1 else 0.0
+    of_rows = worked_seconds(np.sort(stamps), sessions=part is not None and part.starts > 1)
     of_lines, clock = (part.clock_seconds or 0.0, part.clock) if part is not None else (0.0, "")
     declared = (part.declared_seconds if part is not None else None) or positive(case, "total_seconds") or 0.0
     elapsed = _elapsed(case) or 0.0
@@ -91,7 +92,8 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     )  # else of a test, of what came before
     if declared and (part is None or part.starts == 1):  # of several processes the last sums up itself alone
         yield max(declared, of_rows)
-    yield max(of_rows, 0.0 if clock in (BAR, SPOKEN) else of_lines)
+    # what lines around the rows are stamped says more than the rows alone, and knows which pauses were none
+    yield of_lines if clock == STAMPS and of_lines else max(of_rows, 0.0 if clock in (BAR, SPOKEN) else of_lines)
     # a column of what bars had counted at their ends begins anew with each, and need not fall
     yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if elapsed else 0.0
     yield of_lines if clock == BAR else 0.0

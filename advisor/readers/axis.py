@@ -15,6 +15,7 @@ FEWEST_RECORDS = 3  # of training and of validation that show how both count
 FEWEST_EVEN, _THOUSAND = 4, 1000  # rows before steps are printed in thousands
 _FAR, _MOSTLY = 2.0, 0.5  # times the steps between training records; of the validation records
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
+GOES_ON = 0.9  # of the rounds of a counter: they are epochs of one run
 BAR = "bar"  # whose step is not that of the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
@@ -53,7 +54,10 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
 
 
 def _stands_still(step: np.ndarray, records: Records) -> bool:
-    """Whether the number called a step is the same in every epoch, as of a bar drawn at its end: it counts none."""
+    """Whether the number called a step is the same in every row, as of a bar drawn at its end: it counts none."""
+    counted = step[(records.kind == TRAIN) & np.isfinite(step)]
+    if len(counted) >= FEWEST_RECORDS and np.ptp(counted) == 0 and np.isnan(records.column("epoch")).all():
+        return True
     epoch = records.column("epoch")
     at = (records.kind == TRAIN) & np.isfinite(step) & np.isfinite(epoch)
     still = at.any() and np.ptp(step[at]) == 0 and not np.any((records.kind == TRAIN) & np.isfinite(step) & ~at)
@@ -118,6 +122,8 @@ def _of_training(step: np.ndarray, records: Records) -> np.ndarray:
 def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
     """Steps counted through all epochs, when each return to the first step comes with the next whole epoch."""
     epoch = records.column("epoch")
+    if np.isnan(epoch).all():
+        epoch = _epochs_by_loss(step, records)
     at = np.flatnonzero(~np.isnan(step) & ~np.isnan(epoch) & (records.kind == TRAIN))
     if len(at) < 3:
         return None
@@ -132,6 +138,29 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
     told = np.ptp(of) == 0 and np.max(step[at]) <= of[0] <= ONE_EPOCH * np.max(step[at])
     offsets = np.cumsum(of[cuts] if told else step[at][cuts] + (1 if begins_at_zero else 0))
     return step + np.concatenate(([0.0], offsets))[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
+
+
+def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:
+    """The number of its epoch for each training record of a log that prints none; NaN where its rounds are no epochs.
+
+    The steps of all rounds are the same, but for the last. An epoch goes on from the loss that the one before came to;
+    another run begins where the first began.
+    """
+    none = np.full(len(step), np.nan)
+    loss = records.column("loss")
+    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step) & np.isfinite(loss))
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(step[at]) < 0) + 1)) if len(at) else np.zeros(0, np.int64)
+    if len(begins) < FEWEST_RECORDS:
+        return none
+    ends = np.concatenate((begins[1:] - 1, [len(at) - 1]))
+    whole = ends[:-1]
+    same = np.ptp(step[at[begins]]) == 0 and np.ptp(step[at[whole]]) == 0 and step[at[-1]] <= step[at[whole[0]]]
+    first, last = loss[at[begins]], loss[at[ends]]
+    goes_on = np.abs(first[1:] - last[:-1]) < np.abs(first[1:] - first[0])
+    if not same or np.any(begins == ends) or goes_on.mean() < GOES_ON or first[0] <= last[-1]:
+        return none
+    none[at] = np.searchsorted(begins, np.arange(len(at)), side="right")
+    return none
 
 
 def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.ndarray:

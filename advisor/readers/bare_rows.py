@@ -1,7 +1,7 @@
 """Logs whose rows are nothing but a number or two: `0.92` below `Epoch 74/75 Losses`, `21.69 0.2138` line by line.
 
 No name says what they are, so that they are read only where most lines are such rows and they come down as a loss does
-below words of a training, or where a line above them speaks of losses.
+below words of a training or behind time stamps, or where a line above them speaks of losses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.readers.line_format import Found, LearntRule
+from advisor.readers.slots import unstamped
 
 FEWEST = 20  # rows
 _MOST_LINES = 0.6  # of those that are not empty
@@ -21,7 +22,8 @@ _GOES_ON = 0.95  # of a counter's moves
 _LARGEST = 1e4  # of a loss
 _ROW = re.compile(
     rb"^[ \t]*(?:(?P<count>\d{1,12}(?:\.\d{1,20})?)[ \t,;]{1,8})?"
-    rb"(?P<loss>\d{1,9}\.\d{1,20}(?:[eE][-+]?\d{1,3})?|nan|inf)[ \t,;\r]*$"
+    rb"(?P<loss>\d{1,9}\.\d{1,20}(?:[eE][-+]?\d{1,3})?|nan|inf)"
+    rb"(?P<more>(?:[ \t,;]{1,8}[-+]?\d{1,12}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?){0,6})[ \t,;\r]*$"
 )
 _OF_A_RUN = re.compile(rb"(?i)train|epoch|gpu|learn|optim|\bmodel")
 _SPEAKS = re.compile(rb"(?im)^.{0,60}\bloss(?:es)?\b.{0,20}$")
@@ -32,11 +34,12 @@ class BareRow(LearntRule):
     """A row of a loss alone, or behind what counts: `counter` is the column of the first number, "" without one."""
 
     counter: str = ""
+    stamped: bool = False  # behind a date and time, where more numbers may follow
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers stand; None for any other line."""
-        match = _ROW.match(line)
-        if match is None or (match["count"] is None) == bool(self.counter):
+        match = _ROW.match(unstamped(line))
+        if match is None or (match["count"] is None) == bool(self.counter) or bool(match["more"]) > self.stamped:
             return None
         out = [Found(target="loss", start=match.start("loss"), end=match.end("loss"))]
         if self.counter:
@@ -47,7 +50,9 @@ class BareRow(LearntRule):
 def bare_rows(head: bytes) -> tuple[BareRow, int] | None:
     """The rule of such rows in a sample, and how many there are; None where it has none that are surely losses."""
     lines = [line for line in head.split(b"\n") if line.strip()]
-    found = [match for line in lines if len(line) < 80 and (match := _ROW.match(line)) is not None]
+    stamped = sum(unstamped(line) is not line for line in lines) >= _MOST_LINES * len(lines)
+    found = [match for line in lines if len(line) < 120 and (match := _ROW.match(unstamped(line))) is not None]
+    found = [match for match in found if stamped or not match["more"]]
     alone = [match for match in found if match["count"] is None]
     behind = [match for match in found if match["count"] is not None]
     rows = alone if len(alone) > len(behind) else behind
@@ -56,14 +61,17 @@ def bare_rows(head: bytes) -> tuple[BareRow, int] | None:
     losses = np.array([float(match["loss"]) for match in rows])
     told = _SPEAKS.search(head) is not None
     beside = b"\n".join(line for line in lines if _ROW.match(line) is None)
-    if not np.nanmax(losses, initial=0.0) < _LARGEST or not (told or (_falls(losses) and _OF_A_RUN.search(beside))):
+    if not np.nanmax(losses, initial=0.0) < _LARGEST or not (
+        told or (_falls(losses) and (stamped or _OF_A_RUN.search(beside)))
+    ):
         return None
     if rows is alone:
         return (BareRow(), len(rows)) if told else None
     counts = [match["count"] for match in rows]
     if not _rises([float(count) for count in counts]):
         return None
-    return BareRow(counter="epoch" if any(b"." in count for count in counts) else "step"), len(rows)
+    counter = "epoch" if any(b"." in count for count in counts) else "step"
+    return BareRow(counter=counter, stamped=stamped), len(rows)
 
 
 def _falls(losses: np.ndarray) -> bool:

@@ -21,6 +21,9 @@ Progress = Callable[[int, int], None]  # bytes of the file done, bytes of the fi
 # CSI and OSC sequences and two-byte escapes, ECMA-48; the OSC text is bounded so that no input makes this quadratic
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_=>78])")
 
+# what a file system leaves where a log was cut while it was written; formats of bytes have shorter ones
+HOLE = b"\0" * 16
+_HOLES = re.compile(HOLE + b"\0*")
 BACKSPACES = re.compile(rb"\x08+")
 ECHO = re.compile(rb"\^\[\[[A-DHF]")  # arrow keys pressed while a terminal echoed them
 
@@ -40,6 +43,8 @@ class Chunk:
 
 def clean(raw: bytes) -> tuple[bytes, tuple[int, ...]]:
     """Remove ANSI sequences, make CRLF and lone CR line ends; also say where the lone CRs were."""
+    if HOLE in raw:
+        raw = _HOLES.sub(b"", raw)
     if b"\x1b" in raw:
         raw = ANSI.sub(b"", raw)
     if b"^[[" in raw:

@@ -29,7 +29,7 @@ END_RULES = (
         r"|\]\s*\^C|^srun: interrupt \(|^-?\W*EXITING FROM TRAINING EARLY"
         r"|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
         r"|[Kk]eyboard interrupt(?:ed)?\b.*(?:received|caught|detected|stopp|exit|sav)"
-        r"|^\W*(?:Keyboard )?[Ii]nterrupted\W*$"
+        r"|^\W*(?:Keyboard )?[Ii]nterrupted(?:[!.,;:-]|\W*$)"
         r"|(?:[Tt]raining|[Rr]un|[Pp]rogram|[Pp]rocess|[Jj]ob) (?:was |has been )?(?:manually )?"
         r"(?:interrupted|stopped|aborted|cancell?ed)(?: manually)? by (?:the )?user|[Tt]raining (?:was )?interrupted\b"
         r"|(?:[Aa]borted|[Ii]nterrupted) by (?:the )?user|^\s*\^C\s*|CANCELLED(?: AT \S+)? BY\b"
@@ -152,8 +152,10 @@ END_RULES = (
         "exits successfully|Job |exit code 0|xit code: 0|xited with code 0|xit status 0|ob finished|ob completed"
         "|Finished at"
         "|End time|End of job|COMPLETED|finished at|ob ended|uccessfully completed|Program ended successfully"
-        "|process to finish|Ended (code 0|completed successfully|ompleted Successfully",
-        r"Process \d+ exits successfully|[Ee]xit(?:ed with)? (?:code|status):? 0\b|[Jj]ob (?:\S+ )?(?:finished"
+        "|process to finish|Ended (code 0|completed successfully|ompleted Successfully|wandb: Synced|wandb: Run summary"
+        "|wandb: Run history|View run ",
+        r"wandb: (?:Synced |Run summary|Run history)|wandb:.*View run (?!at )"  # a tracker's, however its program ended
+        r"|Process \d+ exits successfully|[Ee]xit(?:ed with)? (?:code|status):? 0\b|[Jj]ob (?:\S+ )?(?:finished"
         r"|completed|ended)\b"
         r"|^\W*(?:Finished|finished|Job finished|End(?:ed)?|End time)(?: at)?:? .*\d\d:\d\d|State: COMPLETED"
         r"|^End of job|^Successfully completed\.$|Program ended successfully|process to finish.*\(success\)"
@@ -166,8 +168,8 @@ END_RULES = (
         "est accuracy|est-set|est set|est Set|est-Set|est acc|est Acc|est loss|est Loss|inal test|inal eval|inal model"
         "|inal weights|inal adapter"
         "|inal val|est results|Best |best |bestTest|using best model"
-        "|ushing to|ploading|push_to_hub|onverting to|xporting|eval_runtime|测试|最佳|wandb: Synced|wandb: Run summary"
-        "|wandb: Run history|View run |inal loss|inal accuracy|inal score|inal metrics|raining summary|RAINING SUMMARY",
+        "|ushing to|ploading|push_to_hub|onverting to|xporting|eval_runtime|测试|最佳"
+        "|inal loss|inal accuracy|inal score|inal metrics|raining summary|RAINING SUMMARY",
         r"\b(?:[Aa]ccuracy|[Ll]oss|[Rr]esults?|[Ss]core|[Mm]etrics) (?:on|of|for) (?:the )?[Tt]est[- ]?(?:[Ss]et"
         r"|[Dd]ata)\w*\b"
         r"|^\W*(?:[Ff]inal |[Oo]verall |[Bb]est )?[Tt]est(?:ing)? (?:set )?(?:[Aa]cc(?:uracy)?|[Ll]oss|[Rr]esults?"
@@ -177,9 +179,8 @@ END_RULES = (
         r"|checkpoint)\b"
         r"|^bestTest = |\bTesting using best model"
         r"|^\W*[Bb]est (?:\w+ ){0,3}(?:[Aa]cc(?:uracy)?|[Ll]oss|[Ss]core|[Mm]etric|[Mm]odel|[Ee]poch|[Vv]al\w*|ckpt"
-        r"|[Cc]heckpoint)\b.*\d|wandb: (?:Synced "
-        r"|Run summary|Run history)"
-        r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|wandb:.*View run (?!at )|[Tt]raining summary|TRAINING SUMMARY"
+        r"|[Cc]heckpoint)\b.*\d"
+        r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|[Tt]raining summary|TRAINING SUMMARY"
         r"|最佳.{0,10}(?:准确率|模型|损失|精度)|测试(?:集)?(?:准确率|损失|结果|精度)",
     ),
     rule(

@@ -32,6 +32,13 @@ _FRONT = re.compile(
     r"|default\d+|[a-z_]\w*(?:\.\w+)*(?::\d+:\w+)?)\]:?"
     r"|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b:?|(?:[a-z_]\w*\.)+\w+ (?=[|-])|\([\w.]+ pid=[^)]{1,60}\)|[|-](?= )|\s)+"
 )
+# installers: what they lack, a run may not need; if it does, it says so itself
+_PACKAGES = re.compile(
+    r"^\W*(?:(?:ERROR|WARNING): )?(?:Could not (?:install packages|find a version|build wheels)"
+    r"|No matching distribution|pip's dependency|Failed building wheel"
+    r"|npm (?:ERR!|error)|E: (?:Unable|Sub-process|Could|Failed|You don)|dpkg: "
+    r"|Conda\w*Error|error: subprocess-exited)"
+)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")
 RULES = (
     # --- memory: the system's killer first, its lines also say "out of memory"
@@ -109,8 +116,8 @@ RULES = (
     # --- how processes ended
     _rule(
         "signal",
-        "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15",
-        r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
+        "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15|eceived signal",
+        r"[Rr]eceived signal:? (?P<signal__6>\d+)\b|got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
         r"|(?:[Rr]ece?i[ev]+d|[Cc]aught) (?P<signal__5>SIGTERM|SIGHUP)|[Rr]eceived (?P<signal__2>\d+) death signal"
         r"|Signal (?P<signal__3>\d+) \(SIGTERM\) received|Killing subprocess \d+",
     ),
@@ -149,8 +156,9 @@ RULES = (
     # --- the run's own words
     _rule(
         "restart",
-        "esuming|Continuing training from|oaded checkpoint|Restor",
-        r"[Rr]esuming\b.*?(?:step|iteration|iter)[ =:]*(?P<step>\d+)|[Rr]esuming\b.*?\b(?:from|checkpoint)\b"
+        "esuming|esumed |Continuing training from|oaded checkpoint|Restor",
+        r"[Rr]esum(?:ing|ed)\b.*?(?:step|iteration|iter)[ =:]*(?P<step>\d+)"
+        r"|[Rr]esum(?:ing|ed)\b.*?\b(?:from|checkpoint)\b"
         r"|Continuing training from (?:global step (?P<step__2>\d+)|checkpoint)"
         r"|oaded checkpoint.*?(?:at iteration (?P<step__3>\d+)|@ (?P<step__4>\d+) updates)"
         r"|Restor(?:ing states|ed all states) from",
@@ -183,6 +191,20 @@ RULES = (
         "Error: |Exception: |ERROR: ",
         r"^(?:ERROR: (?:LoadError|MethodError|UndefVarError)|(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S)",
     ),
+    # a table or a summary of jobs: how one of them ended, or how many
+    _rule(
+        "failed_job",
+        "CRASH|FAILED|OOM|KILLED|DIVERGED|rashed|ailed|rror |ailures",
+        r"^(?!\S+\.py FAILED)\W*"  # what torchrun says of a script
+        r"(?:[^\s|]+[ \t|,;:=]+){1,10}?(?:CRASH(?:ED)?|FAILED|OOM|KILLED|DIVERGED)\b(?:\W*|\s*[-|(,;\d].*)$"
+        r"|\|\s*(?:[Cc]rash(?:ed)?|[Ff]ailed|[Ee]rror)\s*(?:\||$)"
+        r"|\b(?P<jobs__3>\d+) (?:failed|crashed)\W{1,3}\d+ (?:ok|completed|succeeded|finished)\b"
+        r"|\b\d+ (?:ok|completed|succeeded|finished)\W{1,3}(?P<jobs__4>\d+) (?:failed|crashed)\b"
+        r"|\b(?P<jobs>\d+)(?: ?(?:/|of|out of) ?(?:the )?(?P<of>\d+))? (?:of the )?"
+        r"(?:runs|jobs|experiments|trials|trainings|configs|configurations|seeds)\b[^.\n]{0,30}\b(?:failed|crashed)\b"
+        r"|^\W*(?:[Ff]ailed|[Cc]rashed|[Ff]ailures)(?: (?:runs|jobs|experiments|trials))?\W{1,4}(?P<jobs__2>\d+)"
+        r"(?: ?(?:/|of) ?(?P<of__2>\d+))?\W*$",
+    ),
 )
 NEEDLES = tuple(dict.fromkeys(needle for rule in RULES for needle in rule.needles))
 _STEP_IN_PATH = re.compile(  # the last number that belongs to a word of counting
@@ -212,6 +234,8 @@ class Said:
 def read_line(line: str, *, code: bool = False) -> Said | None:
     """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
     line = _ANSI.sub("", line)
+    if _PACKAGES.match(line):
+        return None
     front = _FRONT.match(line)
     bare = line[front.end() :] if front else ""
     for rule in RULES:

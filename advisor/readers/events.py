@@ -102,6 +102,8 @@ class EventScanner:
         if not is_hot or took:
             return
         if (begin := line.find(START)) >= 0 and b"print" not in line:
+            if (said := read_line(line[:begin].decode("utf-8", "replace"))) is not None:
+                self._add(said, number)  # `^CTraceback`
             harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
             self._begin(OpenTraceback(prefix=line[:begin]), number, harmless)
             return

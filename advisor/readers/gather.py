@@ -14,7 +14,7 @@ import numpy as np
 
 from advisor.readers.card_columns import KIND, column_or_card, converted
 from advisor.readers.cells import looks_like_date, plain_numbers, printed_non_finite, unix_seconds, unix_times
-from advisor.readers.names import STAMPS_FROM, Named, in_unit
+from advisor.readers.names import STAMPS_FROM, Named, by_letters, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 
 BLOCK_ROWS = 20_000
@@ -92,8 +92,9 @@ class Gatherer:
         """Say which key each column comes from; the surest of the first block that has any, for good."""
         found: dict[str, tuple[str, Named]] = {}
         stage = stage_of(list(cells))
+        known = by_letters(list(cells))
         for key in cells:
-            named = self.name_of(key) or (self.name_of(key[len(stage) :]) if stage else None)
+            named = self.name_of(known.get(key, key)) or (self.name_of(key[len(stage) :]) if stage else None)
             named = _by_size(named, cells[key]) if named is not None and named.kind == "time" else named
             if named is None or named.per_device:
                 self._passed[key] = None

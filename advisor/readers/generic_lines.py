@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
-from advisor.readers.names import BYTES, PART, SECONDS, Named, column_of, normalise, not_measured
+from advisor.readers.names import BYTES, PART, SECONDS, Named, by_letters, column_of, normalise, not_measured
 from advisor.readers.slots import COUNTED, Slot, slots, stamp
 
 PROGRESS = ("step", "epoch", "tokens")
@@ -24,6 +24,7 @@ _COUNTERS = {
         ("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up", "cycle", "generation"),
         "step",
     ),
+    "task": "task",  # of continual learning: each has losses of its own
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }
@@ -53,6 +54,8 @@ def readings(line: bytes, counted: bool = False) -> dict[str, Reading]:
     """
     best: dict[str, Reading] = {}
     found = slots(line)
+    known = by_letters([slot.name for slot in found])
+    found = [replace(slot, name=known[slot.name]) if slot.name in known else slot for slot in found]
     for slot in found:
         reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
         if reading is None and (per := _rate_of(slot)):

@@ -11,7 +11,7 @@ from advisor.readers.run_table import Event, RunTable, Status
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
 FEWEST_TURNS = 4  # rows that were as far apart as the ones before
 FEWEST_ROWS = 10  # of a run whose last number says something by being round
-BY_CHANCE = 0.05  # of the places where a run may be cut are as round; of those where it was to end most are
+BY_CHANCE = 0.002  # of the places where a run may be cut are as round: every hundredth step is none that says something
 ROUND, FALLEN = "is a round number, where few runs are cut", "its learning rate came down to"
 HINTS = (ROUND, FALLEN)
 DECAYED = 1e-3  # of the highest learning rate: a schedule has come to its end

@@ -6,13 +6,13 @@ through midnights, stamps without a year through new years. Days without a line 
 
 from __future__ import annotations
 
-import calendar
 import dataclasses
 import math
 import mmap
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,59 +22,22 @@ from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged
 from advisor.readers.spoken_times import SPOKEN, spoken_seconds
+from advisor.readers.stamps import BETWEEN_RUNS, LONGEST_PAUSE, SPELLINGS, Spelling, moments, unwrapped, worked_seconds
 from advisor.readers.status import NO_END
 from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
-LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
-BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
 PARTIAL = 0.5  # of the time stamps' span: less is an account of something else
 AGREE = 0.05  # of the longer of two clocks
-COVERED = 0.8  # of a run's bytes lie before its last stamp, or the stamps are of its start alone
+COVERED = 0.8  # of the bytes of a run's rows lie before its last stamp and behind its first
 WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
 PART_BYTES = 1 << 15  # of the beginning and the end
 HEAD_BYTES = 200  # before a bar, in which its name stands: some logs are one line
 SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between: enough for a midnight each in a run of months
 MOST_SPOKEN_BYTES = 1 << 22  # of a file whose lines' own words are looked at
 MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
-_DAY, _YEAR = 86400.0, 365 * 86400.0
-_MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
-_FRONT = rb"(?m)^[^\n]{0,48}?"
-_TIME = rb"(?P<h>\d\d?):(?P<min>\d\d)(?::(?P<s>\d\d(?:[.,]\d+)?))?(?: ?(?P<half>[AP]M))?"
-_NAME = rb"(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
-
-_ISO = rb"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[T _,|-]{1,2}" + _TIME
-_OF_DATE = _NAME + rb" {1,2}(?P<day>\d\d?)[ ,]{1,2}" + _TIME + rb"(?: [A-Z]{3,4})? (?P<year>20\d\d)"
-_DATED = (re.compile(_ISO), re.compile(_OF_DATE))  # wherever they stand in a line
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spelling:
-    pattern: re.Pattern[bytes]
-    wraps: float  # after how long it starts anew; 0: never
-
-
-def _spelled(pattern: bytes, wraps: float = 0.0) -> _Spelling:
-    return _Spelling(pattern=re.compile(_FRONT + pattern), wraps=wraps)
-
-
-# the surest first: later ones count only where none before says anything
-_SPELLINGS = (
-    (
-        _spelled(_ISO),
-        _spelled(rb"(?<!\d)(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>20\d\d)[ ,-]{1,2}" + _TIME),
-        _spelled(_OF_DATE),
-        _spelled(rb"(?<!\d)(?P<day>\d\d?)[ -]" + _NAME + rb"[ -](?P<year>20\d\d)[ ,]{1,2}" + _TIME),
-        _spelled(rb"^\W{0,2}(?:\"?time(?:stamp)?\"?[:=] ?)?(?P<unix>1[4-9]\d{8}(?:\.\d+)?)(?![\d])"),
-    ),
-    (
-        _spelled(rb"(?<![\d/])(?P<month>\d\d)[/-](?P<day>\d\d) " + _TIME, _YEAR),
-        _spelled(_NAME + rb" {1,2}(?P<day>\d\d?) " + _TIME, _YEAR),
-        _spelled(rb"(?<!\w)[IWEF](?P<month>[01]\d)(?P<day>[0-3]\d) " + _TIME, _YEAR),
-    ),
-    (_spelled(rb"(?<![\d:.<])(?P<h>[0-2]\d):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d+)?)(?![\d:<])", _DAY),),
-)
-_TRACEBACK = b"Traceback (most recent call last)"  # behind it nothing is stamped
+_BLOCK = 1 << 20  # bytes whose line ends are counted at once
+_DAY = 86400.0
 FEWEST_ESTIMATES = 5
 NOTHING_LEFT = 0.005  # of the first estimate: what is left when the last record is printed
 _LEFT = re.compile(
@@ -89,18 +52,22 @@ _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
     """The table with what the clocks of a log's lines say of each of its runs; AdvisorError if it cannot be opened."""
-    if not table.runs or (table.telemetry is not None and not len(table)):
+    if not table.runs or (table.telemetry is not None and not len(table)) or table.runs[0].elsewhere:
         return table
     with _opened(path) as data:
-        if b"\0" in data[:4096]:
+        if table.lines is None and b"\0" in data[:4096]:
             return table  # no text
-        spans = _spans(data, table.runs)
-        runs = tuple(
-            _timed(run, data, span, several=len(spans) > 1) for run, span in zip(table.runs, spans, strict=True)
-        )
-        whole = (0, len(data))
-        parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*whole)] if len(runs) > 1 else []
-        seconds = _by_stamps(parts, whole, several=True) if parts else None
+        several, resumed = len(table.runs) > 1, [e.line for e in table.events if e.kind == "restart" and e.line]
+        timed = [
+            _timed(run, data, span, several=several, resumed=resumed)
+            for run, span in zip(table.runs, _spans(data, table), strict=True)
+        ]
+    runs, clocks = tuple(run for run, _ in timed), [clock for _, clock in timed if clock is not None]
+    seconds = None
+    if several and clocks:
+        # what lies between two runs is of the log as long as somebody may have sat beside it
+        gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
+        seconds = sum(clock.seconds for clock in clocks) + sum(gaps)
     notes = dict.fromkeys((*table.notes, *(words for run in runs if (words := _disagreement(run)))))
     return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds, notes=tuple(notes))
 
@@ -140,38 +107,78 @@ class _opened:
             self._map.close()
 
 
-def _spans(data: bytes | mmap.mmap, runs: Sequence[RunPart]) -> list[tuple[int, int]]:
-    """First and end byte of the lines of each run."""
-    if len(runs) == 1:
-        return [(0, len(data))]
-    wanted, offsets, line, at = [run.first_line or 1 for run in runs], [], 1, 0
-    for first in wanted:
-        while line < first and at >= 0:
-            end = data.find(b"\n", at)
-            line, at = line + 1, end + 1 if end >= 0 else -1
-        offsets.append(len(data) if at < 0 else at)
-    return list(zip(offsets, [*offsets[1:], len(data)], strict=True))
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """The bytes of a run's lines, and of those from its first row to its last; None where it has no row."""
+
+    first: int
+    end: int
+    rows: tuple[int, int] | None
 
 
-def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, several: bool) -> RunPart:
-    parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*span)]
+def _spans(data: bytes | mmap.mmap, table: RunTable) -> list[_Span]:
+    begins = [run.first_line or 1 if number else 1 for number, run in enumerate(table.runs)]
+    rows: list[tuple[int, int] | None] = []
+    for run in table.runs:
+        printed = np.zeros(0)
+        if run.phase is not None and table.lines is not None:
+            phase = table.phases[run.phase]
+            printed = table.lines[phase.first_row : phase.last_row + 1]
+        rows.append((int(printed.min()), int(printed.max()) + 1) if len(printed) else None)
+    at = _offsets(data, [*begins, *(line for pair in rows if pair for line in pair)])
+    firsts = [at[line] for line in begins]
+    found = []
+    for run, pair, first, end in zip(table.runs, rows, firsts, [*firsts[1:], len(data)], strict=True):
+        own = (at[pair[0]], at[pair[1]]) if pair else None
+        # rows that are no lines fill their file
+        found.append(_Span(first=first, end=end, rows=own or ((first, end) if run.phase is not None else None)))
+    return found
+
+
+def _offsets(data: bytes | mmap.mmap, lines: Sequence[int]) -> dict[int, int]:
+    """The byte at which each of these lines begins; the end of the data for one that is not there."""
+    out, line, at = {}, 1, 0
+    for wanted in sorted(set(lines)):
+        while line < wanted and at < len(data):
+            block = data[at : at + _BLOCK]
+            ends = block.count(b"\n")
+            if line + ends < wanted:
+                line, at = line + ends, at + len(block)
+                continue
+            within = 0
+            while line < wanted:
+                within, line = block.find(b"\n", within) + 1, line + 1
+            at += within
+        out[wanted] = at if line == wanted else len(data)
+    return out
+
+
+def _timed(
+    run: RunPart, data: bytes | mmap.mmap, span: _Span, *, several: bool, resumed: Sequence[int]
+) -> tuple[RunPart, _Clock | None]:
+    parts = [(a, _cleaned(data[a:b])) for a, b in _windows(span.first, span.end)]
     bars = _bars(parts)
-    run = _by_its_estimate(_by_its_bar(run, bars, span), parts)
-    if run.status is Status.CRASHED:
-        failed = next((at + last for at, text in reversed(parts) if (last := text.rfind(_TRACEBACK)) >= 0), span[1])
-        span = span[0], failed
-    if (seconds := _by_stamps(parts, span, several, rows=several or run.phase is not None or bool(bars))) is not None:
-        own = run.declared_seconds
-        partial = (
-            not several and own is not None and own < PARTIAL * seconds
-        )  # the total of an epoch, an evaluation, the last process
-        return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=None if partial else own)
+    run = _by_its_estimate(_by_its_bar(run, bars, (span.first, span.end)), parts)
+    rows = span.rows or (_drawn(bars) if bars else None)
+    sessions = several or run.starts > 1 or any((run.first_line or 1) < line for line in resumed)
+    if (clock := _by_stamps(parts, rows, sessions=sessions)) is not None:
+        own, seconds = run.declared_seconds, clock.seconds
+        # the total of an epoch, an evaluation, the last process; or what no program can have taken
+        wrong = own is not None and (
+            (not several and own < PARTIAL * seconds) or (rows is None and own > seconds / PARTIAL)
+        )
+        own = None if wrong else own
+        return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=own), clock
     by_bar = _seconds_of(bars)
     # parts of a run would not add up, and of a file of many runs it would take long
     spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 and len(data) <= MOST_SPOKEN_BYTES else None
     if spoken and by_bar < PARTIAL * spoken:
-        return dataclasses.replace(run, clock_seconds=spoken, clock=SPOKEN)
-    return dataclasses.replace(run, clock_seconds=by_bar, clock=BAR) if by_bar else run
+        return dataclasses.replace(run, clock_seconds=spoken, clock=SPOKEN), None
+    return (dataclasses.replace(run, clock_seconds=by_bar, clock=BAR) if by_bar else run), None
+
+
+def _drawn(bars: Sequence[_Bars]) -> tuple[int, int]:
+    return min(bar.begins for bar in bars), max(bar.end for bar in bars)
 
 
 def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> RunPart:
@@ -235,68 +242,80 @@ def _cleaned(text: bytes) -> bytes:
     return text.replace(b"\r", b"\n")
 
 
-def _by_stamps(
-    parts: Sequence[tuple[int, bytes]], span: tuple[int, int], several: bool, *, rows: bool = True
-) -> float | None:
-    """Seconds from the first to the last stamp of the surest spelling that has two at least; None without them.
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """What the time stamps of a run say."""
 
-    A run without `rows` is silent for as long as all goes well: no pause of it is too long, and no end.
+    seconds: float
+    begins: float
+    ends: float
+    wraps: float
+
+    def gap(self, later: _Clock) -> float:
+        """Seconds from its end to the beginning of a later run's; infinite where that lies before it."""
+        between = later.begins - self.ends
+        between = between % self.wraps if self.wraps else between
+        return between if between >= 0 else math.inf
+
+
+def _by_stamps(parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool) -> _Clock | None:
+    """What the surest spelling of time stamps says that covers a run; None without one.
+
+    `rows` are the bytes of its rows. Without rows a run is silent for as long as all goes well: no pause is too long.
     """
-    first, end = span
-    for group in _SPELLINGS:
-        longest = 0.0
-        for spelling in group:
-            found = [(at + match.end(), match) for at, text in parts for match in spelling.pattern.finditer(text)]
-            if len(found) > 1 and (not rows or found[-1][0] >= first + COVERED * (end - first)):
-                stamps = np.array([_seconds(match) for _, match in found], np.float64)
-                longest = max(
-                    longest,
-                    _span(stamps, spelling.wraps, several) if rows else float(np.nanmax(stamps) - np.nanmin(stamps)),
-                )
-        if longest > 0:
-            return longest
+    for group in SPELLINGS:
+        clocks = [clock for spelling in group if (clock := _clock_of(spelling, parts, rows, sessions=sessions))]
+        if clocks:
+            return max(clocks, key=lambda clock: clock.seconds)
     return None
 
 
-def _seconds(match: re.Match[bytes]) -> float:
-    """Seconds of a stamp since an origin that all of its spelling share; NaN for a day or hour that is none."""
-    parts = match.groupdict()
-    if unix := parts.get("unix"):
-        return float(unix)
-    month = int(parts.get("month") or 1)
-    if name := parts.get("name"):
-        month = _MONTHS[name]
-    day, hours, minutes = int(parts.get("day") or 1), int(parts["h"]), int(parts["min"])
-    if not 1 <= month <= 12 or not 1 <= day <= 31 or hours > 24 or minutes > 59:
-        return float("nan")
-    if half := parts.get("half"):
-        hours = hours % 12 + 12 * (half == b"PM")
-    seconds = float((parts.get("s") or b"0").replace(b",", b"."))
-    year = int(parts.get("year") or 2001)
-    return calendar.timegm((year, month, day, hours, minutes, 0, 0, 0, 0)) + seconds
-
-
-def moment(line: bytes) -> float | None:
-    """Seconds since 1970 of a line's own stamp with a date and a time, in the log's own zone; None without one."""
-    found = (match for pattern in _DATED for match in pattern.finditer(line))
-    return next((seconds for match in found if math.isfinite(seconds := _seconds(match))), None)
-
-
-def _span(stamps: np.ndarray, wraps: float, several: bool) -> float:
-    """How long stamps last, in their order; a stamp that lies days from its neighbours is of something else.
-
-    Of `several` runs in one log shorter pauses, too, are of none.
-    """
-    stamps = stamps[np.isfinite(stamps)]
+def _clock_of(
+    spelling: Spelling, parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool
+) -> _Clock | None:
+    found = [(at + match.end(), match) for at, text in parts for match in spelling.pattern.finditer(text)]
+    printed = moments([match for _, match in found]) if len(found) > 1 else np.zeros(0)
+    known = np.isfinite(printed)
+    if known.sum() < 2:
+        return None
+    places, printed = np.array([place for place, _ in found])[known], printed[known]
+    stamps = unwrapped(printed, spelling.wraps)
+    part, timed = (slice(0, len(stamps)), sessions) if rows is None else _of_rows(places, stamps, rows)
+    stamps, printed = stamps[part], printed[part]
     if len(stamps) < 2:
-        return 0.0
-    moves = np.diff(stamps)
-    if wraps:
-        moves = np.where(moves < -wraps / 2, moves + wraps, moves)
-    stamps = np.concatenate(([0.0], np.cumsum(moves)))
-    pause = max(BETWEEN_RUNS, BETWEEN_LINES * float(np.quantile(np.abs(moves), 0.9))) if several else LONGEST_PAUSE
-    cuts = np.flatnonzero(np.abs(moves) > min(pause, LONGEST_PAUSE)) + 1
-    return float(sum(piece.max() - piece.min() for piece in np.split(stamps, cuts)))
+        return None
+    whole = rows is None and not sessions
+    seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed)
+    if not seconds:
+        return None
+    return _Clock(seconds=seconds, begins=float(printed[0]), ends=float(printed[-1]), wraps=spelling.wraps)
+
+
+def _of_rows(places: np.ndarray, stamps: np.ndarray, rows: tuple[int, int]) -> tuple[slice, bool]:
+    """The stamps that tell when a run's rows were printed, and whether the rows themselves are stamped.
+
+    Stamps on or between rows do, and where those leave out a beginning or an end, the nearest one beyond; none where
+    there is none. What stands further out (start-up, a last evaluation) is of the run as far as no longer pause lies
+    between.
+    """
+    first, end = rows
+    at, behind = (int(place) for place in np.searchsorted(places, rows))
+    edge = (1 - COVERED) * (end - first)
+    within = behind - at
+    if at == behind or places[at] > first + edge:
+        at -= 1
+    if at == behind or places[behind - 1] < end - edge:
+        behind += 1
+    if at < 0 or behind > len(stamps) or behind - at < 2:
+        return slice(0, 0), False
+    timed = within == behind - at  # else the pauses between may be full of rows
+    moves = np.abs(np.diff(stamps))
+    pause = max(BETWEEN_RUNS, min(LONGEST_PAUSE, float(moves[at : behind - 1].max())))
+    while at and moves[at - 1] <= pause:
+        at -= 1
+    while behind < len(stamps) and moves[behind - 1] <= pause:
+        behind += 1
+    return slice(at, behind), timed
 
 
 @dataclass(kw_only=True)
@@ -307,6 +326,7 @@ class _Bars:
     done: int = 0
     before: float = 0.0  # seconds of those that ended before the present one began
     last: float = 0.0  # of the present one
+    begins: int = 0  # byte before the first of them
     end: int = 0  # byte behind the last of them
     turns: list[float] = field(default_factory=list)  # seconds of those printed at their end, other words before them
     head: bytes = b""  # what stands before the last of those: the number of its epoch
@@ -339,7 +359,7 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
         for match in _BAR.finditer(text):
             done, total, days, hours, minutes, seconds = match.groups()
             now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
-            bar = found.setdefault(total, _Bars(total=int(total or 0)))
+            bar = found.setdefault(total, _Bars(total=int(total or 0), begins=at + match.start()))
             # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
             if now < bar.last / 2 or int(done) < bar.done / 2:
                 bar.before += bar.last

@@ -62,6 +62,7 @@ class LineReader:
             said += [failure] if failure is not None else []
         told = banner.facts(_first(records.line, np.inf), _first_loss(records)) if banner and len(records) else {}
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
+        began = starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf))
         table = assemble(
             records,
             source=str(path),
@@ -72,7 +73,8 @@ class LineReader:
             provenance=provenance(rows, self.format.notes),
             phase_names=[row.phase for row in rows],
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
-            starts=starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf)),
+            starts=began,
+            apart=starts.apart(began),
             plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)

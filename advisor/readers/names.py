@@ -7,6 +7,7 @@ Markdown tables. A name that several columns could claim goes to none rather tha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -45,7 +46,10 @@ _DECIMAL_NAMES = re.compile(
 SHARES = {**dict.fromkeys(("%", "pct", "percent", "percentage"), 0.01)}
 _UNITS = {**SECONDS, **BYTES, **SHARES}
 
-_EVAL = r"(?:val|valid|validation|eval|evaluation|dev|test|cv|heldout|held_out|holdout)"
+_EVAL = (
+    r"(?:val|valid|validation|eval|evaluation|dev|test|cv|heldout|held_out|holdout|vali|valset|devset|testset|vl|vld|va"
+    r"|tst)"
+)
 _LOSS_WORD = (
     r"(?:loss|cross_entropy|crossentropy|crossentropyloss|language_cross_entropy|nll|nll_loss|ce_loss|lm_loss|xent"
     r"|log_?loss)"
@@ -96,13 +100,13 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)|rmse_(?:trn|train)",  # what boosted trees and potentials minimise
     )),
     ("eval_loss", "loss", (
-        "tel", rf"{_EVAL}_{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
+        "tel", rf"{_EVAL}_?{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
         rf"{_EVAL}_{_EVAL}_{_LOSS_WORD}", rf"(?:metrics|loss)_{_EVAL}_(?:\w+_)?{_LOSS_WORD}",
         rf"{_LOSS_WORD}_{_EVAL}_total", rf"{_EVAL}_(?:avg|mean|total)_loss", rf"{_EVAL}_\w+_loss", rf"{_EVAL}_loss_\w+",
         rf"{_EVAL}(?:_?\d+)?_(?:rmse|[a-z_]*logloss)|rmse_{_EVAL}",
     )),
     ("eval_accuracy", "share", (
-        rf"{_EVAL}_{_ACCURACY}", rf"{_ACCURACY}_{_EVAL}", rf"{_EVAL}_{_ACCURACY}_epoch",
+        rf"{_EVAL}_?{_ACCURACY}", rf"{_ACCURACY}_{_EVAL}", rf"{_EVAL}_{_ACCURACY}_epoch",
     )),
     ("accuracy", "share", (_ACCURACY, rf"train(?:ing)?_{_ACCURACY}", rf"{_ACCURACY}_train", rf"{_ACCURACY}_epoch")),
     ("eval_reward", "plain", (rf"{_EVAL}_{_REWARD}", rf"{_EVAL}_critic_(?:rewards?|score)_mean")),
@@ -219,6 +223,10 @@ PART = 300  # rank of losses that are named by what they are of; 600: a score th
 _WHOLE_LOSS = re.compile(r"(?:^|_)(?:total|sum|overall|all|combined|train|training)(?:_|$)")
 _SIDE_LOSS = re.compile(r"(?:^|_)(?:aux|kl|reg|entropy|value|vf|critic|z|router|balance|commit|gp|penalty)(?:_|$)")
 _HELD_OUT = re.compile(rf"(?:^|_){_EVAL}(?:_|$)")
+# `v_loss` is validation's beside `t_loss` or `loss`, a critic's beside a policy's, and a speed's beside `u_loss`
+_BY_LETTER = re.compile(rf"(?P<letter>[a-z])_?(?P<what>{_LOSS_WORD}|acc(?:uracy)?)|(?P<of>loss|acc)_(?P<behind>[a-z])")
+_OF_TRAINING = re.compile(rf"(?:t|tr|trn|train|training)_?{_LOSS_WORD}|loss(?:_(?:t|tr|trn|train|training))?")
+_OF_POLICIES = re.compile(r"(?:^|_)(?:pg|pi|policy|actor|critic|entropy|value|vf|kl|clipfrac|reward|return|q)(?:_|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +262,19 @@ def column_of(name: str) -> Named | None:
     if inner is None:
         return _some_loss(stem) if unit is None else None
     return Named(**{**inner.__dict__, "rank": inner.rank + 100})
+
+
+def by_letters(names: Sequence[str]) -> dict[str, str]:
+    """Names of validation by one letter (`v_loss`, `acc_v`), where those beside them show that it stands for that."""
+    stems = {name: normalise(name)[0] for name in names if len(name) <= MAX_NAME}
+    found = {name: match for name, stem in stems.items() if (match := _BY_LETTER.fullmatch(stem))}
+    letters = {match["letter"] or match["behind"] for match in found.values()}
+    if "v" not in letters or not letters <= {"v", "t"} or any(_OF_POLICIES.search(stem) for stem in stems.values()):
+        return {}
+    if not any(_OF_TRAINING.fullmatch(stem) for stem in stems.values()):
+        return {}
+    of = {name: (match["letter"] or match["behind"], match["what"] or match["of"]) for name, match in found.items()}
+    return {name: f"{'val' if letter == 'v' else 'train'}_{what}" for name, (letter, what) in of.items()}
 
 
 def not_measured(name: str) -> bool:
@@ -324,8 +345,9 @@ def _compiled() -> tuple[tuple[str, str, tuple[re.Pattern[str], ...]], ...]:
 def choose(names: list[str]) -> dict[str, int]:
     """For each column of the table the position of the name that stands for it best; first come wins between equals."""
     best: dict[str, tuple[int, int]] = {}
+    known = by_letters(names)
     for position, name in enumerate(names):
-        found = column_of(name)
+        found = column_of(known.get(name, name))
         if found is not None and (found.column not in best or found.rank < best[found.column][0]):
             best[found.column] = (found.rank, position)
     return {column: position for column, (_, position) in best.items()}

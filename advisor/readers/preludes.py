@@ -22,7 +22,8 @@ _STRONG = re.compile(
     rb"|^[\W\d]{0,40}(?:info\b\W{1,8})?(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
     rb"|\bepoch\W{0,3}\d{1,6}(?:/\d{1,6})?[^\n|%]{0,20}%\|"  # a bar of an epoch
     rb"|\btrainable param\w*|\bparams? to learn\b|\btotal params\b|\bmodel parameters\W|\bparameters count\W"
-    rb"|^[^\w\n]{0,40}epoch\W{0,3}\d+(?:/\d+)?[^\w\n]{0,40}$|\bend of (?:epoch|iteration)\W{1,3}\d",
+    rb"|^(?:[\d:.,T -]{8,32}[\[ ]{1,3}(?:info|debug)\b)?[^\w\n]{0,40}epoch\W{0,3}\d+(?:/\d+)?[^\w\n]{0,40}$"
+    rb"|\bend of (?:epoch|iteration)\W{1,3}\d",
     re.MULTILINE,
 )
 _OTHERS = tuple(

@@ -7,6 +7,7 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +29,7 @@ from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, status_of
 
 FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
+SAME_TIME = 1e-3  # between two sentences about one training
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
@@ -48,6 +50,7 @@ class Cuts:
     lines: np.ndarray  # of all records
     train_lines: np.ndarray  # of all training records, all ranks
     starts: Sequence[int]  # lines where a program began again
+    apart: Collection[int]  # those that are surely no other process of the same run
     plans: Sequence[Planned]  # settings that say how far it goes
     by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
 
@@ -65,7 +68,7 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         failed=_lines(events, _OWN_FAULT),
         broken=_lines(events, FAILURES),
     )
-    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))
+    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines), cuts.apart)
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
@@ -182,7 +185,7 @@ def _declared(events: Sequence[Event]) -> float | None:
     A total that was said after other records too, and did not rise from one to the next, is that of an epoch.
     """
     said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
-    after = {e.numbers.get("rows_after", 0.0): e.numbers["seconds"] for e in said if e.kind == "total_time"}
+    after = {e.numbers.get("rows_after", 0.0): e.numbers["seconds"] for e in said if e.kind != "early_stop"}
     each = list(after.values())
     if len(each) > 1 and any(b <= a for a, b in pairwise(each)) and each[-1] < GREW * max(each[:-1]):
         return sum(each)
@@ -192,13 +195,15 @@ def _declared(events: Sequence[Event]) -> float | None:
 
 def _declared_in_turn(segment: Segment, events: Sequence[Event]) -> float | None:
     """Seconds of trainings without records that say "finished" one after the other; ranks say it on lines in a row."""
-    total, before, said = 0.0, -1, dict[float, str]()
+    total, before, said = 0.0, -1, list[tuple[float, str]]()
     for event in events:
         if event.kind != "finished" or event.line is None or "seconds" not in event.numbers:
             continue
         if segment.first_line <= event.line < segment.end_line:
             seconds, words = event.numbers["seconds"], re.sub(r"[\d.,]+", "", event.text)
-            again = said.setdefault(seconds, words) != words  # once more, in its summary
+            # once more, in its summary, in other words
+            again = any(math.isclose(s, seconds, rel_tol=SAME_TIME) and w != words for s, w in said)
+            said.append((seconds, words))
             total += 0.0 if again or event.line <= before + 1 else seconds
             before = event.line
     return total or None

@@ -155,8 +155,24 @@ class Slot:
     parts: tuple[tuple[str, int, int], ...] = ()  # of a clock: unit, place
 
 
+# training-loss, overall: 2.31
+_QUALIFIED = re.compile(rb"(?i)(?<=loss),(?= (?:overall|total|mean|avg|average|all|combined|sum)\b)")
+_STAMPED = re.compile(
+    rb"\s*[\[(]?(?:\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})[ T,_]{1,2}\d\d?:\d\d(?::\d\d(?:[.,]\d{1,9})?)?"
+    rb"(?: ?[AP]M)?[\])]?[:,]?(?=\s)"
+)
+
+
+def unstamped(line: bytes) -> bytes:
+    """The line with blanks where a date and time stand before its cells, each byte where it was."""
+    match = _STAMPED.match(line)
+    return line if match is None else b" " * match.end() + line[match.end() :]
+
+
 def plain(line: bytes) -> bytes:
     """The line with frames, bars and full-width punctuation as ASCII, each byte where it was."""
+    if b"oss, " in line or b"OSS, " in line:
+        line = _QUALIFIED.sub(b" ", line)
     if line.isascii():
         return line
     line = _DRAWN.sub(b"|  ", line)

@@ -20,7 +20,7 @@ NOTHING_LEFT = 0.05  # of the first estimate: what is left at the last
 MOSTLY = 0.9
 LONGEST = 1000  # bytes of a line that speaks
 GREW = 1.5  # times the first of a clock that counts on; epochs differ by less
-_DIGITS = re.compile(rb"\d+(?:[.,:]\d+)*")
+_DIGITS = re.compile(rb"\s*\d+(?:[.,:]\d+)*")  # numbers of one wording may be padded
 _EPOCH = re.compile(rb"(?i)epoch|\xe8\xbd\xae|\xc3\xa9poque|\xc3\xa9poca|\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
 _NUMBERED = re.compile(rb"(?i)epoch\D{0,4}(\d+)")
 _HEADING = re.compile(rb"(?i)\W{0,8}epoch\W{0,3}\d")
@@ -36,7 +36,7 @@ _TOOK = re.compile(
     rb"|\b(?:epoch[_ ])?time\b(?: (?:taken|elapsed|cost|used|spent))?[^\d\n]{0,8}|\btook\W{0,3}|\belapsed\W{0,3}"
     rb"|\"(?P<called>minutes|seconds|hours)\": |\bduration\W{0,3}"
     rb"|\b(?:finished|completed|done|trained) in\W{0,3}|\xe8\x80\x97\xe6\x97\xb6\W{0,6}"
-    rb"|\xe7\x94\xa8\xe6\x97\xb6\W{0,6}|\bcost\W{0,3}|[(\[|]\s{0,2})"
+    rb"|(?:\xe7\x94\xa8\xe6\x97\xb6|\xe6\x97\xb6\xe9\x97\xb4)\W{0,6}|\bcost\W{0,3}|[(\[|]\s{0,2})"
     rb"(?:(?P<h>\d{1,3}):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)|(?P<value>\d{1,9}(?:\.\d{1,20})?)\s?"
     rb"(?P<unit>ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|\xe7\xa7\x92|\xe5\x88\x86)?"
     rb"(?P<rest>(?:[ ,]{0,2}\d{1,2}(?:\.\d{1,20})?\s?(?:seconds?|secs?|s|minutes?|mins?|m)\b){0,2}))(?![\w:/%]|\.\d)"
@@ -85,5 +85,10 @@ def _of_series(spoken: Sequence[tuple[bytes, float]]) -> float | None:
     if len(values) > 2 and all(move > 0 for move in moves) and values[-1] > GREW * values[0]:
         return values[-1]
     if epochs[0] and len(set(epochs)) < MOSTLY * len(epochs):
-        return None  # said of steps
+        # of steps: an epoch's own clock rises to its end and begins anew with the next
+        ends = [seconds for (epoch, seconds), after in pairwise([*spoken, (None, 0.0)]) if after[0] != epoch]
+        rises = all(
+            move >= 0 for (epoch, _), (after, _), move in zip(spoken, spoken[1:], moves, strict=False) if epoch == after
+        )
+        return sum(ends) if rises and max(values) > GREW * min(values) else None
     return sum(values) or None

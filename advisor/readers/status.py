@@ -36,6 +36,7 @@ _ROWS_OF_AN_END = {"early_stop": 1}  # Keras says so before it prints the epoch 
 _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
 _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
+_BY_HAND = ("interrupt", "signal")
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
 _NUMBERS = re.compile(r"[\d.,:]+")
 _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or in another script
@@ -121,10 +122,13 @@ def _survived(
     """
     if _BY_SHELL.search(cause.text):
         return False
-    if _is_weak(cause) and (reached or (said is not None and said.kind == "finished")):
+    if _is_weak(cause) and reached:
         return True
     if said is None or said.kind not in ("finished", "early_stop"):
         return False
+    if _is_weak(cause) and said.kind == "finished":
+        # behind an interrupt stand the last words of whoever caught it
+        return cause.kind not in _BY_HAND or (said.line or 0) < (cause.line or 0)
     if last_step is None and _TRAINED.search(said.text) is None:
         return False  # a wrapper says so of its commands, whatever became of them
     return (said.line or 0) > max(event.line or 0 for event in ending)

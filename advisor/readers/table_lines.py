@@ -10,7 +10,7 @@ from itertools import pairwise
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
 from advisor.readers.names import BYTES, Named, column_of
 from advisor.readers.run_table import WITHOUT_NAME
-from advisor.readers.slots import LONGEST, plain
+from advisor.readers.slots import LONGEST, plain, unstamped
 
 MOST_HEADERS = 8  # different ones that one log is read by
 FEWEST = 8  # rows without a header that make a table
@@ -85,7 +85,7 @@ def _of_two_storeys(above: bytes, line: bytes) -> bytes:
 def two_columns(lines: Sequence[bytes]) -> TableRow | None:
     """The table that some lines are which hold a rising whole number and a broken one each, and nothing else."""
     filled = [line for line in lines if line.strip()]
-    pairs = [match for line in filled[:_PAIRS] if (match := _PAIR.fullmatch(line)) is not None]
+    pairs = [match for line in filled[:_PAIRS] if (match := _PAIR.fullmatch(unstamped(line)))]
     if len(pairs) < FEWEST or len(pairs) < 0.9 * len(filled[:_PAIRS]):
         return None
     steps, values = [int(match[1]) for match in pairs], [float(match[2]) for match in pairs]
@@ -98,7 +98,7 @@ def _may_head(line: bytes) -> bool:
     """Cheaply: words and no cell that is a number."""
     if len(line) > LONGEST or not _LOSS.search(line):
         return False
-    cells = line.split()
+    cells = unstamped(line).split()
     return 2 <= len(cells) <= 64 and not any(cell[:1].isdigit() or cell[-1:] in b":=" for cell in cells)
 
 
@@ -173,7 +173,7 @@ def _target(column: str, kind: str, unit: str | None) -> str:
 def _cells(line: bytes, wide: bool) -> list[tuple[bytes, int, int]]:
     if len(line) > LONGEST:
         return []
-    found = [(match[0], *match.span()) for match in (_WIDE if wide else _WORDS).finditer(plain(line))]
+    found = [(match[0], *match.span()) for match in (_WIDE if wide else _WORDS).finditer(plain(unstamped(line)))]
     unit = len(found) > 1 and found[-1][0] in _UNITS_BEHIND and _CELL.fullmatch(found[-2][0]) is not None
     return found[:-1] if unit else found
 

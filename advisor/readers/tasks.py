@@ -19,8 +19,8 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import chunks
 from advisor.readers.durations import duration_seconds
 from advisor.readers.events import EventScanner
-from advisor.readers.line_clock import moment
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
 
 NAME = "tasks"

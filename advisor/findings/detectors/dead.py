@@ -18,6 +18,7 @@ _DIGITS = 4  # significant ones that must repeat
 _STUCK_ROWS, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
 _TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of what it gained
 _ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
+_LEAP, _FEWEST_LEAPS, _OFTEN_LEAPS = 3.0, 3, 0.1  # powers of ten; rows; of all rows: an error
 _FOLLOWS = 0.1  # of its first value: a held-out loss that falls so far is learning
 _SOLVED = 1e-3  # a held-out loss below it: nothing is left to learn
 _HARDLY = 0.75  # of the first loss: the frequencies of tokens alone put a language model at about 0.7
@@ -40,6 +41,34 @@ def detect_frozen(case: Case) -> Verdict:
         if same >= max(fewest, math.ceil(_FROZEN_SHARE * len(values))):
             return _frozen(case, name, values, same)
     return None
+
+
+def detect_leaps(case: Case) -> Verdict:
+    """A loss that leaps up by powers of ten again and again: whatever it ends at, it has not fallen."""
+    losses = curve(case.run, "loss")
+    if len(losses) < _FROZEN_ROWS or not has_level(case, losses) or np.any(losses.value <= 0):
+        return Insufficient(code="loss_leaps", missing=f"{_FROZEN_ROWS} rows with a training loss above 0")
+    ups = np.flatnonzero(np.diff(np.log10(losses.value)) >= _LEAP) + 1
+    if len(ups) < _FEWEST_LEAPS or ups[-1] < len(losses) / 2:
+        return None
+    often = len(ups) >= _OFTEN_LEAPS * len(losses)
+    low, high = float(losses.value.min()), float(losses.value.max())
+    return Finding(
+        code="loss_leaps",
+        severity=Severity.ERROR if often else Severity.WARNING,
+        title=f"The loss leaps between {low:.3g} and {high:.3g}, {len(ups)} times: where it ends is chance",
+        evidence=tuple(
+            Evidence(text=f"{losses.value[at - 1]:.4g} → {losses.value[at]:.4g}", first_step=float(losses.step[at]))
+            for at in ups[:10].tolist()
+        ),
+        confidence=Confidence.HIGH if often else Confidence.MEDIUM,
+        causes=(
+            "inputs or targets that are not scaled, single examples of enormous values",
+            "a learning rate far too high, gradients that are not clipped, a division by almost nothing",
+        ),
+        actions=("print the batch of such a step: its inputs, targets and gradient norm", "scale the data; clip at 1"),
+        threshold=f"{_FEWEST_LEAPS} rows that are {10**_LEAP:g} times the row before, also in the later half",
+    )
 
 
 def _same_at_end(values: Curve) -> int:

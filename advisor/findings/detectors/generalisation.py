@@ -30,6 +30,8 @@ _KEPT = 0.01  # of the examples: a score that much below its best has lost nothi
 _LATE = 0.05  # of the run after its best evaluation: so little was paid for nothing
 _MANY_EPOCHS = 10
 _GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
+_OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of one
+_MOST_CLASSES = 7.0  # nats, of a thousand classes
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
 _STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
@@ -57,10 +59,45 @@ def detect_overfitting(case: Case) -> Verdict:
         return Insufficient(code="overfitting", missing="a loss whose height means something, and no policy loss")
     if case.run.status is Status.DIVERGED:
         return None  # what broke is no overfitting
+    if (classes := _guessed(case, curve(case.run, "eval_loss"))) is not None:
+        return _at_chance(case, losses, classes)
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
         return _wide_gap(case, losses, curve(case.run, "eval_loss"))
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
     return _overfitting(case, losses, rises, len(sets)) if rises else None
+
+
+def _guessed(case: Case, evals: Curve) -> int | None:
+    """Among how many classes a guess knows held-out data as well as the model ever did; None where it knew more."""
+    if len(evals) < _FEWEST_EVALS or is_language(case) or evals.value[0] <= 0:
+        return None
+    classes = round(math.exp(min(float(evals.value[0]), _MOST_CLASSES)))
+    chance = math.log(max(classes, 1))
+    scores = curve(case.run, "eval_accuracy").value
+    known = len(scores) > 0 and float(np.median(scores)) > _GUESSED / max(classes, 1)
+    near = all(abs(value - chance) <= _OF_CHANCE * chance for value in (evals.value[0], evals.value.min()))
+    return classes if classes > 1 and near and not known else None
+
+
+def _at_chance(case: Case, losses: Curve, classes: int) -> Finding | None:
+    """The finding that what was learnt holds for the training data alone: noise has nothing else to teach."""
+    evals, scored = curve(case.run, "eval_loss"), len(curve(case.run, "eval_accuracy")) > 0
+    if len(losses) < _FEWEST_EVALS or float(np.median(tail(losses.value))) > _FALLEN * float(losses.value[0]):
+        return None  # nothing is learnt at all, which is another finding
+    best = f"validation loss {evals.value.min():.4g} at its best, {evals.value[-1]:.4g} at the end"
+    return Finding(
+        code="at_chance",
+        severity=Severity.WARNING if scored else Severity.NOTE,
+        title=f"Held-out data are never known better than by a guess among {classes} classes",
+        evidence=(Evidence(text=f"{best}; ln {classes} = {math.log(classes):.4g}"),),
+        confidence=Confidence.HIGH if scored else Confidence.LOW,
+        causes=(
+            "labels that have nothing to do with the inputs: shuffled, shifted, noise",
+            "held-out data of another kind",
+        ),
+        actions=("look at some pairs of input and label of both sets before anything else is trained",),
+        threshold=f"validation loss within {_OF_CHANCE:.0%} of a guess at first and at its best, accuracy as well",
+    )
 
 
 def _held_out(case: Case) -> dict[str, Curve]:

@@ -14,9 +14,10 @@ from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_
 from advisor.findings.detectors.stagnation import detect_no_learning
 from advisor.findings.run_facts import restarts
 from advisor.findings.savings import main_part
-from advisor.readers.run_table import Phase, RunTable
+from advisor.readers.run_table import Phase, RunTable, Status
 
 _FEWEST_ROWS = 3
+_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.DIVERGED)
 _MANY_STARTS = 3
 _SAME_ROWS = 5  # losses equal to the last digit printed: no chance, and no other setting
 _SAME_SHARE = 0.8
@@ -86,6 +87,47 @@ def detect_restarts(case: Case) -> Verdict:
         actions=("write checkpoints before the limit, and see that each start takes the run up where it ended",),
         threshold=f"{_MANY_STARTS} starts of one run",
     )
+
+
+def detect_failed_runs(case: Case) -> Verdict:
+    """Of many runs or starts in a log how many failed, or never came to a step: the last of them speaks for itself."""
+    parts = [part for part in case.run.runs if not part.elsewhere]
+    never = [part for part in parts if part.phase is None and part.status is not Status.COMPLETED]
+    failed = [part for part in parts if part.phase is not None and part.status in _FAILED]
+    told, of = _failures_told(case.run)
+    if told < _MANY_STARTS and (len(parts) < _MANY_STARTS or len(never) + len(failed) < 2):
+        return None if case.run.runs else Insufficient(code="failed_runs", missing="several runs in one log")
+    most = told > len(never) + len(failed)
+    count, whole = (told, of) if most else (len(never) + len(failed), len(parts))
+    ended = "failed" if most or failed else "ended before their first step"
+    early = f", {len(never)} of them before their first step" if failed and never and not most else ""
+    bad = count >= _MANY_STARTS and (most or len(failed) > len(parts) / 2) and (whole is None or count > whole / 2)
+    rows = [f"{part.name}: {part.status_reason}" for part in (*failed, *never)]
+    rows = [event.text for event in case.run.events if event.kind == "failed_job"] if most else rows
+    return Finding(
+        code="failed_runs",
+        severity=Severity.ERROR if bad else Severity.WARNING if count >= _MANY_STARTS else Severity.NOTE,
+        title=f"{count}{f' of {whole}' if whole else ''} runs in this log {ended}{early}",
+        evidence=tuple(Evidence(text=text) for text in rows[:10]),
+        confidence=Confidence.HIGH,
+        causes=("the same failure again and again: read the end of the first of them",),
+        actions=(
+            "mend what the first failure names before more runs are started",
+            "results stand for the others alone",
+        ),
+        threshold=f"{_MANY_STARTS} runs in a log, two of which failed, or the log's own table of failures",
+    )
+
+
+def _failures_told(run: RunTable) -> tuple[int, int | None]:
+    """How many jobs a log's own table or summary calls failed, and of how many where it says so."""
+    told = [event for event in run.events if event.kind == "failed_job"]
+    summed = [event for event in told if "jobs" in event.numbers]
+    rows = int(sum(event.numbers.get("count", 1) for event in told if "jobs" not in event.numbers))
+    most = max(summed, key=lambda event: event.numbers["jobs"], default=None)
+    if most is None or most.numbers["jobs"] < rows:
+        return rows, None
+    return int(most.numbers["jobs"]), int(most.numbers["of"]) if "of" in most.numbers else None
 
 
 def detect_other_runs(case: Case) -> Verdict:

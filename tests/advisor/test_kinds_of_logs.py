@@ -1,0 +1,349 @@
+"""Kinds of fault that logs of strangers showed, each by a small log of that kind, through `analyze`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from advisor.store.store import Store
+from advisor.workflows.analysis import Analysis, Given
+from advisor.workflows.analyze import analyze
+
+
+def loss(i: int, of: int = 100) -> float:
+    return 3 + 6 * math.exp(-4 * i / of)
+
+
+def analysed(tmp_path: Path, lines: Iterable[str], name: str = "train.log") -> Analysis:
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return analyze(path, Given(), Store(tmp_path / "home"))
+
+
+def stamped(start: datetime, rows: int, minutes: float, form: str = "%Y-%m-%d %H:%M:%S", first: int = 0) -> list[str]:
+    moments = (start + timedelta(minutes=minutes * i) for i in range(rows))
+    return [
+        f"[{at.strftime(form)}] step {100 * (first + i)} loss {loss(first + i):.4f}" for i, at in enumerate(moments)
+    ]
+
+
+@pytest.mark.parametrize(
+    "form", ["%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p"]
+)
+@pytest.mark.parametrize("day", [11, 2])  # of February: either order of the first days is a date, or of all of them
+def test_the_whole_log_decides_which_number_is_the_day(tmp_path, form, day):
+    found = analysed(tmp_path, stamped(datetime(2024, 2, day, 20), 100, 20, form))
+    assert found.spent_hours == pytest.approx(33.0)
+
+
+LISTING = ["2024-03-01 08:00 ckpt-1000.pt", "2024-03-01 12:00 ckpt-5000.pt", "2024-03-01 18:00 ckpt-9900.pt"]
+ROWS = [f"step {100 * i} | loss {loss(i):.4f} | lr 0.0003" for i in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "hours"),
+    [
+        (LISTING + ROWS, None),
+        (ROWS + ["saved:", *LISTING], None),
+        (["2024-03-01 08:00:00 tokenizer of this date found", *stamped(datetime(2024, 3, 2, 10), 121, 1)], 2.0),
+        # start-up and a last evaluation beside the rows are of the run
+        (
+            ["2024-03-02 09:48:00 reading", *stamped(datetime(2024, 3, 2, 10), 100, 1), "2024-03-02 12:00:00 tested"],
+            2.2,
+        ),
+        # rows without stamps between two that have one
+        (["started 2024-03-02 09:00:00", *ROWS, "ended 2024-03-02 14:00:00"], 5.0),
+    ],
+)
+def test_only_stamps_on_or_around_rows_are_the_runs_clock(tmp_path, lines, hours):
+    found = analysed(tmp_path, lines)
+    assert found.spent_hours == (None if hours is None else pytest.approx(hours))
+
+
+def test_the_time_between_sessions_is_no_hour_of_the_run(tmp_path):
+    first, second = stamped(datetime(2024, 1, 1, 10), 21, 6), stamped(datetime(2024, 1, 3, 9), 31, 6, first=20)
+    assert analysed(tmp_path, [*first, "Resumed from step 2000", *second]).spent_hours == pytest.approx(5.0)
+    again = stamped(datetime(2024, 1, 4, 10), 31, 6)
+    assert analysed(tmp_path, [*first, "Training finished.", *again]).spent_hours == pytest.approx(5.0)
+
+
+def test_a_duration_said_twice_in_other_words_is_one(tmp_path):
+    said = ["Starting training of the model", "epochs: 3, optimizer: AdamW, batch size 8"]
+    said += ["Training completed in 2:30:00.31", "Completed training in 9000.52s", "Training complete"]
+    assert analysed(tmp_path, said).spent_hours == pytest.approx(2.5, rel=0.01)
+
+
+def test_an_epochs_own_clock_begins_anew_with_the_next(tmp_path):
+    rows = [
+        line
+        for epoch in range(1, 13)
+        for line in (
+            *(f"Epoch: {epoch:3d} | Batch: {b:5d}/ 1330 | Loss: {loss(epoch, 30):.4f} | Time: {b * 0.3:.1f}s"
+              for b in range(100, 1301, 100)),
+            f"| end of epoch {epoch:3d} | time: 400.00s | valid loss {loss(epoch, 30):.2f}",
+        )
+    ]  # fmt: skip
+    assert analysed(tmp_path, rows).spent_hours == pytest.approx(12 * 400 / 3600, rel=0.05)
+    assert analysed(tmp_path, [row for row in rows if "end" not in row]).spent_hours == pytest.approx(12 * 390 / 3600)
+
+
+def ends(found: Analysis) -> tuple[float | None, ...]:
+    run = found.run
+    return run.first_step, run.last_step, run.first_loss, run.last_loss
+
+
+def test_rows_of_numbers_behind_a_date_are_read_with_a_header_and_without(tmp_path):
+    rows = [
+        f"[2024-01-01 {10 + i // 10}:{6 * (i % 10):02d}:00] {i * 100} {loss(i):.4f} 0.0003 {1 + i % 3}.5"
+        for i in range(50)
+    ]
+    told = (0, 4900, round(loss(0), 4), round(loss(49), 4))
+    assert ends(analysed(tmp_path, rows)) == told
+    assert ends(analysed(tmp_path, ["[2024-01-01 09:59:00] step loss lr norm", *rows], "headed.log")) == told
+
+
+def test_rows_behind_bytes_of_zero_are_read(tmp_path):
+    rows = "".join(f"step {i} loss {loss(i):.4f}\n" for i in range(1, 101))
+    (tmp_path / "cut.log").write_bytes(b"\0" * 5000 + rows[:900].encode() + b"\0" * 300 + rows[900:].encode())
+    found = analyze(tmp_path / "cut.log", Given(), Store(tmp_path / "home"))
+    assert ends(found) == (1, 100, round(loss(1), 4), round(loss(100), 4)) and found.run.rows == 100
+
+
+def held_out(epoch: int) -> float:
+    return 1.2 + 0.9 * math.exp(-epoch / 3) + max(0, epoch - 8) * 0.06
+
+
+def own(epoch: int) -> float:
+    return 0.1 + 2 * math.exp(-epoch / 7)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "epoch {e}, t_loss {t:.4f}, v_loss {v:.4f}",
+        "epoch {e} loss: {t:.4f} vloss: {v:.4f}",
+        "Epoch {e:03d} | trn_loss: {t:.4f} | dev_loss: {v:.4f}",
+        "epoch {e} - loss_train: {t:.4f} - loss_vali: {v:.4f}",
+        "epoch {e}, training-loss, overall: {t:.4f}, validation-loss, overall: {v:.4f}",
+    ],
+)
+def test_validation_under_a_short_name_shows_overfitting(tmp_path, row):
+    found = analysed(tmp_path, (row.format(e=e, t=own(e), v=held_out(e)) for e in range(1, 31)))
+    assert ends(found)[2:] == (round(own(1), 4), round(own(30), 4))
+    assert "overfitting" in {finding.code for finding in found.findings}
+
+
+@pytest.mark.parametrize(
+    "header", ["loss,v_loss", "tr_loss,vl_loss", "loss_t,loss_v", "trainLoss,valLoss", "t_loss,va_loss"]
+)
+def test_columns_of_validation_under_a_short_name_show_overfitting(tmp_path, header):
+    rows = [f"epoch,{header}", *(f"{e},{own(e):.4f},{held_out(e):.4f}" for e in range(1, 31))]
+    assert "overfitting" in {finding.code for finding in analysed(tmp_path, rows, "history.csv").findings}
+
+
+@pytest.mark.parametrize("beside", ["pg_loss", "policy_loss", "u_loss", "entropy_loss"])
+def test_a_critics_or_a_speeds_loss_is_no_validation(tmp_path, beside):
+    rows = [f"step,loss,{beside},v_loss", *(f"{e},{own(e):.4f},0.1,{held_out(e):.4f}" for e in range(1, 31))]
+    assert not {"overfitting", "no_validation"} <= {f.code for f in analysed(tmp_path, rows, "ppo.csv").findings}
+    assert "eval_loss" not in analysed(tmp_path, rows, "ppo.csv").run.columns
+
+
+TRACE = ["Traceback (most recent call last):", '  File "train.py", line 88, in main', "    loss.backward()"]
+STOPPED = [*TRACE, "KeyboardInterrupt"]
+TRACKER = ["wandb: Run history:", "wandb: Run summary:", "wandb: best_val_acc 0.93", "wandb: Synced 5 W&B file(s)"]
+BANNER = ["Using device: cuda", "Loading dataset from data/train.bin", "Model has 12.3M parameters", "Optimizer: AdamW"]
+STEPS = [f"step {10 * i} loss {loss(i):.4f}" for i in range(1, 61)]
+HUNDREDTHS = [f"step {100 * i} loss {loss(i):.4f}" for i in range(1, 101)]
+EPOCHS = [f"Epoch {e}/20 train loss {loss(e, 20):.4f}" for e in range(1, 21)]
+SHORT = [f"Epoch {e}/50 train loss {loss(e, 20):.4f}" for e in range(1, 21)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        # the tail of a tracker ends nothing, and contradicts nothing
+        ([*STEPS, *STOPPED, *TRACKER], "stopped"),
+        ([*STEPS, "^C" + TRACE[0], *TRACE[1:], *TRACKER], "stopped"),
+        ([*SHORT, *TRACKER], "incomplete"),
+        ([*SHORT, *TRACE, "RuntimeError: shape mismatch", "Cleaning up", "Done.", *TRACKER], "crashed"),
+        ([*SHORT, "Received signal 15, terminating", *TRACKER], "killed"),
+        # what a program says once it has caught an interrupt
+        ([*SHORT, "Interrupted! Saving the model to out/last.pt", "Training finished, best val loss 3.2"], "stopped"),
+        ([*SHORT, "Received SIGINT, saving", "Final checkpoint saved to out/final.pt", "Done!"], "stopped"),
+        ([*EPOCHS, "Training complete.", "showing plots", *STOPPED], "completed"),
+        # a start behind a run that had finished
+        ([*BANNER, *EPOCHS, "Training complete.", *BANNER, *EPOCHS[:3], *STOPPED], "stopped"),
+        ([*BANNER, *EPOCHS, "Training complete.", *BANNER, *STOPPED, *TRACKER], "stopped"),
+        ([*BANNER, *EPOCHS, "Training complete.", *BANNER, *EPOCHS[:3]], "incomplete"),
+        # steps that look round because every hundredth is printed
+        (HUNDREDTHS, "incomplete"),
+        ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], "incomplete"),
+        ([f"epoch {e} train loss {loss(e):.4f} val loss {loss(e) + 0.1:.4f}" for e in range(1, 101)], "incomplete"),
+        (["max_steps: 10000", *HUNDREDTHS], "completed"),
+    ],
+)  # fmt: skip
+def test_a_run_is_complete_only_by_evidence_that_nothing_contradicts(tmp_path, lines, status):
+    found = analysed(tmp_path, lines)
+    assert found.run.status == status, found.run.status_reason
+
+
+def findings(found: Analysis) -> dict[str, str]:
+    return {finding.code: f"{finding.severity}: {finding.title}" for finding in found.findings}
+
+
+FAILED = [*TRACE, "ValueError: bad shape"]
+
+
+def test_many_starts_that_never_trained_are_said(tmp_path):
+    lines = [line for _ in range(24) for line in (*BANNER, *FAILED)]
+    said = findings(analysed(tmp_path, [*lines, *BANNER, *EPOCHS]))["failed_runs"]
+    assert said == "warning: 24 of 25 runs in this log ended before their first step"
+    # without a word of failure, their stamps tell them from the processes of one run
+    apart = [f"2024-01-01 10:{5 * k:02d}:00 {line}" for k in range(6) for line in BANNER]
+    rows = [f"2024-01-01 11:{i:02d}:00 {row}" for i, row in enumerate(EPOCHS)]
+    assert "5 of 6 runs" in findings(analysed(tmp_path, [*apart, *rows], "apart.log"))["failed_runs"]
+    together = [f"2024-01-01 10:00:0{k} {line}" for k in range(6) for line in BANNER]
+    assert "failed_runs" not in findings(analysed(tmp_path, [*together, *rows], "ranks.log"))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ([f"| {k} | {'failed' if k < 93 else 'completed'} | |" for k in range(100)], "error: 93 runs"),
+        ([f"{k:3d}  {'CRASHED' if k < 93 else 'ok'}" for k in range(100)], "error: 93 runs"),
+        (["93 of 100 runs failed"], "error: 93 of 100 runs"),
+        (["Failed: 4/100"], "warning: 4 of 100 runs"),
+    ],
+)
+def test_the_last_of_many_jobs_does_not_speak_for_all(tmp_path, table, said):
+    assert findings(analysed(tmp_path, [*table, *STEPS, "Training complete."]))["failed_runs"].startswith(said)
+
+
+def test_of_many_jobs_in_one_log_those_that_failed_are_counted(tmp_path):
+    jobs = [
+        line
+        for k in range(30)
+        for line in (
+            f"==== job {k} ====",
+            *BANNER,
+            *(f"Epoch {e}/5 train loss {loss(e, 9) + k / 99:.4f}" for e in range(1, 3 if k < 20 else 6)),
+            *(FAILED if k < 20 else ["Training complete."]),
+        )
+    ]
+    found = analysed(tmp_path, jobs)
+    assert found.run.status == "completed" and len(found.run.runs) == 30
+    assert findings(found)["failed_runs"] == "error: 20 of 30 runs in this log failed"
+
+
+def rounds(row: str, end: str = "", epochs: int = 19) -> list[str]:
+    lines = []
+    for epoch in range(epochs):
+        lines += [row.format(b=b, loss=loss(epoch * 5 + b // 100, 5 * epochs)) for b in range(0, 500, 100)]
+        lines += [end.format(e=epoch)] if end else []
+    return lines
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        rounds("iter {b}/500 loss {loss:.4f}"),
+        rounds("iter {b} loss {loss:.4f} lr 0.001", "Training complete for epoch {e} in 0m 32s"),
+        rounds("Training:  10%|#         | {b}/500 [00:04<00:10, 20.1it/s, loss={loss:.4f}]"),
+        [line for e in range(95) for line in ("100%|####| 500/500 [00:25<00:00, 20.1it/s]",
+                                              "100%|####| 50/50 [00:02<00:00, 20.1it/s]",
+                                              f"train loss: {loss(e, 95):.4f}, val loss: {loss(e, 95) + 0.1:.4f}")],
+    ],
+)  # fmt: skip
+def test_neither_each_epoch_nor_each_bar_is_a_run(tmp_path, lines):
+    run = analysed(tmp_path, lines).run
+    assert (len(run.runs), run.rows) == (1, 95) and run.last_loss == pytest.approx(loss(94, 95), abs=0.01)
+    assert run.first_step is None and run.last_step is None  # a batch's number is no step of the run
+
+
+def test_a_sweep_whose_runs_begin_anew_is_no_run_of_epochs(tmp_path):
+    rows = [f"iter {b}/500 loss {loss(b, 500) + k / 50:.4f}" for k in range(5) for b in range(0, 500, 20)]
+    assert len(analysed(tmp_path, rows).run.runs) == 5
+
+
+def test_what_is_said_of_each_epoch_is_added(tmp_path):
+    lines = rounds("iter {b} loss {loss:.4f} lr 0.001", "Training complete for epoch {e} in 0m 32s")
+    assert analysed(tmp_path, lines).spent_hours == pytest.approx(19 * 32 / 3600)
+
+
+def test_what_was_right_of_how_many_is_no_step(tmp_path):
+    rows = [f"epoch {e}\nloss: {loss(e):.4f}\ntest accuracy: {e / 2:.2f}%, ({e * 120}/24661)" for e in range(1, 81)]
+    assert ends(analysed(tmp_path, rows))[:2] == (1, 80)
+
+
+def test_tasks_one_after_the_other_have_losses_of_their_own(tmp_path):
+    rows = [
+        f"[Task {k}] iter {k * 200 + 10 * i} loss {(2, 30, 400, 9000)[k] * math.exp(-i / 9):.4f}"
+        for k in range(4)
+        for i in range(20)
+    ]
+    found = analysed(tmp_path, rows)
+    assert [part.name for part in found.run.runs] == ["task 0", "task 1", "task 2", "task 3"]
+    assert not {"loss_divergence", "loss_spikes"} & findings(found).keys()
+    turns = [f"step {i} task {i % 2} loss {loss(i):.4f}" for i in range(100)]
+    assert len(analysed(tmp_path, turns, "turns.log").run.runs) == 1
+
+
+def test_a_loss_that_leaps_by_powers_of_ten_is_no_fall(tmp_path):
+    leaps = [f"step {i} loss {(1.5, 2.5e4, 3.0, 8.1e7, 40.0)[i % 5]:.4f}" for i in range(100)] + [
+        "step 100 loss 1.2000"
+    ]
+    assert findings(analysed(tmp_path, leaps))["loss_leaps"].startswith("error: The loss leaps between 1.2 and 8.1e+07")
+    noisy = [f"step {i} loss {loss(i) * (1, 9, 3, 40)[i % 4]:.4f}" for i in range(100)]
+    assert "loss_leaps" not in findings(analysed(tmp_path, noisy, "noisy.log"))
+
+
+INSTALLERS = [
+    "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+    "E: Unable to locate package libfoo",
+    "npm ERR! code ENOSPC: No space left on device",
+    "dpkg: error processing package foo (--configure):",
+]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_an_installers_error_is_none_of_the_run(tmp_path, place):
+    run = [*EPOCHS, "Training complete."]
+    found = analysed(tmp_path, [*INSTALLERS, *run] if place == "before" else [*run, *INSTALLERS])
+    assert found.run.status == "completed" and not {"crashed", "later_failure"} & findings(found).keys()
+
+
+def test_a_full_disk_that_the_run_went_on_after_did_not_end_it(tmp_path):
+    full = "OSError: [Errno 28] No space left on device (preview image, ignored)"
+    assert analysed(tmp_path, [*EPOCHS[:9], full, *EPOCHS[9:], "Training complete."]).run.status == "completed"
+    assert analysed(tmp_path, [*EPOCHS[:9], *TRACE, full], "full.log").run.status == "crashed"
+
+
+def test_noise_at_chance_is_no_overfitting(tmp_path):
+    rows = [
+        f"epoch {e} train_loss {0.69 - 0.005 * e:.4f} val_loss {0.693 + 0.0025 * max(0, e - 8) + math.sin(e) / 500:.4f}"
+        f" val_acc {0.5 + 0.012 * math.sin(7 * e):.3f}"
+        for e in range(1, 41)
+    ]
+    said = findings(analysed(tmp_path, rows))
+    assert "overfitting" not in said
+    assert said["at_chance"] == "warning: Held-out data are never known better than by a guess among 2 classes"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled cuda error",
+         "ncclUnhandledCudaError: Call to CUDA function failed.", "Last error:", "Cuda failure 'out of memory'"],
+        ["RuntimeError: NCCL communicator was aborted on rank 2. Original reason for failure was: ncclSystemError:"
+         " System call (e.g. socket, malloc) or library call failed, or out of memory"],
+        ["[rank3]:[E ProcessGroupNCCL.cpp:523] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
+         " OpType=ALLREDUCE, NumelIn=33, Timeout(ms)=1800000) ran for 1800403 milliseconds before timing out."],
+    ],
+)  # fmt: skip
+def test_a_crash_of_a_collective_is_no_lack_of_memory(tmp_path, words):
+    found = analysed(tmp_path, [*SHORT, *TRACE, *words])
+    assert found.run.status == "crashed" and "out_of_memory" not in findings(found)
