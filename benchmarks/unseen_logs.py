@@ -167,7 +167,7 @@ def _totals(name: str, marks: Counter[tuple[str, Mark]]) -> str:
 
 
 def report(folder: Path, show_wrong: bool, half: str = "") -> list[str]:
-    """Totals over a folder's manifest or a half of it; with `show_wrong` what is not right stands before, log by log."""
+    """Totals over a folder's manifest or a half of it; with `show_wrong` what is not right comes first, log by log."""
     with (folder / "MANIFEST.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if half in ("", _half(row))]
     marks, loud = Counter[tuple[str, Mark]](), Counter[str]()
