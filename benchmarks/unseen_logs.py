@@ -4,13 +4,14 @@ FOLDER holds the logs and a MANIFEST.csv with the truth of each, written down by
 and last step and loss, rows, how the run ended, hours; what a manifest has no column for is not asked. Every log counts
 once: an answer is right, wrong, or not given (silent); one wrong value makes the values of its log wrong. `--wrong`
 names what is not right, log by log; without it only the totals are printed, so that a half kept to check with can be
-scored without being opened.
+scored without being opened. `--half` takes the logs of one half of the owners, by the SHA-1 of the repository's owner.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import math
 import re
 import tempfile
@@ -71,7 +72,7 @@ def checks(row: dict[str, str], analysis: Analysis | None, refusal: str) -> dict
         return {"read": Check(Mark.SILENT, refusal)} | {name: Check(Mark.SILENT, "not read") for name in _asked(row)}
     run = analysis.run
     read = Check(Mark.RIGHT) if read_something(run) else Check(Mark.SILENT, "no row, no reading, no event")
-    answers = {"values": _values, "status": _status, "hours": _hours}
+    answers = {"steps": _steps, "losses": _losses, "status": _status, "hours": _hours}
     return {"read": read} | {name: answers[name](row, analysis) for name in _asked(row)}
 
 
@@ -80,14 +81,22 @@ def read_something(run: RunTable) -> bool:
 
 
 def _asked(row: dict[str, str]) -> list[str]:
-    values = any(row[f"expected_{end}_{what}"] for end in ("first", "last") for what in ("step", "loss"))
+    steps, losses = (any(row[f"expected_{end}_{what}"] for end in ("first", "last")) for what in ("step", "loss"))
     hours = _NUMBER.search(row.get("hours", ""))
-    return ["values"] * values + ["status"] * bool(row.get("status")) + ["hours"] * bool(hours)
+    return ["steps"] * steps + ["losses"] * losses + ["status"] * bool(row.get("status")) + ["hours"] * bool(hours)
 
 
-def _values(row: dict[str, str], analysis: Analysis) -> Check:
+def _steps(row: dict[str, str], analysis: Analysis) -> Check:
+    return _values(row, analysis, ("first_step", "last_step"))
+
+
+def _losses(row: dict[str, str], analysis: Analysis) -> Check:
+    return _values(row, analysis, ("first_loss", "last_loss"))
+
+
+def _values(row: dict[str, str], analysis: Analysis, names: tuple[str, ...]) -> Check:
     off, found, mark = [], _ends(analysis.run), Mark.SILENT
-    for name in ("first_step", "last_step", "first_loss", "last_loss"):
+    for name in names:
         text, value = row[f"expected_{name}"], found[name]
         if _VALUE.fullmatch(text) and not _same(text, value):  # `1:20`, `epoch=0` name a place in other words
             off.append(f"{name} {value} for {text}")
@@ -157,10 +166,10 @@ def _totals(name: str, marks: Counter[tuple[str, Mark]]) -> str:
     return f"{name}, of {asked}: {', '.join(shares)}"
 
 
-def report(folder: Path, show_wrong: bool) -> list[str]:
-    """Totals over a folder's manifest; with `show_wrong` each log and what is not right of it before them."""
+def report(folder: Path, show_wrong: bool, half: str = "") -> list[str]:
+    """Totals over a folder's manifest or a half of it; with `show_wrong` what is not right comes first, log by log."""
     with (folder / "MANIFEST.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if half in ("", _half(row))]
     marks, loud = Counter[tuple[str, Mark]](), Counter[str]()
     lines = []
     with tempfile.TemporaryDirectory() as home:
@@ -178,16 +187,23 @@ def report(folder: Path, show_wrong: bool) -> list[str]:
             if wrong and show_wrong:
                 lines += [f"{row['file']} ({row['framework']}; {row.get('phases_runs', '')})", *wrong]
     healthy = sum(row.get("healthy") == "yes" for row in rows)
-    lines += [_totals(name, marks) for name in ("read", "values", "status", "hours") if _asked_in_all(name, marks)]
+    answers = ("read", "steps", "losses", "status", "hours")
+    lines += [_totals(name, marks) for name in answers if _asked_in_all(name, marks)]
     return [*lines, f"healthy: {healthy} logs, {loud[Severity.ERROR]} errors, {loud[Severity.WARNING]} warnings"]
+
+
+def _half(row: dict[str, str]) -> str:
+    owner = row["source_repo"].partition("/")[0].lower()
+    return str(1 + int(hashlib.sha1(owner.encode()).hexdigest(), 16) % 2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--wrong", action="store_true", help="name what is not right, log by log")
+    parser.add_argument("--half", choices=("1", "2"), default="", help="the logs of one half of the owners")
     given = parser.parse_args()
-    print("\n".join(report(given.folder, given.wrong)))
+    print("\n".join(report(given.folder, given.wrong, given.half)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -260,8 +259,3 @@ def _made(text: str, match: re.Match[str], quantity: Quantity, start: int, end: 
         scaled=bool(match["scale1"]) or re.search(r"[a-zA-Z]", text[match.end("first") : end]) is not None,
         raw=text[start:end],
     )
-
-
-def quantities_of(text: str) -> Iterator[Quantity]:
-    """Only the quantities, for cells."""
-    return (figure.quantity for figure in figures(text))

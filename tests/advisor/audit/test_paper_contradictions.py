@@ -24,11 +24,6 @@ Cost assumptions: {} for A100
 """
 
 
-def test_two_lists_that_agree_but_for_one(tmp_path: Path) -> None:
-    assert accused(tmp_path, TIMES.format("50-70 days", "$20/hour")) == []
-    assert accused(tmp_path, TIMES.format("20-30 days", "$20/hour")) == [5, 13]
-
-
 def test_a_price_that_no_cost_comes_from_is_at_fault_and_not_the_costs(tmp_path: Path) -> None:
     """4 days at $20 are $1,920; an A100 rents for $0.76 to $5.56 an hour."""
     assert accused(tmp_path, TIMES.format("50-70 days", "$30/GPU-hour")) == [15, 15]

@@ -146,16 +146,3 @@ def test_both_ends_of_a_range_of_rates_must_be_possible(tmp_path: Path) -> None:
     text = "# Speeds\n\nTraining a 7B model: H100 {} tokens/sec, A100 {} tokens/sec.\n"
     assert accused(tmp_path, text.format("12K-18K", "6K-9K")) == [3]
     assert accused(tmp_path, text.format("8K-12K", "3K-4K")) == []
-
-
-@pytest.mark.parametrize(
-    ("row", "wrong"),
-    [
-        ("| Test Accuracy | 100.00% |", True),
-        ("| Train Accuracy | 100.00% |", False),
-        ("| Test Accuracy | 93.20% |", False),
-    ],
-)
-def test_nobody_answers_all_of_a_public_test_set(tmp_path: Path, row: str, wrong: bool) -> None:
-    text = f"# IMDB reviews\n\n| Metric | Value |\n|---|---|\n{row}\n| Epochs | 5 |\n"
-    assert accused(tmp_path, text) == [5] * wrong

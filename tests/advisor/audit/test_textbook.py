@@ -22,20 +22,14 @@ We save a checkpoint of the 1.3B model every 1000 steps; each is 2.6 GB includin
 Training for 5,000 steps at 2.4 s/step takes 1.5 hours.
 8 GPUs at $2.50/hr for 10 days costs $2,400.
 A model with 12 layers, hidden size 768 and a vocabulary of 50,257 has about 350M parameters.
-With 4 GPUs the speed went from 5,000 to 24,000 tokens/s, 120% scaling efficiency.
 Training Llama-2 7B from scratch on 2T tokens takes about 3 weeks on 8 A100s.
 The dataset is 20 GB of text, roughly 50B tokens.
 6 * 1.3e9 * 26e9 = 2.0e21 FLOPs
-Warmup of 2,000 of 100,000 steps is 5% of training.
-bf16 has more mantissa bits than fp16.
 We used 64 H100 GPUs for 72 hours, 2,304 GPU-hours in total.
-Gradient checkpointing cuts memory and makes training 30% faster.
-FlashAttention reduces the FLOPs of attention by 10x.
 LoRA with rank 16 on a 7B model trains 4B parameters, 0.6% of the total.
 The model saw 300B tokens of a 100B-token corpus, i.e. 2 epochs.
 Our 350M model reached 2.1 tokens per parameter after 7B tokens.
 Energy: 8 GPUs x 400 W x 100 hours = 32 kWh.
-Validation loss is 1.2 while training loss is 3.4, which shows excellent generalization.
 The H100 is 10x faster than the A100 for bf16 training.
 One epoch over 1.2M samples with batch size 64 is 9,375 steps.
 A 13B model needs 26 GB for full fine-tuning with AdamW.
@@ -46,10 +40,6 @@ The run reached an MFU of 124% on H100.
 We trained for 100 hours on 8 H100s for $50.
 Total cost was $90,000 for 1,000 A100 GPU-hours.
 SmolLM3 3B was trained on 11.2T tokens with 384 H100 GPUs for 1.2 days.
-ZeRO-2 shards the parameters across all GPUs.
-DDP splits the model across the GPUs.
-bf16 training requires loss scaling to avoid underflow.
-Chinchilla says to use 20 parameters per token.
 """.strip().splitlines()
 RIGHT = """
 A 7B model in FP32 takes 28 GB of memory.
