@@ -73,7 +73,7 @@ def burst_config(settings: Settings, workload: Workload) -> RunConfig:
 
 def describe(w: Workload) -> str:
     """One burst in words."""
-    accumulated = f" × {w.grad_accum} accumulated" if w.grad_accum > 1 else ""
+    accumulated = f" × {w.grad_accum} gradient-accumulation steps" if w.grad_accum > 1 else ""
     return f"depth {w.shape.depth}, micro-batch {w.micro_batch} × {w.shape.seq_len}{accumulated}"
 
 

@@ -73,7 +73,7 @@ def inputs(chosen: Trial) -> Iterator[str]:
     """Everything the plan rests on: calibration, sources, laws, price, data."""
     brief, profile = chosen.device.brief, chosen.device.profile
     if not profile.calibrated:
-        yield f"no calibration: prior beliefs about {profile.key}"
+        yield f"no calibration: {profile.key} is estimated from published runs"
     yield from profile.sources
     yield "loss: Besiroglu et al. 2024; repetition: Muennighoff et al. 2023"
     yield "batch: DeepSeek LLM 2024, Step Law 2025, nanochat 2026; learning rate: DeepSeek LLM 2024, Step Law 2025"
@@ -228,7 +228,7 @@ def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:
     runners = sorted((t for t in depths if t is not chosen and not t.violation), key=lambda trial: trial.score)
     text = (
         f"depth {depth}: lowest score of {len(depths)} depths within {describe_limits(brief)} "
-        "(a loss law stretched to any size)"
+        "(a loss law used beyond the sizes it was fitted on)"
     )
     if runners:
         gap = runners[0].score / chosen.score - 1

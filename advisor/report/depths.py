@@ -36,7 +36,7 @@ def memory(bill: MemoryBill) -> Table:
     rows.append(("all of it", format_estimate(bill.total, format_bytes), _share(bill.total.value, of)))
     if bill.headroom_bytes is not None:
         rows.append(("free", format_bytes(bill.headroom_bytes), _share(bill.headroom_bytes, of)))
-    return Table(columns=("memory per GPU at its peak, by part", "expected", "of the GPU's"), rows=tuple(rows))
+    return Table(columns=("GPU memory at its peak, by part", "expected", "of the GPU's"), rows=tuple(rows))
 
 
 def _share(value: float, of: float | None) -> str:

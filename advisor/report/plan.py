@@ -75,10 +75,10 @@ def what(plan: Plan) -> str:
 def how(plan: Plan) -> str:
     """How a step of it is made up, and what is saved memory by."""
     run = plan.run
-    accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
+    accumulation = f", {run.grad_accum} gradient-accumulation steps" if run.grad_accum > 1 else ""
     saved = "".join(f", {words}" for words in savings(plan.workload))
     precision = ", fp16" if plan.workload.precision == "fp16" else ""  # which not every model survives
-    return f"micro-batch {run.micro_batch} x {run.model.seq_len} tokens{accumulation}{saved}{precision}"
+    return f"micro-batches of {run.micro_batch} x {run.model.seq_len} tokens{accumulation}{saved}{precision}"
 
 
 def speed_rests_on(plan: Plan) -> str | None:
@@ -103,18 +103,18 @@ def speed_rests_on(plan: Plan) -> str | None:
 
 
 def briefly(grounds: Grounds | None) -> str:
-    """A cell of a table: "measured here", or how many published runs, as in "1 run of it, 6 of Volta"."""
+    """A cell of a table: "measured here", or how many published runs, as in "1 run on this GPU, 6 on related …"."""
     if grounds is None:
         return "unknown"
     if grounds.calibration is not None:
         return "measured here"
     runs = "run" if grounds.card_runs == 1 else "runs"
-    return f"{grounds.card_runs} {runs} of it, {grounds.generation_runs} of {grounds.generation}"
+    return f"{grounds.card_runs} {runs} on this GPU, {grounds.generation_runs} on related GPUs ({grounds.generation})"
 
 
 def batch(choice: Choice) -> str:
     """Micro-batch, accumulation and checkpointing, in words."""
-    accumulated = f" x {choice.grad_accum}" if choice.grad_accum > 1 else ""
+    accumulated = f", {choice.grad_accum} accumulation steps" if choice.grad_accum > 1 else ""
     return f"{choice.micro_batch} sequences{accumulated}{''.join(f', {words}' for words in savings(choice))}"
 
 
@@ -206,7 +206,7 @@ def _money(plan: Plan) -> Iterator[Row]:
         yield COST.name, COST.of(cost), "no rent; energy is not counted (--kwh-price)"
         return
     yield COST.row(cost)
-    yield f"of it {PARTS['storage']}", COST.of(stored), basis(stored)
+    yield f"including {PARTS['storage']}", COST.of(stored), basis(stored)
 
 
 def _power(plan: Plan) -> Iterator[Row]:

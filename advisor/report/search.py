@@ -25,8 +25,8 @@ from advisor.units import (
 # One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
 # 1 % of it is 2 / 0.353 = 5.7 % of compute.
 SCORE = (
-    "score: what runs are ranked by, lower is better; 1 % of it is worth 6 % of compute. A loss law stretched to any "
-    "size, so no loss to expect"
+    "score: what runs are ranked by, lower is better; 1 % of it is worth 6 % of compute. A loss law used beyond "
+    "the sizes that it was fitted on: not a loss to expect"
 )
 MARKS = {  # behind a micro-batch: how it saves memory
     STAR: "activations recomputed in the backward pass: little memory, about a third more time",
@@ -113,7 +113,7 @@ def front(search: SearchReport) -> Table:
 
 def near_misses(search: SearchReport) -> Table:
     """The runs that would be better, and what stands against each."""
-    return _choices("Better but for one thing", search.near_misses, RULED_OUT)
+    return _choices("Would be better, but breaks one limit", search.near_misses, RULED_OUT)
 
 
 def _choices(title: str, choices: Sequence[Choice], last: str) -> Table:

@@ -311,7 +311,7 @@ def _front(answered: Plan, choice: Choice, limits: tuple[float | None, float | N
     )
     st.caption(
         "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
-        "Crosses would be better but for one thing." + ("" if by_loss else f" {capital(runs.SCORE)}.")
+        "Crosses would be better, but break one limit." + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
     if clicked and clicked != st.session_state.get("clicked"):

@@ -51,8 +51,8 @@ def ground(generation: str, card: int, alike: int, calibration: str | None = Non
     [
         (None, "unknown"),
         (ground("Ada", 0, 1, "l4-1"), "measured here"),
-        (ground("Ada", 1, 3), "1 run of it, 3 of Ada"),
-        (ground("Rubin", 0, 0), "0 runs of it, 0 of Rubin"),
+        (ground("Ada", 1, 3), "1 run on this GPU, 3 on related GPUs (Ada)"),
+        (ground("Rubin", 0, 0), "0 runs on this GPU, 0 on related GPUs (Rubin)"),
     ],
 )
 def test_a_cell_says_it_briefly(grounds, cell):

@@ -61,7 +61,7 @@ def test_each_part_of_the_bill_has_the_same_name_on_console_and_page():
     page = [row["Part"] for row in on_page(words.spending(plan))]
     assert page.pop() == words.IN_ALL
     stored = words.PARTS["storage"]
-    assert sorted(page) == sorted([*timed, stored]) and f"of it {stored}" in bill
+    assert sorted(page) == sorted([*timed, stored]) and f"including {stored}" in bill
     for name in words.PARTS.values():
         assert sum(cell.startswith(name) for cell in page) == 1
     shown = printed(plan)
