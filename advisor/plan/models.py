@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -55,7 +55,8 @@ def require_model(name: str) -> NamedModel:
     if key in models:
         return models[key]
     if (depth := re.fullmatch(r"nanochat-d([1-9]\d?)", key)) is not None:
-        shape = replace(models["nanochat-d20"].shape, **_proportions("nanochat", int(depth[1])))
+        like = models["nanochat-d20"].shape
+        shape = make_shape("nanochat", depth=int(depth[1]), vocab_size=like.vocab_size, seq_len=like.seq_len)
         return NamedModel(name=key, shape=shape, parameters=parameters(shape), source=models["nanochat-d20"].source)
     if (other := _document()["not_built"].get(key)) is not None:
         raise _not_built(name, other)
@@ -65,12 +66,6 @@ def require_model(name: str) -> NamedModel:
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     hint += f"known: {', '.join(models)}, nanochat-dN; any other: --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)
-
-
-def _proportions(family: str, depth: int) -> dict[str, int]:
-    """The sizes that a family's depth settles."""
-    shape = make_shape(family, depth=depth, vocab_size=2, seq_len=1)
-    return {name: getattr(shape, name) for name in ("depth", "width", "heads", "kv_heads", "ffn_width")}
 
 
 def _not_built(name: str, row: Mapping[str, Any]) -> AdvisorError:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rich.table import Table as RichTable
+from rich.console import RenderableType
 
 from advisor.report import render
 
@@ -36,7 +36,7 @@ class Table:
         return self.only(*(name for name in self.columns if name not in columns))
 
 
-def on_console(table: Table) -> RichTable:
+def on_console(table: Table) -> RenderableType:
     """The table for `render.show`: numbers to the right, the answer in bold. Notes are left to the caller."""
     styles = dict.fromkeys(table.chosen, "bold")
     numbers = [_folded(name) for name in table.numbers]
