@@ -127,6 +127,19 @@ def _keep_parallelism(context: click.Context, option: click.Parameter, value: in
         asked.append(f"{option.opts[0]} {value}")
 
 
+def whole_models_only(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of training a part of a model, which say where that is predicted."""
+
+    def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value:
+            hint = "for adapters: advisor predict --gpu rtx-4090 --model llama-3-8b --lora-rank 16 --qlora"
+            raise AdvisorError(f"{option.opts[0]}: whole models are planned, not yet a part of one", hint, exit_code=2)
+
+    click.option("--lora-rank", type=SIZE, hidden=True, expose_value=False, callback=refuse)(command)
+    click.option("--qlora", is_flag=True, hidden=True, expose_value=False, callback=refuse)(command)
+    return command
+
+
 def sharded_instead(sharding: str | None, most_gpus: int) -> str | None:
     """The sharding to predict where parallelism was asked for that is not modelled; else the one given.
 

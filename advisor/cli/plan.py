@@ -32,6 +32,7 @@ from advisor.cli.params import (
     parallelism,
     say_where_sharding_ends,
     sharded_instead,
+    whole_models_only,
 )
 from advisor.errors import AdvisorError
 from advisor.laws.flops import RATIO_COUNTS
@@ -167,6 +168,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @parallelism
+@whole_models_only
 @click.pass_context
 def command(
     context: click.Context,

@@ -59,6 +59,7 @@ def test_a_price_names_a_gpu_alike():
         (("plan", "--gpu", "h100", "--precision", "fp8"), "the trainer here has no fp8 yet"),
         (("plan", "--gpus", "0"), "'0' is neither a whole number above zero"),
         (("plan", "--budget", "-5"), "'-5' is below zero"),
+        (("plan", "--gpu", "l4", "--qlora", "--tokens", "1B"), "--qlora: whole models are planned"),
         (("plan", "--tp", "8", "--gpu", "h100", "--tokens", "1B"), "needs several GPUs"),
         (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "mixtures of experts are not modelled yet"),
     ],
