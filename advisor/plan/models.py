@@ -22,6 +22,7 @@ from trainer.schema import ModelShape, make_shape
 
 DEEPEST_OF_COUNTS = 128  # blocks; the deepest published dense decoders have 126
 CLOSE = 0.05  # of the count asked for: from here on the family's own proportions are kept
+_SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 FARTHEST = 0.5  # beyond it no shape of the family is what was meant
 
 
@@ -70,13 +71,16 @@ def require_model(name: str) -> NamedModel:
 
 def _not_built(name: str, row: Mapping[str, Any]) -> AdvisorError:
     """What a model has that no family has, and the family's shape that is nearest to it."""
-    sizes = {key: value for key, value in row.items() if key not in ("why", "family", "parameters", "source")}
+    sizes = {size: row[size] for size in _SIZES if size in row}
     theirs = format_count(row["parameters"])
     ours = format_count(parameters(make_shape(row["family"], **sizes)))
-    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in sizes.items())
+    options = " ".join(f"--{size.replace('_', '-')} {value}" for size, value in sizes.items())
+    more = f"--head-dim {row['head_dim']} " if "head_dim" in row else ""
+    more += "--tied" if "tied" in row else ""
     return AdvisorError(
         f"--model {name}: the trainer does not build it, {row['why']}",
-        f"the nearest it builds has {ours} parameters, where {name} has {theirs}: --family {row['family']} {options}",
+        f"the nearest it builds has {ours} parameters, where {name} has {theirs}: --family {row['family']} {options}"
+        f"{f'; `advisor predict` also takes {more}' if more else ''}",
         exit_code=2,
     )
 

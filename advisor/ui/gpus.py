@@ -64,14 +64,14 @@ def page() -> None:
     rows = _market(goal, (*loaders.store_stamp(), _asked_at()))
     shown = _filtered(rows)
     if not shown:
-        st.info("No card is left: loosen the filters.", icon=":material/filter_alt_off:")
+        st.info("No GPU is left: loosen the filters.", icon=":material/filter_alt_off:")
         return
     _chart(shown)
     _table(shown)
     st.caption(
         "*prior*: never calibrated by you, from data sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ "
-        "FLOPs that train the model, at the batch that a plan would take on the card; *recomputed* where it fits only "
-        "with activations recomputed. Tick a card for everything known of it: its rates, all who rent it, and how old "
+        "FLOPs that train the model, at the batch that a plan would take on the GPU; *recomputed* where it fits only "
+        "with activations recomputed. Tick a GPU for everything known of it: its rates, all who rent it, and how old "
         "their prices are; tick several to set them side by side."
     )
     _looked_at(rows, goal)
@@ -107,7 +107,7 @@ def _looked_at(rows: list[CardRow], goal: Goal) -> None:
     """The cards of the address: several side by side, and one of them in full."""
     by_key = {row.spec.key: row for row in rows}
     keys = st.multiselect(
-        "Cards to compare", list(by_key), key=CARDS, bind=QUERY, placeholder="tick some above, or type to search",
+        "GPUs to compare", list(by_key), key=CARDS, bind=QUERY, placeholder="tick some above, or type to search",
         max_selections=MOST_COMPARED, help="They are in the address of this page, as the model is.",
     )  # fmt: skip
     chosen = [by_key[key] for key in keys]
@@ -230,7 +230,7 @@ def _pasted(seq_len: int) -> ModelShape | None:
         return shape
 
 
-@st.cache_data(max_entries=64, show_spinner="predicting every card")
+@st.cache_data(max_entries=64, show_spinner="predicting every GPU")
 def _market(goal: Goal, stamped: tuple[int, ...]) -> list[CardRow]:
     del stamped  # in the key: a new calibration changes the answer
     return card_rows(goal, load_gpus().values(), partial(loaders.profile, family=goal.family))
@@ -243,10 +243,10 @@ def _filtered(rows: list[CardRow]) -> list[CardRow]:
         help="Words of the key or architecture.",
     )  # fmt: skip
     rentable = columns[1].checkbox(
-        "With a price", True, key="card_priced", bind=QUERY, help="Only cards that a price list has."
+        "With a price", True, key="card_priced", bind=QUERY, help="Only GPUs that a price list has."
     )
     fitting = columns[2].checkbox(
-        "That train this model", True, key="card_fits", bind=QUERY, help="Only cards with a prediction."
+        "That train this model", True, key="card_fits", bind=QUERY, help="Only GPUs with a prediction."
     )
     words = text.lower().split()
     return [
@@ -278,7 +278,7 @@ def _chart(rows: list[CardRow]) -> None:
     if points:
         st.altair_chart(charts.market(points), width="stretch")
         st.caption(
-            "Right and low is better. Named on the dashed line: cards that no other beats in both speed and price; "
+            "Right and low is better. Named on the dashed line: GPUs that no other beats in both speed and price; "
             "hover for the others. Bars: 80 % intervals."
         )
 
@@ -336,7 +336,7 @@ def _in_part(spec: GpuSpec, goal: Goal) -> None:
         kinds += [software_of(None, frozen_blocks=int(frozen))] if frozen else []
         table(adapted_rows([adapted(profile, shape, kind) for kind in kinds]), right=ADAPTED_NUMBERS)
         st.caption(
-            "On one card, with AdamW, all in 16 bits. *prior*: by the count of passes over frozen weights and by "
+            "On one GPU, with AdamW, all in 16 bits. *prior*: by the count of passes over frozen weights and by "
             "published runs; on 20 published peaks of LoRA and QLoRA the middle was 14 % off and 19 intervals held; "
             "of frozen blocks nothing is published. The trainer here trains whole models: `advisor adopt` plans a "
             "run of a program that does this."

@@ -75,6 +75,7 @@ def test_own_data_bring_their_own_vocabulary_to_a_named_model(tmp_path):
             "--model google/gemma-2-9b",
             "has 9.93 B parameters, where google/gemma-2-9b has 9.24 B: --family llama --depth 42",
         ),
+        ("--model google/gemma-2-9b", "; `advisor predict` also takes --head-dim 256 --tied"),
         ("--model mixtral-8x7b", "--family llama --params 12.9B; one of all 46.7B bounds the memory from above"),
         ("--model Qwen/Qwen3-Next-80B-A3B", "--family llama --params 3B; one of all 80B bounds the memory from above"),
         ("--model somebodys-moe", "one of all parameters the memory from above"),

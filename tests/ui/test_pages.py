@@ -104,7 +104,7 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
     narrowed = at.dataframe[0].value
     assert 0 < len(narrowed) < before and narrowed["GPU"].str.contains("h100").all()
     at.text_input[0].set_value("no such card").run()
-    assert "No card is left" in words(at)
+    assert "No GPU is left" in words(at)
 
 
 @pytest.mark.parametrize(
