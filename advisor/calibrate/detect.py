@@ -44,10 +44,7 @@ def device_for(asked: str) -> str:
     """The worker's --device for a --gpu option; unknown names fail here, before any process starts."""
     if asked in ("auto", "cpu"):
         return asked
-    named = read_gpus(asked)
-    if named.count is not None:
-        message = f"--gpu {asked}: a calibration measures one GPU, however many there are"
-        raise AdvisorError(message, f"leave the number out: --gpu {named.key}", exit_code=2)
+    read_gpus(asked, counted=False)  # one GPU is measured, however many there are
     return "cuda"
 
 

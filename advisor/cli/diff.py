@@ -25,7 +25,7 @@ def command(one: str, other: str, gpu: str | None, as_json: bool) -> None:
     from advisor.store.store import default_store
     from advisor.workflows.diff import CalibrationDiff, diff
 
-    found = diff(default_store(), one, other, read_gpus(gpu).key if gpu else None)
+    found = diff(default_store(), one, other, read_gpus(gpu, counted=False).key if gpu else None)
     if as_json:
         render.print_json(report.document(found))
     elif isinstance(found, CalibrationDiff):

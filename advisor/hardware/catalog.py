@@ -158,20 +158,23 @@ class NamedGpus:
     reading: str | None  # None: the words are the catalog's own
 
 
-def read_gpus(text: str) -> NamedGpus:
+def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
     """The GPU that "h100", "4090", "8xh100" or "h100-80gb-sxm:8" names, and how many of it.
 
-    Raises AdvisorError (exit 2) for an unknown name, and for one that could mean different GPUs.
+    Raises AdvisorError (exit 2) for an unknown name, one that could mean different GPUs, and a number of them where
+    none counts (`counted` False).
     """
-    counted = re.fullmatch(r"(?:(\d+)\s*[x×*]\s*)?(.*?)(?:\s*[:×*]\s*(\S*)|\s+x\s*(\d+))?", text.strip(), re.DOTALL)
-    assert counted is not None  # every part may be absent, and the name may be anything
-    before, name, after_colon, after_x = counted.groups()
+    parts = re.fullmatch(r"(?:(\d+)\s*[x×*]\s*)?(.*?)(?:\s*[:×*]\s*(\S*)|\s+x\s*(\d+))?", text.strip(), re.DOTALL)
+    assert parts is not None  # every part may be absent, and the name may be anything
+    before, name, after_colon, after_x = parts.groups()
     said = [number for number in (before, after_colon, after_x) if number is not None]
     if len(said) > 1 or not all(n.isdecimal() and 1 <= int(n) <= MOST_GPUS for n in said):
         hint = "write how many GPUs of which kind as h100:8 or 8xh100"
         message = f"{text!r}: how many GPUs is not a whole number from 1 on: {' and '.join(map(repr, said))}"
         raise AdvisorError(message, hint, exit_code=2)
     count = int(said[0]) if said else None
+    if count is not None and not counted:
+        raise AdvisorError(f"{text!r} says how many GPUs, which is not asked here", "name it alone", exit_code=2)
     if name.lower() in NO_SINGLE_GPU:
         return NamedGpus(key=name.lower(), count=count, reading=None)
     key = require_gpu(name).key

@@ -216,7 +216,7 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
         except AdvisorError as error:
             raise AdvisorError(f"--price {text}: {error.message}", error.hint, exit_code=2) from error
         if equals:
-            by_card.append(GpuPrice(gpu=read_gpus(name).key, usd_per_gpu_hour=usd))
+            by_card.append(GpuPrice(gpu=read_gpus(name, counted=False).key, usd_per_gpu_hour=usd))
         else:
             alone = usd
     return alone, tuple(by_card)
