@@ -60,7 +60,8 @@ def step_tokens(case: Case) -> float | None:
     micro, length = number(case.run.facts, "micro_batch"), number(case.run.facts, "seq_len")
     if micro and length:
         pass_tokens = micro * length * (number(case.run.facts, "world_size") or 1)
-        return pass_tokens * (number(case.run.facts, "grad_accum") or _accumulated(case.run, pass_tokens))
+        if accumulated := number(case.run.facts, "grad_accum") or _accumulated(case.run, pass_tokens):
+            return pass_tokens * accumulated
     rows = main_rows(case.run)
     tokens, step = case.run.column("tokens")[rows], case.run.column("step")[rows]
     keep = np.isfinite(tokens) & np.isfinite(step)
@@ -69,13 +70,13 @@ def step_tokens(case: Case) -> float | None:
     return float(np.median(ratio)) if len(ratio) and np.median(ratio) > 0 else None
 
 
-def _accumulated(run: RunTable, pass_tokens: float) -> int:
-    """Gradient-accumulation steps of a log that does not state them: by its rate and its step times, else none."""
+def _accumulated(run: RunTable, pass_tokens: float) -> int | None:
+    """Gradient-accumulation steps of a log that does not state them, by its rate and its step times."""
     seconds = run.column("seconds")
     seconds = np.where(np.isfinite(seconds), seconds, sum_of_parts(run))
     times = run.column("tokens_per_second") * seconds / pass_tokens
     times = times[np.isfinite(times)]
-    return max(1, round(float(np.median(times)))) if len(times) else 1
+    return max(1, round(float(np.median(times)))) if len(times) else None
 
 
 def parameters(case: Case) -> float | None:

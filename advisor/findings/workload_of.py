@@ -61,13 +61,9 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
     shape = _shape(facts, (run.framework or "").lower(), notes)
     gpus = _gpus(facts, gpu, notes)
     batch = _batch(run, facts, shape, gpus, notes) if shape else None
-    if (
-        shape is None
-        and _whole(facts, "micro_batch")
-        and _whole(facts, "seq_len")
-        and not (_whole(facts, "grad_accum") or _whole(facts, "step_tokens"))
-    ):
-        notes.unsure.append("gradient accumulation: not stated, what the rate says or none assumed")
+    sizes = [_whole(facts, name) for name in ("micro_batch", "seq_len")]
+    if None not in sizes and _whole(facts, "grad_accum") is None and facts.get("step_tokens") == math.prod(sizes):
+        notes.unsure.append("gradient accumulation: not stated, none assumed")
     workload = None
     if gpu is not None and shape is not None and batch is not None:
         workload = Workload(

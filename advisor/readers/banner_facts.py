@@ -82,6 +82,11 @@ _FEWEST_SPOKEN = 2  # settings of one line: `block 3` alone may count anything
 _SHORTEST = 16  # of a sequence
 BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # that a record may repeat
 _WORDS = re.compile(rb"\bvocab(?:ulary)?(?: size)?(?: of)? (?P<value>\d[\d,]{2,})(?![\w.])", re.IGNORECASE)
+_TOKENS = re.compile(
+    rb"\btokens ?(?:/|per) ?(?:step|iter(?:ation)?|update)\b[\w ]{0,12}[ :=]{1,3}(?P<value>\d[\d,]{2,})(?P<unit>[KM])?"
+    rb"(?![\w.])",
+    re.IGNORECASE,
+)
 _TOLD = (("parameters", _PARAMETERS), ("vocab_size", _WORDS))
 _CARD = re.compile(
     rb"\b(?P<card>(?:NVIDIA |AMD )?"
@@ -90,8 +95,12 @@ _CARD = re.compile(
     rb"(?:[A-Z]{1,3}\d{1,4}|\d{2,4})\w?"
     rb"(?:[ -](?:Ti|SUPER|Ada|PCIe|PCIE|SXM\d?|\d{2,3}GB|HBM\d\w?|NVL|Generation|Laptop|GPU))*)"
 )
-_KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family")
-_SPOKEN_ALONE = ("planned_steps", "learning_rate")  # `num_steps: 1000` among settings may be of a sampler
+_KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family", "grad_accum")
+_SPOKEN_ALONE = (
+    "planned_steps",
+    "learning_rate",
+    "step_tokens",
+)  # not `num_steps: 1000`, of a sampler
 # of a model of language only: other models have lengths, depths and widths of other things
 _OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
 _LARGE = 3e8  # parameters that are otherwise taken to be those of a model of language
@@ -139,8 +148,11 @@ class BannerFacts:
         `of_tokens`, `of_sequences`: the records themselves count tokens, say how long a sequence is.
         """
         banner = b"\n".join(line for number, line in self._lines if number < first_record)
-        in_words = spoken(banner)
-        said = in_words | facts_of_settings(_settings(banner))
+        settings = _settings(banner)
+        in_words = _lengths(settings) | spoken(banner)
+        if (tokens := _TOKENS.search(banner)) is not None:
+            in_words["step_tokens"] = _number(tokens)
+        said = in_words | facts_of_settings(settings)
         for fact, pattern in _TOLD:
             if fact not in said and (match := pattern.search(banner)):
                 said[fact] = _number(match)
@@ -153,15 +165,26 @@ class BannerFacts:
                 facts[fact] = match["value"].decode()
         if (card := _CARD.search(banner)) is not None:
             facts["gpu"] = card["card"].decode("ascii", "replace").strip()
-        said_so = (of_sequences or "seq_len" in said) and (of_tokens or _OF_TOKENS.search(banner) is not None)
-        if not (said_so or _guesses(facts.get("vocab_size"), first_loss)):
+        if _guesses(facts.get("vocab_size"), first_loss):
+            return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
+        of_language = of_tokens or "step_tokens" in facts or _OF_TOKENS.search(banner) is not None
+        if not (of_language and (of_sequences or "seq_len" in in_words)):
             large = facts.get("parameters", 0) >= _LARGE
             return {
                 name: value
                 for name, value in facts.items()
                 if name != "vocab_size" and (name != "parameters" or not large)
             }
-        return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
+        return with_step_tokens(facts | {name: in_words[name] for name in _OF_LANGUAGE if name in in_words}, banner)
+
+
+def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
+    """Facts with the tokens of a step, of one device whose text states batch and length and never speaks of more."""
+    sizes = [facts.get(name) for name in ("micro_batch", "seq_len")]
+    more = ("grad_accum", "step_tokens", "step_samples")
+    if None in sizes or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
+        return facts
+    return facts if b"accum" in text.lower() else facts | {"step_tokens": math.prod(sizes)}
 
 
 def facts_above(head: bytes, records: Records) -> dict[str, Any]:
@@ -175,6 +198,12 @@ def spoken_name(name: str) -> str | None:
     """The fact that a person means by a name, "Sequence length" as well as "seq"; None for any other name."""
     plain = re.sub(r"[ -]+", "_", name.strip().lower())
     return _SPOKEN.get(re.sub(r"_(?:size|len(?:gth)?|dim)$", "", plain))
+
+
+def _lengths(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The length of a sequence among settings of a line each, by the names that are not a model's own limit."""
+    lengths = {int(value) for name, value in settings.items() if spoken_name(name) == "seq_len" and value.isdigit()}
+    return {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
 
 
 def spoken(banner: bytes) -> dict[str, Any]:

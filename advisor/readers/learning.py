@@ -47,7 +47,9 @@ _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elaps
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
-_PRINTED = re.compile(rb"(?<![\w.])[-+]?\d[\d,.]*(?:[eE][-+]?\d+)?(?:[%\w/:]|\xc2\xb0)*")
+_MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
+_MOST_TOLD = 12  # numbers that were not read
+_PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
 # what a line without a loss may say of the record above it
 _GOES_ON = frozenset(
     (
@@ -229,7 +231,8 @@ def _passed_over(main: _Kind, row: LearntRow) -> list[str]:
     repeated = [Found(target=slot.name, start=slot.start, end=slot.end) for slot in slots(line)
                 if spoken_name(slot.name) in row.facts]  # fmt: skip
     left = unread(line, [*seen[0], *repeated])
-    return [f"not read: {', '.join(left)}"] if left else []
+    more = f" and {len(left) - _MOST_TOLD} more" if len(left) > _MOST_TOLD else ""
+    return [f"not read: {', '.join(left[:_MOST_TOLD])}{more}"] if left else []
 
 
 def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[str]:
@@ -241,6 +244,8 @@ def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[
             continue
         name = next((slot.name for slot in slots(line) if slot.start < match.end() and match.start() < slot.end), "")
         shown = match[0].decode("utf-8", "replace")
+        if _MOMENT.fullmatch(shown):
+            continue
         out.append(f"{name} {shown}" if name not in ("", COUNTED, "gpu", "bar clock") else shown)
     return out
 

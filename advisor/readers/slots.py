@@ -16,6 +16,7 @@ from advisor.readers.line_format import LOSS
 LONGEST = 4096  # of a line, bytes: a dumped configuration is no record
 COUNTED = "counted"  # the name of `45/100`
 CARD = "gpu"  # the name of `78C`
+ALONE = "step time"  # of the only milliseconds of a line that have no name
 
 # drawn frames, bars and bullets separate fields, and full-width punctuation is punctuation; all of the same length,
 # since positions have to stay those of the line
@@ -67,6 +68,7 @@ _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?)(?P<rates>[kKM]?) ?(?P<rat
 _TOOK = (  # | 457.0s |, (263s) or at the end, | 169s elapsed
     rb"(?:(?<=[|(\[])|(?<=  )|(?<=[|,;-] )) {0,3}(?P<took>\d+(?:\.\d+)?) ?"
     rb"(?P<long>ms|s|sec|secs|seconds|m|min|h)(?P<all> elapsed| so far)?(?![\w/])(?=\s*(?:[|)\]]|$))"
+    rb"|(?<=[\t ])(?P<alone>\d+(?:\.\d+)?) ?ms(?![\w/])(?=[\t ,|]*(?:[\d|(]|$))"  # loss=1.92  1219ms  840 tok/s
 )
 _PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
 _OPEN = rb"(?<![\w./:-])(?P<open>\d+)it(?= \[\d)"  # 120it [00:40, 3.01it/s]: a bar without an end
@@ -214,7 +216,8 @@ def slots(line: bytes) -> list[Slot]:
             unit = match["nextly"].decode()
             total = None if match["nextof"] is None else match.span("nextof")
             found.append(Slot(name=CARD, start=match.start("next"), end=match.end("next"), unit=unit, total=total))
-    return found
+    alone = [slot for slot in found if slot.name == ALONE and not slot.word]
+    return found if len(alone) < 2 else [slot for slot in found if slot not in alone]
 
 
 def _counted_loss(match: re.Match[bytes], text: bytes) -> tuple[Slot, Slot] | None:
@@ -305,6 +308,8 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
     if match["took"] is not None:
         name = "time" if match["all"] is None else "elapsed"
         return Slot(name=name, start=match.start("took"), end=match.end("took"), unit=match["long"].decode())
+    if match["alone"] is not None:
+        return Slot(name=ALONE, start=match.start("alone"), end=match.end("alone"), unit="ms")
     if match["before"] is not None:
         return Slot(name=match["behind"].decode(), start=match.start("before"), end=match.end("before"))
     if match["upto"] is not None:

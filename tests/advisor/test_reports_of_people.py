@@ -391,3 +391,64 @@ def test_a_report_ends_with_what_matters(asked, tmp_path):
     calm = tmp_path / "calm.log"
     calm.write_text("".join(f"step {n} loss {6 - 0.01 * n:.3f}\n" for n in range(1, 60)))
     assert "what matters: no error and no warning" in CliRunner().invoke(command, [str(calm)]).output
+
+
+def falling(n):
+    return f"{4.4 + 4 * math.exp(-n / 15):.4f}"
+
+
+OTHER_FORMS = {
+    "a block of lines for each step": lambda n: [
+        f"=== Step {50 * n} / 50000 ===", f"Loss: {falling(n)}", "Tokens/s: 4800", "GPU util: 31%", "VRAM: 3100 MB",
+        "Power: 55 W", "Temp: 66 C", ""],
+    "the GPU in a line below": lambda n: [
+        f"[{50 * n}/50000] loss: {falling(n)}  lr: 5.0e-05  4800 tok/s", "    fwd: 1000 ms  bwd: 900 ms",
+        "    GPU: 31% | 3100/23034 MB | 55/72 W | 66 C"],
+    "thousands and degrees": lambda n: [
+        f"step {50 * n} | loss {falling(n)} | 4.8k tok/s | VRAM 3.03/22.5 GiB | util 31% | 55 W | 66 °C | dt 1920ms"],
+    "a sentence": lambda n: [
+        f"step {50 * n} has loss {falling(n)}; 4800 tokens/s; GPU at 31%, 3100 MB of 23034 MB, 55 W of 72 W, 66 C"],
+    "brackets": lambda n: [
+        f"iter {50 * n}: loss {falling(n)} (lr=5.0e-05, tok/s=4,800) [fwd 1000ms, bwd 900ms] "
+        "{gpu: 31%, mem: 3100MiB/23034MiB, power: 55W, temp: 66C}"],
+    "units in the cells": lambda n: [
+        *(["step\ttok/s\tloss\tfwd\tbwd\tGPU util\tGPU mem\tGPU power\tGPU temp"] if n == 1 else []),
+        f"{50 * n}\t4800\t{falling(n)}\t1000ms\t900ms\t31%\t3100MB\t55W\t66C"],
+    "nested JSON": lambda n: [json.dumps({
+        "step": 50 * n, "train_loss": float(falling(n)), "tokens_per_sec": 4800,
+        "timing_ms": {"forward": 1000, "backward": 900}, "gpu": {"util_pct": 31, "power_w": 55, "temp_c": 66,
+                                                                 "mem_used_mb": 3100}})],
+    "no units": lambda n: [
+        f"step={50 * n} loss={falling(n)} tps=4800 gpu_util=31 gpu_mem=3100 gpu_power=55 gpu_temp=66"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_other_forms_of_the_same_readings(tmp_path, form):
+    name = "run.jsonl" if "JSON" in form else "run.log"
+    found = analyzed(tmp_path, [line for n in range(1, 40) for line in OTHER_FORMS[form](n)], "--gpu", "l4", name=name)
+    assert (found["last_step"], found["last_loss"]) == (1950, float(falling(39)))
+    assert spread(found, "tokens_per_second", "mean") == pytest.approx(4800)
+    assert card(found, "utilization")["mean"] == pytest.approx(0.31)
+    assert (card(found, "power_watts")["mean"], card(found, "temperature_celsius")["mean"]) == (55, 66)
+    memory = found["measured"]["memory_bytes"] or card(found, "memory_used_bytes")
+    assert memory["mean"] == pytest.approx(3100 * 2**20, rel=0.01)
+    if "fwd" in "".join(OTHER_FORMS[form](1)) or "forward" in "".join(OTHER_FORMS[form](1)):
+        assert part(found, "forward") == pytest.approx(1000 / 1900)
+        assert found["cost"]["hours"] == pytest.approx(1950 * 1.9 / 3600, rel=0.01)
+    assert not [note for note in found["notes"] if note.startswith("not read")]
+
+
+def test_a_step_is_as_many_tokens_as_its_header_says_not_one_batch(tmp_path):
+    """40 x 12 x 1,024 tokens at 154,000 a second are 3.19 s, by the accumulation or by the product that is printed."""
+    sizes = ["  Layers: 12, Hidden: 768, FF: 3072", "  Block size: 1024, Batch: 12", "  Max iters: 100,000"]
+    rows = [
+        f"  iter {1000 * n:>6} | train {4 - 0.1 * n:.4f} | val {4.1 - 0.1 * n:.4f} | 154000 tok/s" for n in range(9)
+    ]
+    for more, hours in (
+        (["  Grad accum: 40"], 8000 * 491_520 / 154_000 / 3600),
+        (["  Tokens/iter: 491,520"], 8000 * 491_520 / 154_000 / 3600),
+        (["  Accumulating gradients"], None),  # how many is not said: nothing is claimed
+    ):
+        found = analyzed(tmp_path, [*sizes, *more, *rows])
+        assert found["cost"]["hours"] == (None if hours is None else pytest.approx(hours, rel=0.01))

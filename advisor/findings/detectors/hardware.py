@@ -120,7 +120,7 @@ def detect_utilization(case: Case) -> Verdict:
     idle_power = power is not None and power <= _LOW_POWER
     if middle >= _BUSY_UTILIZATION and (idle_power or (share is not None and share < _LOW_MFU)):
         return _busy_but_slow(case, middle, power, share)
-    if middle < _LOW_UTILIZATION and (idle_power or power is None) and _memory_in_use(case) is None:
+    if middle < _LOW_UTILIZATION and (idle_power or power is None) and not isinstance(detect_underused(case), Finding):
         return _waiting(case, busy, power)
     return None
 
@@ -137,7 +137,7 @@ def _memory_in_use(case: Case) -> tuple[np.ndarray, float] | None:
 def detect_underused(case: Case) -> Verdict:
     """Little of the memory and little of the time of a GPU in use: a larger micro-batch or model costs nothing more."""
     busy = series.finite(run_metrics.telemetry(case, "utilization"))
-    if run_metrics.on_cpu(case):
+    if run_metrics.on_cpu(case) or not len(case.run):
         return None
     if len(busy) < _FEW_STEPS or run_metrics.memory_used_share(case)[0] is None:
         return Insufficient(code="underused", missing="utilisation of the GPU, its memory in use and its size")
