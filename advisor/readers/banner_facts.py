@@ -32,7 +32,7 @@ _SETTING = re.compile(
 _PARAMETERS = re.compile(
     rb"(?<![\w.,])(?P<value>\d[\d,]*(?:\.\d+)?) ?(?P<unit>[KMB]|million|billion)? "
     rb"(?:total |trainable |model )*param(?:eter)?s\b"
-    rb"|\bparam(?:eter)?s (?P<after>\d[\d,]*(?:\.\d+)?) ?(?P<unit_after>[KMB]|million|billion)\b",
+    rb"|\bparam(?:eter)?s:? (?P<after>\d[\d,]*(?:\.\d+)?) ?(?P<unit_after>[KMB]|million|billion)\b",
     re.IGNORECASE,
 )
 # what people call a setting in a line of their own
@@ -95,6 +95,7 @@ _CARD = re.compile(
     rb"(?:[A-Z]{1,3}\d{1,4}|\d{2,4})\w?"
     rb"(?:[ -](?:Ti|SUPER|Ada|PCIe|PCIE|SXM\d?|\d{2,3}GB|HBM\d\w?|NVL|Generation|Laptop|GPU))*)"
 )
+_ON_CPU = re.compile(rb"(?im)\bdevice['\"]?\s{0,3}[:=]\s{0,3}['\"]?cpu\b(?!:|\w)")
 _KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family", "grad_accum")
 _SPOKEN_ALONE = (
     "planned_steps",
@@ -165,6 +166,8 @@ class BannerFacts:
                 facts[fact] = match["value"].decode()
         if (card := _CARD.search(banner)) is not None:
             facts["gpu"] = card["card"].decode("ascii", "replace").strip()
+        elif _ON_CPU.search(banner) is not None:
+            facts["gpu"] = "cpu"
         if _guesses(facts.get("vocab_size"), first_loss):
             return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
         of_language = of_tokens or "step_tokens" in facts or _OF_TOKENS.search(banner) is not None
