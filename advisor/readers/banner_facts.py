@@ -183,11 +183,11 @@ class BannerFacts:
 
 def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
     """Facts with the tokens of a step, of one device whose text states batch and length and never speaks of more."""
-    sizes = [facts.get(name) for name in ("micro_batch", "seq_len")]
+    micro, length = facts.get("micro_batch"), facts.get("seq_len")
     more = ("grad_accum", "step_tokens", "step_samples")
-    if None in sizes or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
+    if micro is None or length is None or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
         return facts
-    return facts if b"accum" in text.lower() else facts | {"step_tokens": math.prod(sizes)}
+    return facts if b"accum" in text.lower() else facts | {"step_tokens": micro * length}
 
 
 def facts_above(head: bytes, records: Records) -> dict[str, Any]:
