@@ -137,9 +137,9 @@ def _memory_in_use(case: Case) -> tuple[np.ndarray, float] | None:
 def detect_underused(case: Case) -> Verdict:
     """Little of the memory and little of the time of a GPU in use: a larger micro-batch or model costs nothing more."""
     busy = series.finite(run_metrics.telemetry(case, "utilization"))
-    if run_metrics.on_cpu(case) or not len(case.run):
+    if run_metrics.on_cpu(case):
         return None
-    if len(busy) < _FEW_STEPS or run_metrics.memory_used_share(case)[0] is None:
+    if not len(case.run) or len(busy) < _FEW_STEPS or run_metrics.memory_used_share(case)[0] is None:
         return Insufficient(code="underused", missing="utilisation of the GPU, its memory in use and its size")
     memory = _memory_in_use(case)
     if memory is None or not IDLE_UTILIZATION <= series.median(busy) < _LOW_UTILIZATION:
