@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 @click.option("--table", type=NEW_FILE, help="Write the table that was read as CSV.")
 @click.option("--tables", type=NEW_FOLDER, help="Write every column of each run as a CSV of its own in this folder.")
 @click.option("--plots", type=NEW_FOLDER, help="Write the charts as PNG and SVG in this folder.")
+@click.option("--all", "everything", is_flag=True, help="Name each check that could not be made, and what it needs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+def command(paths: tuple[Path, ...], as_json: bool, everything: bool, **options: Any) -> None:
     """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
 
     Formats are recognised by themselves: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard,
@@ -61,7 +62,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
         return
     many = len(analyses) > len(paths)
     for analysis in analyses:
-        render.show(*(terminal.verdict(analysis) if many else terminal.report(analysis)), "")
+        render.show(*(terminal.verdict(analysis) if many else terminal.report(analysis, everything)), "")
     if len(analyses) > 1:
         render.show(*terminal.several(analyses, comparison, left_out), "")
     else:

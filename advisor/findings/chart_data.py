@@ -9,8 +9,7 @@ import numpy as np
 
 from advisor.findings import measured, run_metrics, series
 from advisor.findings.case import Case
-from advisor.findings.curves import Curve, curve, main_rows, rate_curve
-from advisor.findings.detectors.phases import PHASES
+from advisor.findings.curves import PARTS, Curve, curve, main_rows, rate_curve, sum_of_parts
 from advisor.findings.run_facts import price, step_tokens
 from advisor.laws.phase import SAME_PHASE
 from advisor.readers.run_table import RunTable
@@ -171,9 +170,14 @@ def mfu_per_rate(case: Case) -> float | None:
 
 def parts_of_step(case: Case) -> list[PartOfStep]:
     """Median seconds of the phases that were timed, and what they leave of the step."""
+    times = run_metrics.step_times(case)
     whole = run_metrics.step_seconds(case)
+    if times is not None and times.source in (run_metrics.FROM_RATE, run_metrics.FROM_PARTS):
+        # a rate may be averaged over other steps than those whose parts were timed
+        summed = series.finite(sum_of_parts(case.run)[main_rows(case.run)])
+        whole = series.median(summed[series.steady_start(summed) :]) if len(summed) else whole
     parts = []
-    for name in PHASES:
+    for name in PARTS:
         values = series.finite(run_metrics.main_column(case.run, name))
         if len(values) and whole:
             seconds = series.median(values[series.steady_start(values) :])

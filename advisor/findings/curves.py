@@ -60,6 +60,20 @@ def rate_curve(run: RunTable) -> Curve:
     return printed if len(printed) else curve(run, "learning_rate_share")
 
 
+# of an optimizer step, as far as logs time them
+PARTS = (
+    *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
+    *("optimizer_seconds", "flush_seconds"),
+)
+
+
+def sum_of_parts(run: RunTable) -> np.ndarray:
+    """Seconds of each row's timed parts together; NaN where forward or backward, most of a step, is not among them."""
+    parts = np.stack([run.column(name) for name in PARTS])
+    whole = np.isfinite(run.column("forward_seconds")) & np.isfinite(run.column("backward_seconds"))
+    return np.where(whole, np.nansum(parts, axis=0), np.nan)
+
+
 def trailing_median(values: np.ndarray, window: int) -> np.ndarray:
     """Median of each value and the `window - 1` (made odd) before it; the first ones of what there is. Same length."""
     half = max(0, window // 2)

@@ -69,6 +69,7 @@ from advisor.findings.detectors.stagnation import (
     detect_noise_floor,
     detect_plateau,
     detect_preference_at_chance,
+    detect_stuck_at_frequencies,
 )
 from advisor.findings.detectors.tasks import detect_failed_tasks, detect_short_tasks
 from advisor.findings.detectors.too_good import detect_too_good
@@ -96,6 +97,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_never_decays,
     detect_no_learning,
     detect_hardly_learns,
+    detect_stuck_at_frequencies,
     detect_frozen,
     detect_leaps,
     detect_stuck_accuracy,

@@ -52,6 +52,7 @@ class CardReadings:
     seconds: float | None  # from the first reading to the last; None: no clock
     quantities: Mapping[str, Spread]  # of QUANTITIES; what was never read is left out
     memory_bytes: float | None  # the card's own
+    power_limit_watts: float | None = None  # as it was read
     joules: float | None
     throttled: float | None  # share of the readings with a reason to slow down; None: reasons were not read
     reasons: tuple[str, ...]  # in words
@@ -61,6 +62,7 @@ class CardReadings:
 class Measured:
     """The statistics of a report."""
 
+    loss: Spread | None
     tokens_per_second: Spread | None
     step_seconds: Spread | None
     memory_bytes: Spread | None  # of the device, as the log prints it
@@ -74,6 +76,7 @@ def measured(case: Case) -> Measured:
     times = run_metrics.step_times(case)
     seconds = None if times is None else _spread(Curve(step=times.step, value=times.seconds))
     return Measured(
+        loss=_spread(curve(case.run, "loss")),
         tokens_per_second=_spread(rates(case)),
         step_seconds=seconds,
         memory_bytes=_spread(curve(case.run, "memory_bytes")),
@@ -108,12 +111,14 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
     masks = masks[np.isfinite(masks)].astype(int)
     held = [mask for mask in masks.tolist() if reasons_in((mask,))]
     times, total = clock[mine][np.isfinite(clock[mine])], column("memory_total_bytes")
+    limit = column("power_limit_watts")
     return CardReadings(
         card=card,
         readings=int(mine.sum()),
         seconds=float(np.ptp(times)) if len(times) > 1 else None,
         quantities={name: spread for name, spread in found.items() if spread is not None},
         memory_bytes=float(np.nanmax(total)) if np.isfinite(total).any() else None,
+        power_limit_watts=float(np.nanmax(limit)) if np.isfinite(limit).any() else None,
         joules=joules(clock[mine], column("energy_joules"), column("power_watts")),
         throttled=len(held) / len(masks) if len(masks) else None,
         reasons=reasons_in(held),

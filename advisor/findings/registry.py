@@ -17,7 +17,7 @@ from advisor.findings.detectors.cards import (
 from advisor.findings.detectors.drift import detect_drift, detect_shift
 from advisor.findings.detectors.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
 from advisor.findings.detectors.epochs import detect_long_epochs
-from advisor.findings.detectors.hardware import detect_cpu_fallback, detect_utilization
+from advisor.findings.detectors.hardware import detect_cpu_fallback, detect_underused, detect_utilization
 from advisor.findings.detectors.machine import detect_machine_busy
 from advisor.findings.detectors.memory import detect_host_spill, detect_memory_growth, detect_nearly_full
 from advisor.findings.detectors.money import (
@@ -50,7 +50,7 @@ PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic),
     *(detect_optimizer_floor, detect_pass_floor, detect_short_backward, detect_fast_first_step, detect_phase_sum),
     *(detect_cpu_fallback, detect_software_bound, detect_bigger_batch, detect_bound),
-    *(detect_utilization, detect_throttling, detect_straggler),
+    *(detect_utilization, detect_underused, detect_throttling, detect_straggler),
     *(detect_card_idle, detect_card_hot, detect_power_cap, detect_unknown_load),
     *(detect_nearly_full, detect_host_spill, detect_memory_growth),
     *(
@@ -77,6 +77,7 @@ _DOUBTS = frozenset(
     (
         *("initial_loss_low", "initial_loss_high", "too_good", "loss_below_floor", "worse_than_uniform"),
         *("validation_is_training", "loss_zero", "loss_frozen", "accuracy_stuck", "no_learning", "hardly_learns"),
+        "stuck_at_frequencies",
     )
 )
 # what a search for a learning rate does on purpose: it goes on until the loss breaks
@@ -88,6 +89,8 @@ _OF_A_SWEEP = frozenset(
         *("grad_norm_large", "grad_spikes_first", "clipped_mostly", "clipping_rises", "loss_scale_skips"),
     )
 )
+# a clock that was read wrongly: nothing is lost but what it would have said
+_OF_CLOCKS = frozenset(("optimizer_floor", "pass_floor", "short_backward", "fast_first_step", "phase_sum"))
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 
@@ -125,10 +128,18 @@ def _tempered(finding: Finding) -> Finding:
     return dataclasses.replace(finding, severity=Severity.NOTE)
 
 
-def _order(finding: Finding) -> tuple[int, bool, float, float, int]:
-    """Severity, then doubts about the result, then money, hours and confidence: what to read first."""
+def _order(finding: Finding) -> tuple[int, bool, bool, bool, float, float, int]:
+    """Severity, then doubts about the result, then money, hours and confidence; clocks last: what to read first."""
     worth = worth_saying(finding.saved_hours, finding.saved_usd)
     usd = finding.saved_usd.value if worth and finding.saved_usd else 0.0
     hours = finding.saved_hours.value if worth and finding.saved_hours else 0.0
     doubtful = finding.code in _DOUBTS and finding.confidence is not Confidence.LOW
-    return _SEVERITIES.index(finding.severity), not doubtful, -usd, -hours, _CONFIDENCES.index(finding.confidence)
+    return (
+        _SEVERITIES.index(finding.severity),
+        finding.code != "cpu_fallback",  # what is to be mended before anything else can be judged
+        not doubtful,
+        finding.code in _OF_CLOCKS,
+        -usd,
+        -hours,
+        _CONFIDENCES.index(finding.confidence),
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.curves import curve, main_rows
+from advisor.findings.curves import curve, main_rows, sum_of_parts
 from advisor.laws import flops
 from advisor.readers.run_table import Event, RunTable
 
@@ -57,16 +57,26 @@ def step_tokens(case: Case) -> float | None:
         return declared
     if case.workload:
         return float(case.workload.step_tokens)
-    names = ("micro_batch", "seq_len", "grad_accum")
-    sizes = [size for name in names if (size := number(case.run.facts, name))]
-    if len(sizes) == len(names):
-        return math.prod(sizes) * (number(case.run.facts, "world_size") or 1)
+    micro, length = number(case.run.facts, "micro_batch"), number(case.run.facts, "seq_len")
+    if micro and length:
+        pass_tokens = micro * length * (number(case.run.facts, "world_size") or 1)
+        if accumulated := number(case.run.facts, "grad_accum") or _accumulated(case.run, pass_tokens):
+            return pass_tokens * accumulated
     rows = main_rows(case.run)
     tokens, step = case.run.column("tokens")[rows], case.run.column("step")[rows]
     keep = np.isfinite(tokens) & np.isfinite(step)
     gained, passed = np.diff(tokens[keep]), np.diff(step[keep])
     ratio = gained[passed > 0] / passed[passed > 0]
     return float(np.median(ratio)) if len(ratio) and np.median(ratio) > 0 else None
+
+
+def _accumulated(run: RunTable, pass_tokens: float) -> int | None:
+    """Gradient-accumulation steps of a log that does not state them, by its rate and its step times."""
+    seconds = run.column("seconds")
+    seconds = np.where(np.isfinite(seconds), seconds, sum_of_parts(run))
+    times = run.column("tokens_per_second") * seconds / pass_tokens
+    times = times[np.isfinite(times)]
+    return max(1, round(float(np.median(times)))) if len(times) else None
 
 
 def parameters(case: Case) -> float | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case, Confidence
-from advisor.findings.curves import main_rows
+from advisor.findings.curves import main_rows, sum_of_parts
 from advisor.findings.run_facts import number, step_tokens
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import flops
@@ -23,6 +23,7 @@ _SAME_COUNT = 0.001
 _CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry, which CPUs do not have
 # Where the seconds of a step come from, best first.
 PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
+FROM_PARTS = "the sum of its timed parts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class StepTimes:
     step: np.ndarray
     seconds: np.ndarray
     start: int  # index from which on the run is steady: compilation and warm-up lie before
-    source: str  # PRINTED, FROM_RATE or FROM_CLOCK
+    source: str  # PRINTED, FROM_RATE, FROM_CLOCK or FROM_PARTS
 
     @property
     def steady_step(self) -> np.ndarray:
@@ -72,7 +73,7 @@ def positive(case: Case, name: str) -> float | None:
 
 
 def step_times(case: Case) -> StepTimes | None:
-    """Seconds of each step: printed; else from tokens per second; else from the clock. None without any of them.
+    """Seconds of each step: printed; else from tokens per second, the clock, the sum of its parts. None without any.
 
     Times from the clock hold evaluations, checkpoints and gaps between steps.
     """
@@ -119,7 +120,7 @@ def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[st
         candidates.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
     for name in ("elapsed_seconds", "unix_seconds"):
         candidates.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
-    return candidates
+    return [*candidates, (FROM_PARTS, sum_of_parts(run)[rows])]
 
 
 def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -228,11 +229,24 @@ def mfu(case: Case) -> float | None:
     return flops.mfu(work, speed.tokens_per_second, devices(case), best)
 
 
+def logged_mfu(case: Case) -> float | None:
+    """The MFU that the log itself prints, median of its steady rows; None where it prints none."""
+    values = series.finite(main_column(case.run, "mfu"))
+    values = values[values > 0]
+    return series.median(values[len(values) // 10 :]) if len(values) else None
+
+
 def telemetry(case: Case, name: str) -> np.ndarray:
     """One telemetry column; empty where nothing was recorded."""
     columns = case.run.telemetry or {}
     values = columns.get(name)
     return values if values is not None and np.isfinite(values).any() else np.empty(0)
+
+
+def power_limit_watts(case: Case) -> float | None:
+    """The most that the card may draw: as the log prints it, else by its datasheet; None where neither is known."""
+    printed, spec = series.finite(telemetry(case, "power_limit_watts")), card(case)
+    return float(printed.max()) if len(printed) else spec.tdp_watts if spec is not None else None
 
 
 def idle_stretches(case: Case) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case
-from advisor.findings.run_facts import planned_steps, price
+from advisor.findings.run_facts import planned_steps, price, print_gap
 from advisor.findings.run_metrics import (
     FROM_CLOCK,
     StepTimes,
@@ -51,9 +51,15 @@ def worth_saying(hours: Estimate | None, usd: Estimate | None) -> bool:
 
 
 def steps_covered(case: Case) -> float | None:
-    """Steps between the first and the last that the main phase's log prints, both counted; None without steps."""
+    """Steps from the first to the last that the main phase's log prints, both counted; None without steps.
+
+    Those before the first row count where that stands where the first row of a run does: `step 100`, `step 200`.
+    """
     step = series.finite(main_column(case.run, "step"))
-    return float(step.max() - step.min()) + 1 if len(step) else None
+    if not len(step):
+        return None
+    first = 1.0 if 0 < step.min() <= print_gap(case.run) else float(step.min())
+    return float(step.max()) - first + 1
 
 
 def spent_seconds(case: Case) -> float | None:

@@ -61,6 +61,9 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
     shape = _shape(facts, (run.framework or "").lower(), notes)
     gpus = _gpus(facts, gpu, notes)
     batch = _batch(run, facts, shape, gpus, notes) if shape else None
+    micro, length = _whole(facts, "micro_batch"), _whole(facts, "seq_len")
+    if micro and length and _whole(facts, "grad_accum") is None and facts.get("step_tokens") == micro * length:
+        notes.unsure.append("gradient accumulation: not stated, none assumed")
     workload = None
     if gpu is not None and shape is not None and batch is not None:
         workload = Workload(

@@ -1,11 +1,11 @@
-"""The signs of a run that pays for a GPU and works on the CPU: three of five convict (sources §7.5)."""
+"""The signs of a run that pays for a GPU and works on the CPU: three of five convict, or the two of physics (§7.5)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from advisor.units import format_bytes, format_flops, format_percent, format_seconds, format_watts
+from advisor.units import format_bytes, format_flops, format_number, format_percent, format_seconds, format_watts
 
 CONVICTING = 3  # each sign alone has an innocent explanation
 # A bare card idles at 5 to 25 % of its limit; an open CUDA context adds 26 to 66 W (Vadari 2026, arXiv 2605.23918),
@@ -40,11 +40,17 @@ class Sign:
 
     applies: bool
     text: str
+    physical: bool = False  # the memory that weights take, the work that was done: with both there is no other reading
 
 
 def cpu_signs(readings: Readings) -> list[Sign]:
     """The signs that these readings allow, in a fixed order; those that cannot be read are left out."""
     return [*_memory(readings), *_power(readings), *_utilization(readings), *_flops(readings), *_first_step(readings)]
+
+
+def convict(signs: Sequence[Sign]) -> bool:
+    """Whether signs are enough: three of any kind, or memory below the weights together with the FLOP/s of a CPU."""
+    return sum(sign.applies for sign in signs) >= CONVICTING or sum(s.applies and s.physical for s in signs) > 1
 
 
 def _memory(r: Readings) -> Iterator[Sign]:
@@ -55,6 +61,7 @@ def _memory(r: Readings) -> Iterator[Sign]:
         applies=r.memory_used_bytes < least,
         text=f"device memory in use is at most {format_bytes(r.memory_used_bytes)}; weights in fp32, or in 16 bits "
         f"with their gradients, are {format_bytes(least)}",
+        physical=True,
     )
 
 
@@ -81,7 +88,9 @@ def _flops(r: Readings) -> Iterator[Sign]:
         return
     yield Sign(
         applies=r.flops_per_second < CPU_FLOPS,
-        text=f"{format_flops(r.flops_per_second)} is what a CPU gives; the card's peak is {format_flops(r.peak_flops)}",
+        text=f"{format_flops(r.flops_per_second)} is what a CPU gives; the card's peak is {format_flops(r.peak_flops)}"
+        f", {format_number(r.peak_flops / r.flops_per_second)} times more",
+        physical=True,
     )
 
 

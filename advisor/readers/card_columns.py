@@ -19,7 +19,10 @@ PREFIX = "card "  # of such a column: "card 0 power_watts"
 KIND = "card"
 # a bare "power", "load" or "temperature" in a training log may be anything: of a sampler, of a simulated plant
 _OF_A_CARD = re.compile(r"(?i)gpu|cuda|vram|nvidia|nvml")
-_WANTED = frozenset((*MEASURED, "memory_total_bytes"))
+_WANTED = frozenset((*MEASURED, "memory_total_bytes", "power_limit_watts"))
+_OF_NO_OTHER = frozenset(("w", "watt", "watts", "c", "°c", "celsius"))  # units that nothing else in a training log has
+_UTILIZATION = re.compile(r"(?i)util")  # beside a percent sign
+_ANOTHERS = re.compile(r"(?i)cpu|room|ambient|inlet|fan|dram|ssd|host|system_power")
 
 
 def column_or_card(name: str) -> Named | None:
@@ -27,11 +30,24 @@ def column_or_card(name: str) -> Named | None:
     return column_of(name) or card_column(name)
 
 
-def card_column(name: str) -> Named | None:
-    """The reading of a card that a name says it is; None where it does not name the card."""
-    reading = reading_of(name) if _OF_A_CARD.search(name) else None
+def card_column(name: str, unit: str = "") -> Named | None:
+    """The reading of a card that a name says it is, with the unit that stands behind its number.
+
+    Returns None if neither the name nor the unit says that it is one of a card.
+    """
+    reading = reading_of(f"{name} ({unit})" if unit else name)
+    if _ANOTHERS.search(name):
+        return None
+    by_unit = unit.lower() in _OF_NO_OTHER
+    if by_unit and (reading is None or reading.column not in _WANTED):
+        reading = reading_of(f"gpu ({unit})")  # `draw 56W`, `T=78C`: the unit alone says it
     if reading is None or reading.column not in _WANTED:
         return None
+    own_unit = reading.unit in _OF_NO_OTHER or (reading.unit is not None and _UTILIZATION.match(name))
+    if not (_OF_A_CARD.search(name) or own_unit):
+        return None
+    if reading.column == "memory_utilization" and "util" not in name.lower():
+        return None  # `mem 15%` may be traffic or what is in use
     return Named(column=f"{PREFIX}{reading.card or 0} {reading.column}", kind=KIND, unit=reading.unit, rank=0)
 
 

@@ -18,6 +18,7 @@ SHORTEST_BAR = 30  # seconds of a bar that may be a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
     rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d|num frames|fit progress"
+    rb"|\bgpu|vram|forward|fwd|\btok|\btemp|\d ?W\b"
     rb"|\b(?:" + "|".join(ASCII_WORDS).encode() + rb")\b"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")

@@ -12,6 +12,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.assemble import assemble
+from advisor.readers.banner_facts import facts_above
 from advisor.readers.bounded import decode, read_head
 from advisor.readers.card_columns import column_or_card
 from advisor.readers.cells import looks_like_date, plain_numbers
@@ -87,6 +88,7 @@ def read_table(
         dialect, told = _named_by_numbers(path, dialect)
         notes = (*notes, told)
     gathered, total = gather(path, dialect), _summed_up(path, dialect)
+    above = facts_above(read_head(path), gathered.records)
     if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
@@ -97,9 +99,9 @@ def read_table(
         source=str(path),
         format=format,
         framework=framework,
-        facts={**(facts or {}), **({} if total is None else {"total_seconds": total})},
+        facts={**above, **(facts or {}), **({} if total is None else {"total_seconds": total})},
         provenance=gathered.provenance,
-        notes=(*gathered.notes, *notes),
+        notes=(*gathered.notes, *gathered.not_read(), *notes),
     )
     table = judged_by_numbers(table)
     if total is None or not table.runs:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from advisor.readers.card_columns import KIND, column_or_card, converted
+from advisor.readers.card_columns import KIND, card_column, column_or_card, converted
 from advisor.readers.cells import looks_like_date, plain_numbers, printed_non_finite, unix_seconds, unix_times
-from advisor.readers.names import STAMPS_FROM, Named, by_letters, in_unit
+from advisor.readers.names import BYTES, SECONDS, SHARES, STAMPS_FROM, Named, by_letters, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
+from advisor.readers.telemetry_names import unit_in_cells
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
+_MOST_TOLD = 12  # names that were passed over
 _FEWEST_KEYS = 3  # that may share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
 
@@ -33,6 +35,11 @@ class Gathered:
     provenance: dict[str, str]
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def not_read(self) -> list[str]:
+        """A note of the names that were passed over."""
+        more = f" and {len(self.unread) - _MOST_TOLD} more" if len(self.unread) > _MOST_TOLD else ""
+        return [f"not read: {', '.join(self.unread[:_MOST_TOLD])}{more}"] if self.unread else []
 
 
 @dataclass(kw_only=True)
@@ -95,6 +102,7 @@ class Gatherer:
         known = by_letters(list(cells))
         for key in cells:
             named = self.name_of(known.get(key, key)) or (self.name_of(key[len(stage) :]) if stage else None)
+            named = _with_unit(key, named, cells[key])
             named = _by_size(named, cells[key]) if named is not None and named.kind == "time" else named
             if named is None or named.per_device:
                 self._passed[key] = None
@@ -137,6 +145,19 @@ class Gatherer:
                 chosen = {name: values[mask] for name, values in columns.items()}
                 self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
         self._store.end_of_chunk()
+
+
+def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
+    """What a column is whose name says no unit and whose cells do: `1094.5ms`, `56W`."""
+    if isinstance(cells, np.ndarray) or (named is not None and named.unit is not None):
+        return named
+    unit = unit_in_cells(cells)
+    if unit is None:
+        return named
+    if named is None or named.kind == KIND:
+        return card_column(key, unit) or named
+    factors = {"seconds": SECONDS, "time": SECONDS, "bytes": BYTES, "share": SHARES}.get(named.kind, {})
+    return replace(named, unit=unit) if unit in factors else named
 
 
 def _by_size(named: Named, cells: Cells) -> Named:

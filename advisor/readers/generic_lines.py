@@ -7,12 +7,28 @@ speaks of validation is a validation loss. A time is read beside a step only: el
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from advisor.readers.card_columns import KIND, PREFIX, card_column
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
-from advisor.readers.names import BYTES, PART, SECONDS, Named, by_letters, column_of, normalise, not_measured
+from advisor.readers.names import (
+    BYTES,
+    GIB,
+    MIB,
+    PART,
+    SECONDS,
+    Named,
+    by_letters,
+    bytes_factor,
+    column_of,
+    normalise,
+    not_measured,
+)
 from advisor.readers.slots import COUNTED, Slot, slots, stamp
+from advisor.readers.telemetry_names import in_unit
 
 PROGRESS = ("step", "epoch", "tokens")
 PLANNED = {"step": "planned_steps", "epoch": "planned_epochs"}
@@ -86,9 +102,14 @@ def _named_reading(slot: Slot) -> Reading | None:
     if not_measured(slot.name):
         return None
     words = slot.name.split(" ")
+    if len(words) > 1 and words[-1] in ("at", "is", "of", "about"):
+        words = words[:-1]  # `GPU at 22%`
+    timed = slot.unit if slot.unit in SECONDS or slot.unit == "%" else ""
     for start in range(len(words)):
         name = " ".join(words[start:])
-        named = column_of(name)
+        named = (column_of(f"{name} ({timed})") if timed else None) or column_of(name)
+        if (named is None or named.column == "rank") and (reading := card_column(name, slot.unit)) is not None:
+            named = reading
         if named is None and (counter := _COUNTERS.get(normalise(name)[0])) is not None:
             named = Named(column=counter, kind="count", unit=None, rank=_OWN)
         if named is not None:
@@ -108,9 +129,12 @@ def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
             column, target = "seconds", f"seconds__{unit}" if unit in UNITS else None  # `iter 190 ms`: what one took
         elif unit:
             target = f"{column}__{unit}" if unit in _SUFFIXES else None
+    elif named.kind == KIND:
+        size = _SIZES.get(unit.lower(), "") if column.endswith("_bytes") else "percent" if unit == "%" else ""
+        target = f"{column}__{size}" if size else column
     elif named.kind == "bytes":
         size = _SIZES.get(unit.lower(), "")
-        target = f"{column}__{size}" if size else None
+        target = f"{column}__{size}" if size else None if unit else ""  # without a unit all its numbers tell it
     elif named.kind in ("seconds", "time"):
         target = f"{column}__{unit}" if unit in UNITS else None if unit and unit not in SECONDS else column
     elif named.kind == "steps_per_second":
@@ -136,12 +160,13 @@ def _rate_of(slot: Slot) -> str:
 
 
 def _rate(slot: Slot, per: str) -> Reading:
+    thousands, _, per = per.rpartition(" ")
     if match := _PERIOD.fullmatch(per):
         target = "seconds__ms" if match[1] == "ms" else "seconds"
     elif _FREQUENCY.fullmatch(per):
         target = "seconds__inverse"
     else:
-        target = "tokens_per_second"
+        target = f"tokens_per_second__{thousands}" if thousands else "tokens_per_second"
     return Reading(column=target.partition("__")[0], target=target, slot=slot, rank=_OWN, kind="rate", key=per)
 
 
@@ -196,10 +221,27 @@ def founds(reading: Reading, target: str) -> list[Found]:
     if slot.parts:
         return [Found(target=f"{target}__{unit}", start=start, end=end) for unit, start, end in slot.parts]
     out = [Found(target=target, start=slot.start, end=slot.end)]
-    planned = PLANNED.get(reading.column)
+    planned = PLANNED.get(reading.column) or whole_of(target)
     if planned is not None and slot.total is not None:
         out.append(Found(target=planned, start=slot.total[0], end=slot.total[1]))
     return out
+
+
+def by_size(column: str, values: Sequence[float]) -> str:
+    """The target of memory or utilisation that is printed without a unit: in which one, by the size of its numbers."""
+    if column.endswith("_bytes"):
+        return column + {float(MIB): "__MiB", float(GIB): "__GiB"}.get(bytes_factor(np.array(values))[0], "")
+    percent = column.endswith("utilization") and in_unit("utilization", None, np.array(values))[1] == "percent"
+    return f"{column}__percent" if percent else column
+
+
+def whole_of(target: str) -> str | None:
+    """What is printed behind a reading of a card and a slash: all of its memory, the most that it may draw."""
+    column, _, unit = target.partition("__")
+    if column == "memory_bytes" or column.endswith(" memory_used_bytes"):
+        card = "0" if column == "memory_bytes" else column.split()[1]
+        return f"{PREFIX}{card} memory_total_bytes__{unit}"
+    return column.replace("power_watts", "power_limit_watts") if column.endswith(" power_watts") else None
 
 
 @dataclass(frozen=True, kw_only=True)

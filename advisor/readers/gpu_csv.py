@@ -31,6 +31,8 @@ def score(head: bytes, path: Path) -> float:
         if "loss" in found or "eval_loss" in found or not is_telemetry(dialect.header):
             return 0.0
         return 0.7 if "step" in found else 0.9
+    if b"loss" in head.lower():
+        return 0.0
     rows = decode(head).split("\n")[:20]
     units = {_unit(cell) for row in rows for cell in row.split(dialect.delimiter)} - {None}
     if units & {"W", "MiB"}:

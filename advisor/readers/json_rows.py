@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from advisor.readers.bounded import as_number
 from advisor.readers.card_columns import column_or_card
 from advisor.readers.cells import NON_FINITE, looks_like_date, plain_numbers, unix_times
 from advisor.readers.gather import BLOCK_ROWS, Gathered, Gatherer, stage_of
-from advisor.readers.names import Named
+from advisor.readers.names import BYTES, SECONDS, SHARES, Named
 
 _DEEPEST = 4
 _MOST_KEYS = 5000  # of one object: more is data
@@ -28,6 +28,7 @@ class JsonRows:
     _stage: str | None = None  # what all keys of the first row begin with
     _cells: dict[str, list[tuple[int, float, int]]] = field(default_factory=dict)  # key → (row, value, printed)
     _lines: list[int] = field(default_factory=list)
+    _passed: dict[str, None] = field(default_factory=dict)  # names of numbers that are none of a run's, in order
 
     def add(self, row: Mapping[str, Any], line: int) -> None:
         """Add one object from a 1-based line (or its number in a list)."""
@@ -39,6 +40,8 @@ class JsonRows:
         for key, value in flat:
             named = self._named(key)
             if named is None:
+                if as_number(value) is not None and len(self._passed) < _MOST_KEYS:
+                    self._passed[key] = None
                 continue
             number = _time(value) if named.kind in ("date", "time") else _count(value, named)
             if number is not None:
@@ -47,13 +50,19 @@ class JsonRows:
             self._flush()
 
     def _named(self, key: str) -> Named | None:
-        return self.name_of(key) or (self.name_of(key.removeprefix(self._stage)) if self._stage else None)
+        named = self.name_of(key) or (self.name_of(key.removeprefix(self._stage)) if self._stage else None)
+        group, _, name = key.rpartition("/")
+        unit = group.rpartition("_")[2]
+        if named is None and (unit in SECONDS or unit in BYTES or unit in SHARES):
+            return self.name_of(f"{name}_{unit}")  # {"timing_ms": {"forward": 12.5}}
+        return named
 
     def finish(self) -> Gathered:
         """All rows as records."""
         self._flush()
         assert self._gatherer is not None
-        return self._gatherer.finish()
+        gathered = self._gatherer.finish()
+        return replace(gathered, unread=(*gathered.unread, *self._passed))
 
     def _flush(self) -> None:
         self._gatherer = self._gatherer or Gatherer(name_of=self._named)

@@ -11,7 +11,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.assemble import assemble
-from advisor.readers.bounded import bounded_int, parse_json, read_document
+from advisor.readers.banner_facts import facts_above, with_step_tokens
+from advisor.readers.bounded import bounded_int, parse_json, read_document, read_head
 from advisor.readers.chunks import chunks
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
@@ -74,10 +75,13 @@ def read(path: Path) -> RunTable:
         source=str(path),
         format=NAME,
         framework=None,
-        facts=facts_of_settings(settings),
+        facts=with_step_tokens(
+            {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)},
+            json.dumps(settings, default=str).encode(),
+        ),
         events=scanner.finish(),
         provenance=gathered.provenance,
-        notes=gathered.notes,
+        notes=(*gathered.notes, *gathered.not_read()),
     )
     return judged_by_numbers(table)
 

@@ -15,12 +15,22 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from advisor.readers.axis import BAR
+from advisor.readers.banner_facts import BATCH_FACTS, spoken_name
 from advisor.readers.bare_rows import bare_rows
+from advisor.readers.card_columns import PREFIX
 from advisor.readers.context_lines import MAY_MATTER, context, progress
-from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, is_of_bar, is_one_of_several, readings
-from advisor.readers.line_format import EVAL, MORE, UNITS, Rule
+from advisor.readers.generic_lines import (
+    PROGRESS,
+    LearntRow,
+    Reading,
+    by_size,
+    is_of_bar,
+    is_one_of_several,
+    readings,
+)
+from advisor.readers.line_format import EVAL, MORE, UNITS, Found, Rule
 from advisor.readers.line_templates import number
-from advisor.readers.slots import COUNTED, LONGEST, stamp
+from advisor.readers.slots import COUNTED, LONGEST, slots, stamp
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers, two_columns
 
@@ -37,6 +47,17 @@ _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elaps
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
+_MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
+_MOST_TOLD = 12  # numbers that were not read
+_PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
+# what a line without a loss may say of the record above it
+_GOES_ON = frozenset(
+    (
+        *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
+        *("optimizer_seconds", "flush_seconds", "memory_bytes", "reserved_bytes", "tokens_per_second", "grad_norm"),
+        *("learning_rate", "clipped", "mfu"),
+    )
+)
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -112,7 +133,13 @@ def _learnt(head: bytes, counted: bool = False) -> Lesson:
         return Lesson(rules=(plain[0], *above), rows=plain[1])
     if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
-    return Lesson(rules=tuple(rules), rows=sum(rows for _, rows in table), evaluations=sum(e.count for e in evals))
+    passed = [title for row in found for title in row.passed]
+    return Lesson(
+        rules=tuple(rules),
+        rows=sum(rows for _, rows in table),
+        evaluations=sum(e.count for e in evals),
+        notes=(f"not read: {', '.join(passed)}",) if passed else (),
+    )
 
 
 def _lesson(
@@ -122,6 +149,7 @@ def _lesson(
     series = _series(head, main, needs, by_count)
     targets = _by_their_numbers(series)
     targets |= {column: _by_hands(series[clock], column, main) for column, clock in _HANDS.items() if clock in series}
+    targets |= _by_their_size(series, main)
     by_epoch = "step" not in main.progress and "epoch" in main.progress
     if targets.get("seconds") == "" and by_epoch and _HANDS["seconds"] not in series:
         targets["seconds"] = _of_an_epoch(main)
@@ -153,13 +181,73 @@ def _lesson(
         bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
         step=BAR if main.bar else "",
         counted=by_count,
-        facts=_kind_of_loss(main),
+        facts=_kind_of_loss(main) | _repeated_facts(head, main, needs),
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
-    rules = (row, *_evaluations(evals, main, True), *above)
+    notes += _passed_over(main, row)
+    rules = (row, *_evaluations(evals, main, True), *_beside(lines, main, row), *above)
     evaluations = sum(kind.count for kind in evals)
     return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes), stuck=stuck)
+
+
+def _by_their_size(series: Mapping[str, Sequence[float]], main: _Kind) -> dict[str, str]:
+    """Columns of memory and utilisation that are printed without a unit: in which one, by the size of their numbers."""
+    out: dict[str, str] = {}
+    for column, values in series.items():
+        card = column.startswith(PREFIX)
+        if not (card or column == "memory_bytes" or column == "reserved_bytes"):
+            continue
+        printed = [line.read[column] for line in main.lines if column in line.read]
+        if any("__" in reading.target or reading.slot.unit for reading in printed):
+            continue
+        out[column] = by_size(column, values)
+    return out
+
+
+def _repeated_facts(head: bytes, main: _Kind, needs: bytes) -> dict[str, int]:
+    """Settings that every record repeats: `seq 1024` in all of them is the sequence length."""
+    found: dict[str, set[int]] = {}
+    rows = 0
+    for line in head.split(b"\n"):
+        if needs not in line or len(line) > LONGEST or main.lines[0].read["loss"].slot.word not in line:
+            continue
+        for slot in slots(line):
+            fact = spoken_name(slot.name) if slot.name.lower() != "batch" else None  # which counts, as a rule
+            if fact in BATCH_FACTS and not slot.unit and line[slot.start : slot.end].isdigit():
+                found.setdefault(fact, set()).add(int(line[slot.start : slot.end]))
+        rows += 1
+        if rows >= SERIES:
+            break
+    return {fact: values.pop() for fact, values in found.items() if rows >= FEWEST and len(values) == 1}
+
+
+def _passed_over(main: _Kind, row: LearntRow) -> list[str]:
+    """A note of the numbers that the commonest record has and no column took."""
+    line = max(main.lines, key=lambda one: one.count).text
+    seen = row.find(line)
+    if seen is None:
+        return []
+    repeated = [Found(target=slot.name, start=slot.start, end=slot.end) for slot in slots(line)
+                if spoken_name(slot.name) in row.facts]  # fmt: skip
+    left = unread(line, [*seen[0], *repeated])
+    more = f" and {len(left) - _MOST_TOLD} more" if len(left) > _MOST_TOLD else ""
+    return [f"not read: {', '.join(left[:_MOST_TOLD])}{more}"] if left else []
+
+
+def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[str]:
+    """The numbers of a record that no column took, each as it is printed with its name."""
+    taken = [(one.start, one.end) for one in found]
+    out = []
+    for match in _PRINTED.finditer(line, 0, len(line) if end is None else end):
+        if any(start < match.end() and match.start() < stop for start, stop in taken):
+            continue
+        name = next((slot.name for slot in slots(line) if slot.start < match.end() and match.start() < slot.end), "")
+        shown = match[0].decode("utf-8", "replace")
+        if _MOMENT.fullmatch(shown):
+            continue
+        out.append(f"{name} {shown}" if name not in ("", COUNTED, "gpu", "bar clock") else shown)
+    return out
 
 
 def _is_page(head: bytes) -> bool:
@@ -371,6 +459,21 @@ def _steps(evals: list[_Kind]) -> list[Rule]:
     if not any("step" in kind.progress for kind in evals):
         return []
     return [LearntRow(required=("step",))]
+
+
+def _beside(lines: list[_Line], main: _Kind, row: LearntRow) -> list[LearntRow]:
+    """Rules of lines that go on with the record above them: its card, the parts of its step, its rate."""
+    counts: Counter[frozenset[str]] = Counter()
+    for line in lines:
+        columns = frozenset(line.read)
+        if columns and all(name.startswith(PREFIX) or name in _GOES_ON for name in columns):
+            counts[columns] += line.count
+    often = [columns for columns, count in counts.items() if count >= max(FEWEST, main.count / 2)]
+    return [
+        LearntRow(kind=MORE, required=tuple(sorted(columns)), only=columns, stamps=False)
+        for columns in often
+        if not all(column in main.lines[0].read and row.targets_of.get(column) != "" for column in columns)
+    ]
 
 
 def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], step: str) -> LearntRow:

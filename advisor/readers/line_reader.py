@@ -60,7 +60,8 @@ class LineReader:
             said += preparations(head, path)
             failure = logged_failure(head) if not any(event.kind in FAILURES for event in said) else None
             said += [failure] if failure is not None else []
-        told = banner.facts(_first(records.line, np.inf), _first_loss(records)) if banner and len(records) else {}
+        of_rows = _facts_of_rows(self.format, records)
+        told = {} if banner is None else banner.told(records, of_rows)
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         began = starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf))
         table = assemble(
@@ -68,7 +69,7 @@ class LineReader:
             source=str(path),
             format=self.format.name,
             framework=self.format.framework,
-            facts={**told, **_facts_of_rows(self.format, records), **facts.facts()},
+            facts={**told, **of_rows, **facts.facts()},
             events=[*said, *facts.events],
             provenance=provenance(rows, self.format.notes),
             phase_names=[row.phase for row in rows],
@@ -78,16 +79,6 @@ class LineReader:
             plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)
-
-
-def _first(values: np.ndarray, otherwise: float) -> float:
-    return float(values[0]) if len(values) else otherwise
-
-
-def _first_loss(records: Records) -> float | None:
-    losses = records.column("loss")
-    known = losses[np.isfinite(losses)]
-    return float(known[0]) if len(known) else None
 
 
 def _facts_of_rows(format: LineFormat, records: Records) -> dict[str, Any]:

@@ -195,8 +195,16 @@ _PER_DEVICE = re.compile(rf"(?:throughput_)?(?:device_)?{_TOKEN}{_PER}(?:s|sec|s
                          rf"{_TOKEN}{_PER}{_DEVICE}{_PER}(?:s|sec|second)")  # fmt: skip
 _PER_STEP = ("per_step", "per_iter", "per_iteration")  # behind a unit: "ms_per_step"
 # parts of a step that share their name with what they work on: in milliseconds "grad_norm" is the time it takes
-_TIMED = {"grad_norm": "grad_norm", "gradient_norm": "grad_norm", "flush": "flush", "gpu_flush": "flush",
-          "data": "data", "timing_data": "data"}  # fmt: skip
+_TIMED = {
+    **dict.fromkeys(("grad_norm", "gradient_norm", "gradnorm", "norm", "gnorm"), "grad_norm"),
+    **dict.fromkeys(("flush", "gpu_flush", "sync", "gpu_sync"), "flush"),
+    **dict.fromkeys(("data", "timing_data", "load", "loader", "fetch", "batch_load"), "data"),
+    **dict.fromkeys(("clip", "gradclip", "clipping", "gradient_clipping"), "clip"),
+    **dict.fromkeys(("optimizer_step", "optim_step", "opt_step", "optstep", "update"), "optimizer"),
+    **dict.fromkeys(("backprop", "bw"), "backward"),
+    "fw": "forward",
+    **dict.fromkeys(("step", "iter", "iteration"), "step"),
+}
 _AMBIGUOUS_TIME = re.compile(r"time|time_s|t|seconds|secs|sec|dur|duration")
 _OUTER = re.compile(
     r"(?:train|training|trainer|metrics|perf|performance|time|timing|timings|optim|stats|global|model|gpu)_"
@@ -318,6 +326,8 @@ def _split_unit(stem: str) -> tuple[str, str | None]:
 def _look_up(stem: str, unit: str | None) -> Named | None:
     if unit in SECONDS and stem in _TIMED:
         stem = f"{_TIMED[stem]}_time"
+    if unit in SHARES and stem in ("clip", "clipping", "grad_clip", "gradient_clipping"):
+        stem = "clipped"  # without a percent sign it is the threshold
     if _AMBIGUOUS_TIME.fullmatch(stem):
         return Named(column="seconds", kind="time", unit=unit or ("s" if stem != "time" else None), rank=60)
     for column, kind, patterns in _compiled():

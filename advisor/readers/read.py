@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -34,7 +36,6 @@ from advisor.readers import (
     own_screen,
     parameter_golf,
     ray_tune,
-    rust_progress,
     stable_baselines,
     torchtitan,
     torchtune,
@@ -46,13 +47,17 @@ from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.folder import read_folder
 from advisor.readers.generic import FEW, MOST, GenericReader
-from advisor.readers.learning import FEWEST
+from advisor.readers.generic_lines import Reading, readings
+from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_clock import with_clocks
+from advisor.readers.line_format import TRAIN, Found
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
+from advisor.readers.sniff import distinct_lines, is_signed
 from advisor.readers.structured import STRUCTURED
 
 LEAST_SCORE = 0.1  # below: nothing recognisable
+FEWEST_MORE = 1  # columns that a log teaches beside those of a known format, to be read by what it teaches
 
 
 class Reader(Protocol):
@@ -90,7 +95,6 @@ LINE_FORMATS = (
     composer.FORMAT,
     deepspeed.UNDER_HUGGING_FACE,
     deepspeed.FORMAT,
-    rust_progress.FORMAT,
     darts.FORMAT,
     deeplearning4j.FORMAT,
     stable_baselines.FORMAT,
@@ -142,7 +146,41 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
     best, index = max((reader.score(head, path), -index) for index, reader in enumerate(_KNOWN))
     if best <= MOST and (own := GENERIC.score(head, path)) > best:
         return (own, GENERIC) if own >= LEAST_SCORE else None
-    return (best, _KNOWN[-index]) if best >= LEAST_SCORE else None
+    return (best, _more_telling(_KNOWN[-index], head)) if best >= LEAST_SCORE else None
+
+
+def _more_telling(reader: Reader, head: bytes) -> Reader:
+    """The reader that explains most numbers of a log's records: the known one or, by a sample, what the log teaches.
+
+    What was learnt must read all columns that the known format reads, and several more. A program that named itself
+    beside its records keeps its format's facts.
+    """
+    if not isinstance(reader, LineReader):
+        return reader
+    rules = [rule for rule in reader.format.rows if rule.kind == TRAIN]
+    for line, count in sorted(distinct_lines(head), key=lambda one: -one[1]):
+        found = next((seen[0] for rule in rules if (seen := rule.find(line)) is not None), None)
+        if found is None:
+            continue
+        if not _reads_more(readings(line), found):
+            return reader  # judged by the commonest record alone
+        lesson = learn(head)
+        learnt = next((seen[0] for rule in lesson.rules if (seen := rule.find(line)) is not None), [])
+        more = _columns_of(learnt) - _columns_of(found)
+        if lesson.rows < count or not _columns_of(learnt) >= _columns_of(found) or len(more) < FEWEST_MORE:
+            return reader
+        if not is_signed(reader.format, head):
+            return GENERIC
+        return LineReader(replace(reader.format, rows=(*lesson.rules, *reader.format.rows)), reader.mend)
+    return reader
+
+
+def _reads_more(read: Mapping[str, Reading], found: Sequence[Found]) -> bool:
+    return len(read.keys() - _columns_of(found)) >= FEWEST_MORE
+
+
+def _columns_of(found: Sequence[Found]) -> set[str]:
+    return {one.target.partition("__")[0] for one in found} - {"unix_seconds"}
 
 
 def best_reader(path: Path) -> Reader:

@@ -63,6 +63,7 @@ TELEMETRY_COLUMNS = {
     "unix_seconds": "time stamp, or seconds since the first reading where only that is known",
     "gpu": "index of the card",
     "power_watts": "",
+    "power_limit_watts": "the most that the card may draw",
     "energy_joules": "counter of the device; it starts anew with the driver",
     "utilization": "share of time with a kernel, 0…1",
     "memory_utilization": "share of time with memory traffic, 0…1",

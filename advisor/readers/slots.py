@@ -15,6 +15,8 @@ from advisor.readers.line_format import LOSS
 
 LONGEST = 4096  # of a line, bytes: a dumped configuration is no record
 COUNTED = "counted"  # the name of `45/100`
+CARD = "gpu"  # the name of `78C`
+ALONE = "step time"  # of the only milliseconds of a line that have no name
 
 # drawn frames, bars and bullets separate fields, and full-width punctuation is punctuation; all of the same length,
 # since positions have to stay those of the line
@@ -34,8 +36,12 @@ _RATE = (
     rb"(?:s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)"
     rb"|(?:it|iters?|iterations?|steps?|batch(?:es)?)/s(?:ec(?:onds?)?)?|tok(?:en)?s?/s(?:ec(?:onds?)?)?"
 )
-_UNIT = rb"(?P<unit>" + _RATE + rb"|ms|us|sec(?:ond)?s?|s|mins?|m|h(?:ou)?rs?|h|%|[KMGT]i?B|[kKMB])"
+_UNIT = (
+    rb"(?P<unit>" + _RATE + rb"|ms|us|sec(?:ond)?s?|s|mins?|m|h(?:ou)?rs?|h|%"
+    rb"|[KMGT]i?B|MHz|W|(?:\xc2\xb0)?C|[kKMB])"
+)
 _END = rb"(?![\w]|[.:/]\d|-\d\d-\d\d|-\d{1,9}batch)"  # no part of a clock or of a range, no year of a date
+_AMOUNT = rb"(?:[KMGT]i?B|W)"  # of a card, of which its whole may be printed too: 3.1GB/22.5GB, 56W/72W
 _OVER = rb"(?: ?\((?:last|past|over|avg|mean) \d{1,7}(?: \w{1,12})?\))"  # Avg reward (last 10): 2.5
 _NAMED = (
     rb"(?<![\w.])(?P<key>"
@@ -48,17 +54,21 @@ _NAMED = (
     rb"(?P<sep>\s{0,64}(?:(?:=>|->|[:=])\s{0,64}|[#\[({~]\s{0,64})|\s{1,64}(?:(?:-|is)\s{1,64})?)"
     rb"[\"'(\[#*]{0,3}\s{0,64}(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
     rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?(?:/\d{1,9}/\d{1,9}(?![\d./:]))?"
-    rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?!\d|[.:/]\d))?(?: ?"
+    rb"(?: ?(?P<amount>" + _AMOUNT + rb")(?= {0,3}(?:/| of ) {0,8}\d))?"
+    rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*(?:\.\d+(?= ?"
+    + _AMOUNT
+    + rb"(?!\w)))?)(?!\d|[.:/]\d))?(?: ?"
     + _UNIT
     + rb"(?! ?[=:]))?(?:(?<=\d)(?:st|nd|rd|th)(?= (?:step|iter|epoch|batch)|$))?"  # current step: 58001th step
     + _END
     + rb"(?! (?:epoch|step|iter)[,:;|](?! {0,3}\d))"  # INFO - 1 epoch, loss: 0.2; not epoch: 1 step: 500
 )
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)(?:<|,(?= {1,3}[\d.?]{1,12}(?:s/it|it/s)))"
-_BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
+_BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?)(?P<rates>[kKM]?) ?(?P<rated>" + _RATE + rb")(?!\w)"
 _TOOK = (  # | 457.0s |, (263s) or at the end, | 169s elapsed
     rb"(?:(?<=[|(\[])|(?<=  )|(?<=[|,;-] )) {0,3}(?P<took>\d+(?:\.\d+)?) ?"
     rb"(?P<long>ms|s|sec|secs|seconds|m|min|h)(?P<all> elapsed| so far)?(?![\w/])(?=\s*(?:[|)\]]|$))"
+    rb"|(?<=[\t ])(?P<alone>\d+(?:\.\d+)?) ?ms(?![\w/])(?=[\t ,|]*(?:[\d|(]|$))"  # loss=1.92  1219ms  840 tok/s
 )
 _PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
 _OPEN = rb"(?<![\w./:-])(?P<open>\d+)it(?= \[\d)"  # 120it [00:40, 3.01it/s]: a bar without an end
@@ -101,6 +111,15 @@ _HANDS = (  # Time: 0:03:39, elapsed time = 1:02:03.5; the words before it say w
     rb"(?:(?P<hand_d>\d{1,3}) days?, )?(?P<hand_h>\d{1,3}):(?P<hand_m>[0-5]\d):"
     rb"(?P<hand_s>[0-5]\d(?:\.\d{1,9})?)(?![\d:])"
 )
+# numbers that a unit of a card alone names: 56W/72W, 56/72 W, 78C, and what stands right behind such: GPU 56W 78C 22%
+_PART_OF = rb"(?: ?/ ?| of )"
+_DECIMAL = rb"\d+(?:\.\d+)?"
+_OF_CARD = (
+    rb"(?<![\w.])(?P<draw>" + _DECIMAL + rb")(?: ?(?P<drawn>W|(?:\xc2\xb0)?C|MHz)(?:" + _PART_OF + rb"(?P<cap>"
+    + _DECIMAL + rb") ?W)?|" + _PART_OF + rb"(?P<most>" + _DECIMAL + rb") ?W)(?![\w/])"
+    rb"|(?:(?<=[WCzB%] )|(?<=[WCzB%] \| )|(?<=[WCzB%], ))(?P<next>" + _DECIMAL + rb")(?:(?: ?[KMGT]i?B)?" + _PART_OF
+    + rb"(?P<nextof>" + _DECIMAL + rb"))? ?(?P<nextly>%|[KMGT]i?B)(?![\w/])"
+)  # fmt: skip
 _GONE = rb"(?<=\|) {1,4}(?P<gone_h>\d+):(?P<gone_m>\d\d):(?P<gone_s>\d\d)s\s*$"  # |  0:00:36s, as TabNet prints
 _SLOT = re.compile(
     b"|".join(
@@ -120,6 +139,7 @@ _SLOT = re.compile(
             _NAMED,
             _BARE_RATE,
             _TOOK,
+            _OF_CARD,
             _PART,
             _OPEN,
         )
@@ -188,7 +208,16 @@ def slots(line: bytes) -> list[Slot]:
     text = plain(line)
     if text.lstrip()[:1] == b"|" and (cells := _TWO_CELLS.match(text)) is not None:
         text = text[: cells.start("between")] + b":" + text[cells.end("between") :]
-    return [slot for match in _SLOT.finditer(text) for slot in _slots(match, text)]
+    found: list[Slot] = []
+    for match in _SLOT.finditer(text):
+        if match["next"] is None:
+            found += _slots(match, text)
+        elif found and found[-1].name[:3].lower() == CARD:
+            unit = match["nextly"].decode()
+            total = None if match["nextof"] is None else match.span("nextof")
+            found.append(Slot(name=CARD, start=match.start("next"), end=match.end("next"), unit=unit, total=total))
+    alone = [slot for slot in found if slot.name == ALONE and not slot.word]
+    return found if len(alone) < 2 else [slot for slot in found if slot not in alone]
 
 
 def _counted_loss(match: re.Match[bytes], text: bytes) -> tuple[Slot, Slot] | None:
@@ -265,14 +294,22 @@ def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
 def _slot(match: re.Match[bytes], text: bytes) -> Slot:
     if match["value"] is not None:
         return _named(match, text)
+    if match["draw"] is not None:
+        cap = next((group for group in ("cap", "most") if match[group] is not None), None)
+        unit = (match["drawn"] or b"W").decode("utf-8", "replace")
+        total = None if cap is None else match.span(cap)
+        return Slot(name=CARD, start=match.start("draw"), end=match.end("draw"), unit=unit, total=total)
     if match["number"] is not None:
         name = match["glued"].decode().lower()
         return Slot(name=name, start=match.start("number"), end=match.end("number"))
     if match["rate"] is not None:
-        return Slot(name="", start=match.start("rate"), end=match.end("rate"), unit=match["rated"].decode())
+        unit = (match["rates"] + b" " if match["rates"] else b"") + match["rated"]
+        return Slot(name="", start=match.start("rate"), end=match.end("rate"), unit=unit.decode())
     if match["took"] is not None:
         name = "time" if match["all"] is None else "elapsed"
         return Slot(name=name, start=match.start("took"), end=match.end("took"), unit=match["long"].decode())
+    if match["alone"] is not None:
+        return Slot(name=ALONE, start=match.start("alone"), end=match.end("alone"), unit="ms")
     if match["before"] is not None:
         return Slot(name=match["behind"].decode(), start=match.start("before"), end=match.end("before"))
     if match["upto"] is not None:
@@ -292,7 +329,7 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
 
 
 def _named(match: re.Match[bytes], text: bytes) -> Slot:
-    unit = (match["count"] or match["unit"] or b"").decode("utf-8", "replace")
+    unit = (match["count"] or match["unit"] or match["amount"] or b"").decode("utf-8", "replace")
     key = english(match["key"].decode("utf-8", "replace"))
     inside = (match["in"] or b"").decode("utf-8", "replace")
     phases = list(_PHASE.finditer(text, max(0, match.start() - 80), match.end("key")))

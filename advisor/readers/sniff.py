@@ -46,6 +46,12 @@ def line_score(format: LineFormat, head: bytes, path: Path) -> float:
     return max(score, _record_score(format, lines, prose))
 
 
+def is_signed(format: LineFormat, head: bytes) -> bool:
+    """Whether a sample holds the words of a format's own program, beside records that others may print."""
+    prose = _prose(head)
+    return any(sign.compiled.search(prose) is not None for sign in format.signs)
+
+
 def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], prose: bytes) -> float:
     found = {TRAIN: 0, EVAL: 0}
     weight = 0.0

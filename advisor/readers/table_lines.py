@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from advisor.readers.card_columns import KIND, card_column, column_or_card
+from advisor.readers.generic_lines import by_size, whole_of
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
-from advisor.readers.names import BYTES, Named, column_of
+from advisor.readers.line_templates import number
+from advisor.readers.names import BYTES, Named
 from advisor.readers.run_table import WITHOUT_NAME
 from advisor.readers.slots import LONGEST, plain, unstamped
 
@@ -18,8 +21,9 @@ _PAIRS = 4096  # lines that are looked at for such
 _PAIR = re.compile(rb"\s*(\d{1,12})\s+(\d{1,12}\.\d{1,20}(?:[eE][-+]?\d{1,3})?)\s*")
 _ROWS_BELOW = 6  # lines under a header among which its first row has to be
 _NUMBER = (
-    rb"(?P<value>[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?P<of>/\d+)?"
-    rb"(?P<unit>%|ms|s|[KMGT]i?B?|k|h|min)?"
+    rb"(?P<value>[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?:(?:W|[MG]i?B)(?=/))?"
+    rb"(?P<of>/\d[\d,]*)?"
+    rb"(?P<unit>%|ms|s|[KMGT]i?B?|k|h|min|W|(?:\xc2\xb0)?C)?"
 )
 _CELL = re.compile(_NUMBER, re.IGNORECASE)
 _CLOCK = re.compile(rb"(?:(?P<h>\d+):)?(?P<min>\d+):(?P<s>\d\d(?:\.\d+)?)")
@@ -39,6 +43,7 @@ class TableRow(LearntRule):
 
     names: tuple[str, ...]
     wide: bool
+    passed: tuple[str, ...] = ()  # names of the columns that are not read
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one row stand; None for a line that is no row of this table."""
@@ -103,8 +108,9 @@ def _may_head(line: bytes) -> bool:
 
 
 def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
-    named = [_named(text.decode("utf-8", "replace")) for text, _, _ in _cells(line, wide)]
-    rows = [cells for other in below if len(cells := [text for text, _, _ in _cells(other, wide)]) == len(named)]
+    titles = [text.decode("utf-8", "replace") for text, _, _ in _cells(line, wide)]
+    rows = [cells for other in below if len(cells := [text for text, _, _ in _cells(other, wide)]) == len(titles)]
+    named = [_named(title, rows[0][at] if rows else b"") for at, title in enumerate(titles)]
     if rows:  # a loss that begins at 0 is that of a part which is not trained yet
         named = [_later(one) if _is_zero(text) else one for one, text in zip(named, rows[0], strict=True)]
     columns = [one.column if one else "" for one in named]
@@ -117,9 +123,15 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
             names.append("")
         elif one.kind == "time" and "step" not in taken:
             names.append(_of_an_epoch([cells[at] for cells in rows]))
+        elif one.unit is None and one.kind in (KIND, "bytes"):
+            matches = [match for cells in rows if (match := _CELL.fullmatch(cells[at])) is not None]
+            bare = not any(match["unit"] for match in matches)
+            values = [number(match["value"]) for match in matches]
+            names.append(by_size(one.column, values) if bare and values else one.column)
         else:
             names.append(_target(one.column, one.kind, one.unit))
-    return TableRow(names=tuple(names), wide=wide, kind=TRAIN if "loss" in taken else EVAL)
+    passed = tuple(title for title, name in zip(titles, names, strict=True) if not name)
+    return TableRow(names=tuple(names), wide=wide, passed=passed, kind=TRAIN if "loss" in taken else EVAL)
 
 
 def _seconds(text: bytes) -> float | None:
@@ -153,12 +165,17 @@ def _of_an_epoch(cells: Sequence[bytes]) -> str:
     return "elapsed_seconds" if grows else "epoch_seconds"
 
 
-def _named(name: str) -> Named | None:
-    return column_of(_SHORT.get(name, name))
+def _named(name: str, cell: bytes) -> Named | None:
+    """What a column holds by its name or, of a reading of a card, by the unit that its cells have."""
+    match = _CELL.fullmatch(cell)
+    unit = (match["unit"] or b"").decode("utf-8", "replace") if match is not None else ""
+    return column_or_card(_SHORT.get(name, name)) or card_column(name, unit)
 
 
 def _target(column: str, kind: str, unit: str | None) -> str:
-    if kind == "bytes":
+    if kind == KIND and not column.endswith("_bytes"):
+        return f"{column}__percent" if unit in ("%", "pct", "percent") else column
+    if kind in (KIND, "bytes"):
         sizes = {name.lower(): name for name in UNITS if name.lower() in BYTES and len(name) > 1}
         return f"{column}__{sizes[unit]}" if unit in sizes else ""
     if kind == "time":  # of a row: whether one step's or all of them cannot be told from its name
@@ -194,13 +211,13 @@ def _found(target: str, text: bytes, start: int) -> list[Found]:
     match = _CELL.fullmatch(text)
     if match is None:
         return []
-    unit = (match["unit"] or b"").decode()
-    if unit and "__" not in target:
+    unit = (match["unit"] or b"").decode("utf-8", "replace")
+    if unit and "__" not in target and unit not in ("W", "C", "°C"):
         if unit not in UNITS:
             return []
         target = f"{target}__{unit}"
     out = [Found(target=target, start=start + match.start("value"), end=start + match.end("value"))]
-    planned = {"step": "planned_steps", "epoch": "planned_epochs"}.get(target)
+    planned = {"step": "planned_steps", "epoch": "planned_epochs"}.get(target) or whole_of(target)
     if planned is not None and match["of"]:
         out.append(Found(target=planned, start=start + match.start("of") + 1, end=start + match.end("of")))
     return out

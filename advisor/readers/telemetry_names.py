@@ -14,6 +14,7 @@ from advisor.readers.names import BYTES, MAX_NAME, SECONDS, bytes_factor, scaled
 
 # name without unit, card and "gpu" → column; `memory_free_bytes` serves only to work out the total
 _TABLE = {
+    "power_limit_watts": r"(?:enforced_|max_)?power_(?:limit|cap|max)|tdp|watt_limit",
     "power_watts": r"power|power_draw|power_usage|pwr|draw|power_draw_(?:instant|average)|power_consumption|powerdraw",
     "memory_utilization": r"utilization_mem(?:ory)?|mem(?:ory)?_util(?:ization)?|util_mem(?:ory)?",
     "utilization": r"util(?:ization|isation)?|utilization_gpu|usage|load|sm|sm_util|compute_util|gpu|util_gpu|busy",
@@ -34,6 +35,12 @@ _UNITS = frozenset((
     *BYTES, *SECONDS, "%", "pct", "percent", "w", "watt", "watts", "mw", "c", "°c", "celsius", "mhz", "ghz", "idx",
     "j", "mj", "kj",
 ))  # fmt: skip
+_BY_UNIT = {
+    **dict.fromkeys(("w", "watt", "watts", "mw"), "power_watts"),
+    **dict.fromkeys(("c", "°c", "celsius"), "temperature_celsius"),
+    **dict.fromkeys(("mhz", "ghz"), "sm_clock_mhz"),
+    **dict.fromkeys(BYTES, "memory_used_bytes"),
+}
 _CARD = re.compile(r"(?:system_)?(?:gpu|cuda|device|card|nvidia|p)_?(\d{1,3})_(.+)")
 _CARD_LAST = re.compile(r"(.+?)_?(?:gpu|cuda|device|card)_?(\d{1,3})")
 MEASURED = (
@@ -64,12 +71,16 @@ def reading_of(name: str) -> Reading | None:
     card = None
     if match := _CARD.fullmatch(stem):
         card, stem = int(match[1]), match[2]
+    elif unit is not None and (match := re.fullmatch(r"gpu_?(\d{1,3})", stem)):
+        card, stem = int(match[1]), "gpu"
     elif match := _CARD_LAST.fullmatch(stem):
         stem, card = match[1], int(match[2])
     if unit is None and "_" in stem and stem.rpartition("_")[2] in _UNITS:
         stem, _, unit = stem.rpartition("_")
     if card is None and stem == "gpu" and unit is None:
         return Reading(column="gpu", unit=None, card=None)  # "GPU" alone counts cards; "GPU%" is their use
+    if stem == "gpu" and unit in _BY_UNIT:
+        return Reading(column=_BY_UNIT[unit], unit=unit, card=card)
     for text in (stem, re.sub(r"^(?:gpu|cuda|device|nvidia)_|_gpu$", "", stem)):
         for column, pattern in _COMPILED.items():
             if pattern.fullmatch(text):
@@ -95,7 +106,7 @@ def _checked(column: str, unit: str | None, card: int | None) -> Reading | None:
     percent = unit in ("%", "pct", "percent")
     if column == "memory_used_bytes" and percent:
         column = "memory_utilization"
-    if column == "power_watts" and unit is not None and unit not in ("w", "watt", "watts", "mw"):
+    if column in ("power_watts", "power_limit_watts") and unit is not None and unit not in ("w", "watt", "watts", "mw"):
         return None
     if column in ("sm_clock_mhz", "temperature_celsius") and percent:
         return None
@@ -109,7 +120,7 @@ def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
     if reading.column == "throttle_reasons":
         return np.array([_bits(cell) for cell in cells], dtype=float), ""
     values = plain_numbers(cells)
-    unit = reading.unit or _unit_in_cells(cells)
+    unit = reading.unit or unit_in_cells(cells)
     with np.errstate(all="ignore"):
         return in_unit(reading.column, unit, values)
 
@@ -126,7 +137,7 @@ def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarr
     if column.endswith("utilization"):
         fraction = unit is None and most <= 1 and bool(np.any(known != np.round(known)))
         return (values, "by its size a share") if fraction else (values / 100, "percent")
-    if column == "power_watts" and (unit == "mw" or (unit is None and most > 5000)):
+    if column in ("power_watts", "power_limit_watts") and (unit == "mw" or (unit is None and most > 5000)):
         return values / 1000, "milliwatts" if unit else "by its size in milliwatts"  # NVML's own unit
     if column == "sm_clock_mhz" and (unit == "ghz" or (unit is None and 0 < most < 10)):
         return values * 1000, "GHz"
@@ -138,7 +149,8 @@ def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarr
     return values, ""
 
 
-def _unit_in_cells(cells: Sequence[str]) -> str | None:
+def unit_in_cells(cells: Sequence[str]) -> str | None:
+    """The unit behind the numbers of a column's first cells; None where there is none, or one that is not known."""
     for cell in cells[:100]:
         found = number_with_unit(cell)
         if found and found[1].lower() in _UNITS:

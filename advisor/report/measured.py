@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor.findings.measured import CardReadings, Spread
-from advisor.findings.run_metrics import card as card_of
+from advisor.findings.run_metrics import power_limit_watts
 from advisor.predict.energy import JOULES_PER_KWH
 from advisor.report.quantities import COST, TIME
 from advisor.report.words import Pairs
@@ -61,6 +61,7 @@ def spreads(analysis: Analysis) -> Rows:
     found, gradients = analysis.measured, analysis.measured.gradients
     memory = "device memory" + (f" of {format_bytes(found.device_bytes)}" if found.device_bytes else "")
     rows = [
+        _spread("training loss", found.loss, format_number),
         _spread("tokens per second", found.tokens_per_second, format_rate),
         _spread("step time", found.step_seconds, format_seconds),
         _spread(memory, found.memory_bytes, format_bytes),
@@ -88,8 +89,7 @@ def gradients(analysis: Analysis) -> Pairs:
 
 def cards(analysis: Analysis) -> Rows:
     """Readings of each card (columns `CARDS`); empty without telemetry."""
-    spec = card_of(analysis.case)
-    limit = spec.tdp_watts if spec is not None else None
+    limit = power_limit_watts(analysis.case)
     return [row for one in analysis.measured.cards for row in card_rows(one, limit)]
 
 
@@ -99,7 +99,9 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     rows: Rows = []
     for quantity, spread in card.quantities.items():
         title, words = _QUANTITIES[quantity]
-        of = {"memory_used_bytes": card.memory_bytes, "power_watts": limit_watts}.get(quantity)
+        of = {"memory_used_bytes": card.memory_bytes, "power_watts": card.power_limit_watts or limit_watts}.get(
+            quantity
+        )
         title = f"{title}, of {words(of)}" if of else title
         rows.append((name, title, words(spread.mean), words(spread.low), words(spread.high)))
     if card.joules is not None:

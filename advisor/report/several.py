@@ -7,9 +7,9 @@ from math import isfinite
 
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_facts import planned_steps, step_tokens, steps_done
-from advisor.findings.series import median
 from advisor.report.comparison import differences, groups, side_by_side, speed_changes
 from advisor.report.table import Table
+from advisor.report.words import mfu
 from advisor.runs.comparison import Comparison
 from advisor.units import (
     HOUR,
@@ -46,19 +46,11 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
         format_tokens(done * batch) if done is not None and batch else "-",
         "-" if seconds is None else format_seconds(seconds),
         "-" if analysis.tokens_per_second is None else format_rate(analysis.tokens_per_second).removesuffix(" tok/s"),
-        _mfu(analysis),
+        mfu(analysis)[1].replace("unknown", "-"),
         "-" if analysis.spent_usd is None else format_usd(analysis.spent_usd),
         "-" if run.last_loss is None else format_number(run.last_loss) if isfinite(run.last_loss) else "not a number",
         _phase(analysis),
     )
-
-
-def _mfu(analysis: Analysis) -> str:
-    """By exact FLOPs; as logged where the model's shape or the card is not known."""
-    logged = median(analysis.run.column("mfu"))
-    if analysis.mfu is None and isfinite(logged):
-        return f"{format_percent(logged)} as logged"
-    return "-" if analysis.mfu is None else format_percent(analysis.mfu)
 
 
 def _phase(analysis: Analysis) -> str:

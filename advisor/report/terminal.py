@@ -11,17 +11,18 @@ from advisor.findings.case import Finding, Severity
 from advisor.report import comparison as words_of_runs
 from advisor.report import measured, render, words
 from advisor.report import several as words_of_several
+from advisor.report.rows import phase_rows
 from advisor.report.table import on_console
 from advisor.runs.comparison import Comparison
 from advisor.runs.scoring import ScoredRun
 from advisor.workflows.analysis import Analysis
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
-_NOTES_SHOWN = 5
+_MATTERING = 3
 
 
-def report(analysis: Analysis) -> Iterator[RenderableType]:
-    """Texts and tables, in the order they are read."""
+def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableType]:
+    """Texts and tables, in the order they are read; `everything`: each check that could not be made, by its name."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
     if several := words.runs(analysis):
@@ -45,7 +46,21 @@ def report(analysis: Analysis) -> Iterator[RenderableType]:
         if rows:
             yield ""
             yield render.table(columns, rows)
-    yield from _small_print(analysis)
+    yield from _small_print(analysis, everything)
+    yield ""
+    yield from _what_matters(analysis)
+
+
+def _what_matters(analysis: Analysis) -> Iterator[RenderableType]:
+    """The report's end, which stays on the screen: its errors and warnings, or that there is none."""
+    loud = [finding for finding in analysis.findings if finding.severity is not Severity.NOTE][:_MATTERING]
+    if not loud:
+        yield Text(f"what matters: {analysis.verdict[2]}", style="bold")
+        return
+    yield Text("what matters:", style="bold")
+    for finding in loud:
+        action = f" → {finding.actions[0]}" if finding.actions else ""
+        yield Text(f"    {finding.severity.value}: {finding.title}{action}", style=_STYLES[finding.severity])
 
 
 def _measured(analysis: Analysis) -> Iterator[RenderableType]:
@@ -53,6 +68,7 @@ def _measured(analysis: Analysis) -> Iterator[RenderableType]:
     for columns, rows in (
         (("measured", *measured.SPREAD[1:]), measured.spreads(analysis)),
         (("gradients", ""), measured.gradients(analysis)),
+        (("part of a step", "median", "share"), phase_rows(analysis)),
         (measured.CARDS, measured.cards(analysis)),
         (("machine", ""), measured.machine(analysis)),
     ):
@@ -120,22 +136,21 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
 
 
-def _small_print(analysis: Analysis) -> Iterator[RenderableType]:
+def _small_print(analysis: Analysis, everything: bool) -> Iterator[RenderableType]:
     case = analysis.case
     if case.unsure:
         yield ""
         yield f"assumed: {'; '.join(case.unsure)}"
     if missing := case.notes.get("missing"):
         yield f"not known: {missing}"
-    if analysis.insufficient:
+    if analysis.insufficient and everything:
         yield ""
         yield "insufficient telemetry:"
-        for check in analysis.insufficient[:_NOTES_SHOWN]:
+        for check in analysis.insufficient:
             yield f"    {check.code}: {check.missing}"
-        left = analysis.insufficient[_NOTES_SHOWN:]
-        if left:
-            yield f"    and {len(left)} more: {', '.join(check.code for check in left)} (--json has all)"
+    elif analysis.insufficient:
+        yield Text(f"{len(analysis.insufficient)} checks could not be made (--all names them)", style="dim")
     if analysis.run.notes:
         yield ""
         for note in analysis.run.notes:
-            yield Text(f"read: {note}", style="dim")
+            yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")

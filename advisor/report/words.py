@@ -9,6 +9,7 @@ from collections.abc import Callable
 from advisor.findings.case import Finding
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import price
+from advisor.findings.run_metrics import logged_mfu
 from advisor.findings.savings import worth_saying
 from advisor.records import Estimate
 from advisor.units import (
@@ -165,7 +166,7 @@ def speed(analysis: Analysis) -> Pairs:
     rows = [("tokens per second", format_rate(analysis.tokens_per_second))]
     if expected is not None and expected.tokens_per_second is not None:
         rows.append(("tokens per second expected here", format_estimate(expected.tokens_per_second, format_rate)))
-    rows.append(("MFU, exact FLOPs over the dense peak", format_percent(analysis.mfu)))
+    rows.append(mfu(analysis))
     if expected is not None and expected.mfu is not None:
         rows.append(("MFU expected here", format_estimate(expected.mfu, format_percent)))
     if expected is not None and expected.peak_reserved_bytes is not None:
@@ -175,6 +176,14 @@ def speed(analysis: Analysis) -> Pairs:
     if source := analysis.case.notes.get("price"):
         rows.append(("price from", source))
     return rows
+
+
+def mfu(analysis: Analysis) -> tuple[str, str]:
+    """The name and the number: by exact FLOPs; as logged where the model's shape or the card is not known."""
+    logged = logged_mfu(analysis.case)
+    if analysis.mfu is None and logged is not None:
+        return "MFU", f"{format_percent(logged)} as logged"
+    return "MFU, exact FLOPs over the dense peak", format_percent(analysis.mfu)
 
 
 def outlook(analysis: Analysis) -> Pairs:

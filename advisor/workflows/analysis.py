@@ -14,6 +14,7 @@ from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
+from advisor.findings.chart_data import parts_of_step
 from advisor.findings.coverage import Coverage, coverage
 from advisor.findings.forecast import Forecast, Place, Targets, forecast
 from advisor.findings.make_case import make_case
@@ -107,7 +108,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         insufficient=tuple(insufficient),
         forecast=outlook,
         verdict=(
-            _what_happened(case),
+            _where_it_ran(_what_happened(case), findings),
             _what_it_cost(case, outlook, spent_hours, spent_usd),
             _what_to_do(findings, coverage(case, insufficient)),
         ),
@@ -136,11 +137,14 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "last_step": run.last_step,
         "first_loss": _printed(run.first_loss),
         "last_loss": _printed(run.last_loss),
+        "loss_change": _change(run.first_loss, run.last_loss),
         "status": run.status,
         "status_reason": run.status_reason,
         "verdict": analysis.verdict,
         "throughput": analysis.tokens_per_second,
         "mfu": analysis.mfu,
+        "logged_mfu": run_metrics.logged_mfu(case),
+        "parts_of_step": parts_of_step(case),
         "measured": analysis.measured,
         "cost": {
             "hours": analysis.spent_hours,
@@ -179,6 +183,13 @@ def _run_document(part: RunPart, seconds: float | None) -> dict[str, Any]:
         "starts": part.starts,
         "hours": None if seconds is None else seconds / 3600,
     }
+
+
+def _change(first: float | None, last: float | None) -> float | None:
+    """How much the loss changed as a share of the first one: -0.47 is 47 % lower; None where that has no meaning."""
+    if first is None or last is None or not (np.isfinite(first) and np.isfinite(last) and first > 0):
+        return None
+    return last / first - 1
 
 
 def _printed(loss: float | None) -> float | str | None:
@@ -256,6 +267,13 @@ def _what_happened(case: Case) -> str:
     return f"{run.framework or run.format}: {ended}{losses}{reason}"
 
 
+def _where_it_ran(happened: str, findings: list[Finding]) -> str:
+    """The first line of the verdict, which says it first of all where a run does not use the GPU it pays for."""
+    program, _, rest = happened.partition(": ")
+    fell_back = any(finding.code == "cpu_fallback" for finding in findings)
+    return f"{program}: it does not run on the GPU; {rest}" if fell_back else happened
+
+
 def _in_words(part: RunPart) -> str:
     ended = part.status.value.replace("_", " ")
     return ended if part.phase is not None or part.elsewhere else f"that never trained ({ended})"
@@ -302,12 +320,17 @@ def _loss(loss: float) -> str:
 
 
 def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
+    if hours is None and run_metrics.pace(case) is not None:
+        return "its time and cost cannot be told: the log prints a rate, but neither the tokens of a step nor any time"
     if hours is None:
         return "its time and cost are unknown: the log has neither step times nor time stamps nor a total"
     cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
-    pace, share = run_metrics.pace(case), run_metrics.mfu(case)
+    pace, share, logged = run_metrics.pace(case), run_metrics.mfu(case), run_metrics.logged_mfu(case)
     speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""
-    speed += f", MFU {format_percent(share)}" if share is not None else ""
+    if share is not None:
+        speed += f", MFU {format_percent(share)}"
+    elif logged is not None:
+        speed += f", MFU {format_percent(logged)} as logged"
     rest = ""
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
         rest = f"; the rest would take {format_estimate(outlook.rest_hours.scaled(3600), format_seconds)}"

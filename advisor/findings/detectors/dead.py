@@ -8,6 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, spread, tail
+from advisor.findings.detectors.stagnation import detect_stuck_at_frequencies
 from advisor.findings.loss_kind import has_level, is_language, is_solved
 from advisor.findings.run_facts import from_scratch, nats_per_unit, number, planned_steps
 from advisor.findings.spend import cost_of_steps
@@ -181,6 +182,8 @@ def detect_hardly_learns(case: Case) -> Verdict:
     steps = float(losses.step[-1] - losses.step[0]) if losses.counted else 0.0
     long = (counted or 0) >= _LONG_EPOCHS or steps >= max(_LONG_STEPS, 0.1 * (planned_steps(case) or 0))
     started = _UNLEARNT[0] <= first <= _UNLEARNT[1]
+    if isinstance(detect_stuck_at_frequencies(case), Finding):
+        return None  # the same, known more surely
     if not long or not started or not _HARDLY * first < end < 0.99 * first or from_scratch(case) is False:
         return None
     return Finding(

@@ -109,10 +109,12 @@ def detect_grad_norm_large(case: Case) -> Verdict:
     if top < _LARGE * limit or top < _LARGE * usual or usual <= 0:
         return None
     early = place < max(1, len(norms) // 20) or norms.step[place] <= 100
+    often = int((norms.value >= _LARGE * max(limit, usual)).sum())
     return Finding(
         code="grad_norm_large",
         severity=Severity.NOTE,  # clipping took it, or the loss shows it
-        title=f"Gradient norm {top:.3g} at step {norms.step[place]:g}, {top / usual:.0f}× its median"
+        title=f"Gradient norm {top:.4g} at step {norms.step[place]:g}, {top / usual:.0f}× its median, "
+        + ("once" if often == 1 else f"one of {often} such rows")
         + (" (at the start)" if early else ""),
         evidence=(
             Evidence(text=f"{top:.4g}, median {usual:.4g}, clip {limit:g}{'' if clip else ' (usual one)'}",

@@ -6,11 +6,11 @@ import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.run_facts import parameters
+from advisor.findings.run_facts import number, parameters
 from advisor.findings.savings import saved_by_speedup, saved_share
-from advisor.laws.cpu_fallback import CONVICTING, Readings, cpu_signs
+from advisor.laws.cpu_fallback import CONVICTING, IDLE_UTILIZATION, Readings, convict, cpu_signs
 from advisor.records import Estimate
-from advisor.units import format_percent, format_watts
+from advisor.units import format_bytes, format_centre, format_count, format_number, format_percent, format_watts
 
 _BUSY_UTILIZATION = 0.90
 _LOW_UTILIZATION = 0.50
@@ -18,28 +18,33 @@ _LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (sources §
 _LOW_MFU = 0.15
 _NO_LOAD_WATTS = 30.0
 _FEW_STEPS = 5
+_LOW_MEMORY = 0.5  # of the device: below, the micro-batch could be doubled at least
+_FILLED = 0.8  # of the device, by an advised micro-batch, if all memory grew with it
+_MOST_TIMES = 16
 
 
 def detect_cpu_fallback(case: Case) -> Verdict:
-    """Work that never reached the GPU: three or more signs of five (sources §7.5)."""
+    """Work that never reached the GPU: three or more signs of five, or the two of physics (sources §7.5)."""
     if run_metrics.on_cpu(case):
         return None
     signs = cpu_signs(_readings(case))
     convicting = [sign.text for sign in signs if sign.applies]
-    if len(signs) < CONVICTING:
+    if len(signs) < CONVICTING and not convict(signs):
         return Insufficient(
             code="cpu_fallback",
             missing=f"device memory, power, utilisation, shape or step times: only {len(signs)} of 5 signs can be read",
         )
-    if len(convicting) < CONVICTING:
+    if not convict(signs):
         return None
+    physical = sum(sign.applies and sign.physical for sign in signs) > 1
     factor = _slowness(case)
+    slower = f", {format_centre(factor, format_number)}x slower than this GPU is at this shape" if factor else ""
     return Finding(
         code="cpu_fallback",
         severity=Severity.ERROR,
-        title=f"The GPU hardly takes part: {len(convicting)} of {len(signs)} signs of training on the CPU",
+        title=f"It does not run on the GPU{slower}: {len(convicting)} of {len(signs)} signs of training on the CPU",
         evidence=tuple(Evidence(text=text) for text in convicting),
-        confidence=Confidence.HIGH if len(convicting) > CONVICTING else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if len(convicting) > CONVICTING or physical else Confidence.MEDIUM,
         causes=(
             "a CPU build of the framework, or a backend that falls back to the CPU for missing operators",
             "the model or its inputs were never moved to the device",
@@ -49,8 +54,8 @@ def detect_cpu_fallback(case: Case) -> Verdict:
             "check next(model.parameters()).device and torch.cuda.is_available() in the run itself",
             "install a build with CUDA; stop the run until it uses the card that is paid for",
         ),
-        threshold="at least three signs: memory below the weights, idle power, utilisation near zero, the FLOP/s of a "
-        "CPU, a first step no slower than the rest (sources §7.5)",
+        threshold="memory below the weights together with the FLOP/s of a CPU; or three signs of these, idle power, "
+        "utilisation near zero, a first step no slower than the rest (sources §7.5)",
         **saved_by_speedup(case, factor) if factor else saved_share(case, float("nan")),
     )
 
@@ -73,7 +78,7 @@ def _readings(case: Case) -> Readings:
         parameters=parameters(case),
         memory_used_bytes=None if share is None or size is None else share * size,
         power_watts=series.median(watts) if len(watts) else None,
-        power_limit_watts=spec.tdp_watts if spec else None,
+        power_limit_watts=run_metrics.power_limit_watts(case),
         utilization=series.median(used) if len(used) else None,
         flops_per_second=_flops_per_second(case),
         peak_flops=run_metrics.peak(case) or (spec.bf16_flops or spec.fp16_flops if spec else None),
@@ -91,12 +96,10 @@ def _flops_per_second(case: Case) -> float | None:
 
 def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None:
     """Median power of a card as a share of its limit, some readings left out; None where either is unknown."""
-    spec, watts = run_metrics.card(case), run_metrics.telemetry(case, "power_watts")
+    watts, limit = run_metrics.telemetry(case, "power_watts"), run_metrics.power_limit_watts(case)
     if left_out is not None and len(watts):
         watts = np.delete(watts, left_out)
-    if spec is None or not spec.tdp_watts or not len(watts):
-        return None
-    return series.median(watts) / spec.tdp_watts
+    return series.median(watts) / limit if limit and len(watts) else None
 
 
 def detect_utilization(case: Case) -> Verdict:
@@ -117,9 +120,65 @@ def detect_utilization(case: Case) -> Verdict:
     idle_power = power is not None and power <= _LOW_POWER
     if middle >= _BUSY_UTILIZATION and (idle_power or (share is not None and share < _LOW_MFU)):
         return _busy_but_slow(case, middle, power, share)
-    if middle < _LOW_UTILIZATION and (idle_power or power is None):
+    if middle < _LOW_UTILIZATION and (idle_power or power is None) and not isinstance(detect_underused(case), Finding):
         return _waiting(case, busy, power)
     return None
+
+
+def _memory_in_use(case: Case) -> tuple[np.ndarray, float] | None:
+    """Shares of the device's memory in use, row by row, and its bytes; None where most of it is, or it is unknown."""
+    _, size = run_metrics.memory_used_share(case)
+    used = series.finite(run_metrics.telemetry(case, "memory_used_bytes"))
+    columns = [series.finite(run_metrics.main_column(case.run, name)) for name in ("reserved_bytes", "memory_bytes")]
+    used = next((values for values in (used, *columns) if len(values)), used)
+    return (used / size, size) if size and len(used) and used.max() < _LOW_MEMORY * size else None
+
+
+def detect_underused(case: Case) -> Verdict:
+    """Little of the memory and little of the time of a GPU in use: a larger micro-batch or model costs nothing more."""
+    busy = series.finite(run_metrics.telemetry(case, "utilization"))
+    if run_metrics.on_cpu(case):
+        return None
+    if not len(case.run) or len(busy) < _FEW_STEPS or run_metrics.memory_used_share(case)[0] is None:
+        return Insufficient(code="underused", missing="utilisation of the GPU, its memory in use and its size")
+    memory = _memory_in_use(case)
+    if memory is None or not IDLE_UTILIZATION <= series.median(busy) < _LOW_UTILIZATION:
+        return None
+    shares, size = memory
+    # in powers of two, as if all memory grew with the micro-batch: weights and optimizer states do not, so that it fits
+    times = min(_MOST_TIMES, 2 ** int(np.log2(_FILLED / float(shares.max())))) if shares.max() > 0 else _MOST_TIMES
+    micro = case.workload.micro_batch if case.workload else number(case.run.facts, "micro_batch")
+    larger = f"micro_batch: {micro * times:g} instead of {micro:g}" if micro else f"a micro-batch {times}x as large"
+    power = _power_share(case)
+    count = parameters(case)
+    return Finding(
+        code="underused",
+        severity=Severity.WARNING,
+        title=f"{_range(shares)} of the device memory and {_range(busy)} of the GPU are in use: "
+        "use a larger micro-batch or a larger model",
+        evidence=(
+            Evidence(text=f"memory: {format_percent(float(shares.mean()))} of {format_bytes(size)} on average"),
+            Evidence(text=f"a kernel runs {format_percent(float(busy.mean()))} of the time on average"),
+            *((Evidence(text=f"power {format_percent(power)} of its limit"),) if power is not None else ()),
+        ),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "too little work for this GPU in each micro-batch"
+            + (f": the model has {format_count(count)} parameters" if count else ""),
+            "host code between small kernels, or waiting for data",
+        ),
+        actions=(
+            f"{larger}; compare tokens per second after a hundred steps",
+            "a larger model in the same memory, or a cheaper GPU for this one",
+        ),
+        threshold=f"memory below {format_percent(_LOW_MEMORY)} of the device in every reading and median utilisation "
+        f"below {format_percent(_LOW_UTILIZATION)}",
+    )
+
+
+def _range(shares: np.ndarray) -> str:
+    low, high = float(shares.min()), float(shares.max())
+    return format_percent(low) if f"{low:.2f}" == f"{high:.2f}" else f"{low * 100:.0f}-{high * 100:.0f} %"
 
 
 def _idle_by_power(case: Case) -> Finding | None:

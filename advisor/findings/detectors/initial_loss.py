@@ -25,6 +25,7 @@ from advisor.laws.initial_loss import (
 _SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
 _LATEST_HIGH = 200  # a loss above ln V + 1 this early is still about how the run started
 _LARGEST_VOCABULARY = 262_144  # Gemma 3
+_FAR_BEYOND = 2.0  # times its ln V: no second head or auxiliary loss explains it
 _FEW_STEPS = 50  # before so many steps nobody expects a model to beat the uniform guess
 _LONG_ENOUGH = 200  # by then the frequencies of tokens alone put a language model nats below ln V
 _WORSE = 0.1  # nats above ln V; the first rows of a healthy run lie within 0.3
@@ -70,8 +71,8 @@ def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
         return None
     return Finding(
         code="initial_loss_high",
-        severity=Severity.NOTE,
-        title=f"First loss {first:.4g} is above ln V of any vocabulary (ln {_LARGEST_VOCABULARY:,} = {most:.2f})",
+        severity=Severity.WARNING if first > _FAR_BEYOND * most else Severity.NOTE,
+        title=_beyond_all(first),
         evidence=(Evidence(text=f"loss {first:.5g} at step {step:g}", first_step=step, last_step=step),),
         confidence=Confidence.MEDIUM,
         causes=(
@@ -80,6 +81,13 @@ def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
         ),
         actions=("divide it by what it is summed over; the vocabulary's size (--config) tells by how much it is off",),
         threshold=f"{_SEEN}; the largest vocabularies have about {_LARGEST_VOCABULARY:,} tokens",
+    )
+
+
+def _beyond_all(loss: float) -> str:
+    return (
+        f"First loss {loss:.4g} is above ln V of any vocabulary (ln {_LARGEST_VOCABULARY:,} = "
+        f"{uniform_loss(_LARGEST_VOCABULARY):.2f}): the reduction of the loss or the initialisation is wrong"
     )
 
 
@@ -96,8 +104,13 @@ def _too_high(case: Case, step: float, loss: float, vocab: int) -> Finding:
     return Finding(
         code="initial_loss_high",
         severity=Severity.ERROR if sums or excess > 3 else Severity.WARNING,
-        title=f"First loss {loss:.4g} is {excess:.3g} above the uniform guess, ln {vocab:,} = {uniform:.3f}",
-        evidence=(Evidence(text=f"loss {loss:.5g} at step {step:g}", first_step=step, last_step=step),),
+        title=_beyond_all(loss)
+        if loss > uniform_loss(_LARGEST_VOCABULARY) + FAULT_ABOVE
+        else f"First loss {loss:.4g} is {excess:.3g} above the uniform guess, ln {vocab:,} = {uniform:.3f}",
+        evidence=(
+            Evidence(text=f"loss {loss:.5g} at step {step:g}", first_step=step, last_step=step),
+            Evidence(text=f"the uniform guess among {vocab:,} tokens is ln V = {uniform:.3f}"),
+        ),
         confidence=Confidence.HIGH,
         causes=causes,
         actions=tuple(actions),

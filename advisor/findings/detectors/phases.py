@@ -6,14 +6,11 @@ import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import PARTS
 from advisor.findings.run_facts import parameters
 from advisor.predict.throughput import OPTIMIZER_BYTES
 from advisor.units import format_bandwidth, format_bytes, format_flops, format_percent, format_seconds
 
-PHASES = (
-    *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
-    *("optimizer_seconds", "flush_seconds"),
-)
 _SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of fp32's bytes at the least
 _FEW_STEPS = 5
 _LAUNCHING = 0.02  # seconds of a forward pass in which launching from Python can take longer than the work
@@ -152,7 +149,7 @@ def detect_fast_first_step(case: Case) -> Verdict:
 
 def detect_phase_sum(case: Case) -> Verdict:
     """Parts of a step that add up to more than the step, or leave much of it unexplained."""
-    columns = [case.run.column(name) for name in PHASES]
+    columns = [case.run.column(name) for name in PARTS]
     whole = case.run.column("seconds")
     present = [values for values in columns if np.isfinite(values).any()]
     sampled = np.all([np.isfinite(values) for values in [*present, whole]], axis=0) if present else np.zeros(0, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,16 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.curves import Curve, curve, head, rate_curve, row_noise, tail
 from advisor.findings.detectors.learning_rate import rate_is_zero
 from advisor.findings.loss_kind import has_level, is_language, is_solved
-from advisor.findings.run_facts import from_scratch, number, planned_steps, steps_done
+from advisor.findings.run_facts import (
+    from_scratch,
+    nats_per_unit,
+    number,
+    planned_steps,
+    sequence_length,
+    step_tokens,
+    steps_done,
+    vocabulary,
+)
 from advisor.findings.spend import cost_of_steps
 
 _FEWEST_ROWS = 30
@@ -30,6 +40,14 @@ _TELLING = 0.01  # of the loss: a gain of this has to show over the noise
 _ERRORS = 2.0  # standard errors of the difference of two medians
 _ROUGH = 0.01  # of the loss: noise below this misleads nobody
 _OUTLIER = 5.0  # standard deviations: more is no scatter
+# The frequencies of tokens alone give about 70 % of ln V (sources §7.1): 7.3 nats of 32,000 tokens, 7.6 of 50,257. A
+# model is called stuck above 7, of a smaller vocabulary above three quarters of ln V.
+_STUCK_LOSS, _STUCK_SHARE = 7.0, 0.75
+_STUCK_STEPS, _STUCK_ROWS = 1000, 4
+_STUCK_FALL = 0.15  # nats while the steps double; a healthy model at this level falls by 0.5 and more
+_HALF, _LATE = (0.35, 0.65), 0.85  # of the last step: which rows are compared
+_HIGHEST_GUESS, _AT_GUESS = 12.6, 0.3  # nats: no vocabulary has a higher ln V; near it nothing at all is learnt
+_MASKED = re.compile(r"bert|mlm|mask|electra")  # which may rest at this level for thousands of steps, and leave it
 _MISLEADS = 1.5  # standard deviations between the last row and the level it scatters about
 
 
@@ -82,6 +100,63 @@ def detect_no_learning(case: Case) -> Verdict:
     )  # fmt: skip
 
 
+def detect_stuck_at_frequencies(case: Case) -> Verdict:
+    """A language model's loss that stays where the frequencies of the words alone put it, after a thousand steps.
+
+    A few rows are enough where they span the steps: what counts is how far the loss fell while the steps doubled.
+    """
+    losses, unit, vocab = curve(case.run, "loss"), nats_per_unit(case.run), vocabulary(case)
+    if not len(losses) or not losses.counted or unit is None:
+        return Insufficient(code="stuck_at_frequencies", missing="a training loss per token beside its steps")
+    last, place = float(losses.step[-1]), losses.step / max(1.0, float(losses.step[-1]))
+    late, half = losses.value[place >= _LATE] * unit, losses.value[(place >= _HALF[0]) & (place <= _HALF[1])] * unit
+    if last < _STUCK_STEPS or len(losses) < _STUCK_ROWS or not len(half) or not has_level(case, losses):
+        return None
+    end, before = float(np.median(late)), float(np.median(half))
+    level = _STUCK_LOSS if vocab is None else min(_STUCK_LOSS, _STUCK_SHARE * math.log(vocab))
+    if not is_language(case) or end < level or before - end > _STUCK_FALL or end > _HIGHEST_GUESS:
+        return None
+    if vocab is not None and end > math.log(vocab) - _AT_GUESS:
+        return None  # no better than the uniform guess: another finding
+    declared = vocab is not None or sequence_length(case) is not None or step_tokens(case) is not None
+    left = max(0.0, (planned_steps(case) or last) - last)
+    hours, usd = cost_of_steps(case, last + left)
+    return Finding(
+        code="stuck_at_frequencies",
+        severity=Severity.ERROR if declared and not _MASKED.search(_words(case)) else Severity.WARNING,
+        title=f"Loss {end:.4g} after {last:,.0f} steps no longer falls: stuck at the level of word frequencies, "
+        "stop and look",
+        evidence=(
+            Evidence(
+                text=f"loss {before:.4g} at about step {_middle(losses):,.0f}, {end:.4g} at step {last:,.0f}: it fell "
+                f"by {before - end:.2g} nats while the steps doubled",
+                first_step=float(losses.step[0]),
+                last_step=last,
+            ),
+            Evidence(text="a model that knows how often each token occurs and nothing else has a loss of about 7"),
+        ),
+        confidence=Confidence.HIGH if declared else Confidence.MEDIUM,
+        causes=(
+            "attention or position information does not reach the output (a wrong mask, inputs and labels not aligned)",
+            "a learning rate too high or too low for this model, or gradients clipped to nothing",
+            "no gradient reaches the blocks: only the embeddings and the head learn",
+        ),
+        actions=(
+            "stop the run and overfit one batch: its loss has to fall to near 0 within some hundred steps",
+            "print decoded inputs beside their labels, and the gradient norm of each block",
+        ),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"loss above {level:.2g} after {_STUCK_STEPS:,} steps, and a fall of at most {_STUCK_FALL:g} nats "
+        "from half of the steps to the last; a healthy model is below 7 by then or falls by half a nat",
+    )
+
+
+def _middle(losses: Curve) -> float:
+    middle = losses.step[(losses.step >= _HALF[0] * losses.step[-1]) & (losses.step <= _HALF[1] * losses.step[-1])]
+    return float(np.median(middle))
+
+
 def _guessing(first: float, end: float) -> int | None:
     """Among how many classes a guess gives this loss from start to end; None where no usual number does."""
     near = [k for k in _CLASSES if max(abs(x / math.log(k) - 1) for x in (first, end)) < _GUESS]
@@ -95,9 +170,15 @@ def _may_know_its_data(case: Case, losses: Curve) -> bool:
     return bool(number(case.run.facts, "resumed_from_step")) or late or tuned or not losses.counted
 
 
+def _words(case: Case) -> str:
+    """How the run's program, format, file and model are called."""
+    family = case.run.facts.get("family") or ""
+    return f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name} {family}".lower()
+
+
 def _is_preference(case: Case, losses: Curve) -> bool:
     """Whether this looks like preference training (DPO and kin): the loss starts at ln 2, or the log says so."""
-    words = f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name}".lower()
+    words = _words(case)
     named = any(word in words for word in ("dpo", "orpo", "kto", "trl"))
     return named and abs(float(losses.value[0]) - _LN2) < _AT_CHANCE
 

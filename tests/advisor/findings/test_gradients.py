@@ -69,7 +69,7 @@ def test_a_norm_that_once_equals_the_clip_is_not():
 
 def test_a_norm_of_48_times_the_clip_at_the_start():
     found = detect_grad_norm_large(learning_case(learning_run(4, grad_norm=[47.77, 2.16, 0.60, 0.48], eval_loss=None)))
-    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "47.8" in found.title
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "47.77" in found.title
 
 
 def test_a_gradient_spike_announces_a_loss_spike():

@@ -14,7 +14,7 @@ BANNERS = {
     "a namespace": (["Namespace(vocab_size=32000, n_layers=12, d_model=768, batch_size=8, seq_len=1024, lr=0.0003)",
                      "Using device: cuda (NVIDIA H100 80GB HBM3)"],
                     {"vocab_size": 32000, "depth": 12, "width": 768, "micro_batch": 8, "seq_len": 1024,
-                     "gpu": "NVIDIA H100 80GB HBM3"}),
+                     "learning_rate": 0.0003, "gpu": "NVIDIA H100 80GB HBM3"}),
     "a sentence": (["INFO Model: 124.4M parameters, vocab 50257", "INFO Training on 1x RTX 4090"],
                    {"vocab_size": 50257, "parameters": 124_400_000, "gpu": "RTX 4090"}),
     "which card": (["gpu: 3", "devices: 0,1", "params=48.2M"], {"parameters": 48_200_000}),

@@ -37,7 +37,7 @@ ENDS = [
     ("olmo.log", "olmo", 2, 1, 2, 11.25, 10.73),
     ("olmo_core.log", "olmo", 2, 100, 200, 6.2341, 5.8817),
     ("torchtune.txt", "torchtune", 3, 1, 3, 1.9874, 1.7654),
-    ("rust_restart.log", "rust", 8, 50, 300, 8.4285, 6.0),
+    ("rust_restart.log", "generic", 8, 50, 300, 8.4285, 6.0),
     ("generic_key_value.log", "generic", 5, 0, 40, 5.0, 4.0),
     ("generic_epochs.log", "generic", 9, 1, 3, 2.4, 1.2),
     ("generic_epoch_only.log", "generic", 4, 0, 3, 2.5, 1.75),
@@ -205,7 +205,7 @@ def test_a_restart_overlaps_and_the_later_attempt_wins(table):
     assert column(read, "loss") == [8.4285, 8.3983, 7.0, 6.4, 6.1, 6.0]
     restart = next(event for event in read.events if event.kind == "restart")
     assert restart.numbers == {"first_step": 200, "last_step": 250} and len(read.phases) == 1
-    assert read.facts["parameters"] == 3_700_000 and read.facts["planned_steps"] == 500
+    assert read.facts["parameters"] == 3_700_000 and read.facts["planned_steps"] == 500 and read.facts["gpu"] == "cpu"
 
 
 def test_home_made_lines(table):
