@@ -224,6 +224,7 @@ class Goal:
     tokens: int | None = None
     depth: int | None = None
     data: str | None = None  # token folder
+    synthetic: bool = False  # without one: random tokens were asked for, so that the run may be started
     ratio: float | None = None  # tokens per counted parameter
     ratio_counts: str = "matrices+head"  # matrices+head | total | matrices: which parameters the ratio counts
     usd_per_gpu_hour: float | None = None  # None: the catalog's price, 0 on one's own machine

@@ -10,7 +10,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.launch.backend import Job
 from advisor.launch.engines import describe
-from advisor.launch.guards import guarded, make_guards
+from advisor.launch.guards import guarded, make_guards, refuse_edited
 from advisor.launch.state import RunState, RunStatus, check_not_running, this_host
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
@@ -52,6 +52,8 @@ def new_job(
     """
     plan = source if isinstance(source, Plan) else None
     config = source.run if isinstance(source, Plan) else source
+    if plan is not None:
+        refuse_edited(plan)
     price = plan.usd_per_hour if plan is not None else config.stop.usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
     step_seconds = plan.prediction.step_seconds.value if plan is not None else None
@@ -86,10 +88,11 @@ def resumed_job(
     max_hours: float | None = None,
     loss: Sequence[LossStop] | None = None,
     usd_per_hour: float | None = None,
+    synthetic: bool = False,
 ) -> Job:
     """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
 
-    `usd_per_hour` is its price, of all devices; None: as before.
+    `usd_per_hour` is its price, of all devices; None: as before. `synthetic` says that it may train on random tokens.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
@@ -103,6 +106,7 @@ def resumed_job(
     price = before.usd_per_hour if usd_per_hour is None else usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
     config = guarded(config, guards, usd_per_hour=price)
+    config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
     _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), config.stop.max_seconds)
     _refuse_without_money_left(run_dir, trainer.used_usd(run_dir, before.usd_per_hour or 0.0), config.stop.max_usd)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -31,6 +31,8 @@ def _options(goal: Goal) -> Iterator[str]:
         yield from ("--price", f"{price.gpu}={_number(price.usd_per_gpu_hour)}")
     for provider in goal.providers:
         yield from ("--provider", provider)
+    if goal.synthetic:
+        yield "--synthetic"
     if goal.sure:
         yield "--sure"
     if goal.compile is not None:

@@ -32,6 +32,7 @@ class PlanOptions:
     tokens: int | None = None
     depth: int | None = None
     data: Path | None = None
+    synthetic: bool = False
     ratio: float | None = None
     ratio_counts: str | None = None
     inference_tokens: float | None = None  # that the model will serve
@@ -92,6 +93,7 @@ def goal_from(options: PlanOptions) -> Goal:
         tokens=options.tokens,
         depth=options.depth,
         data=str(options.data.expanduser().resolve()) if options.data else None,
+        synthetic=options.synthetic,
         ratio=options.ratio,
         ratio_counts=options.ratio_counts or ("matrices+head" if options.family == "nanochat" else "total"),
         usd_per_gpu_hour=alone,
@@ -235,6 +237,9 @@ def _refuse_two_sizes_of_data(options: PlanOptions) -> None:
     if options.data and options.data_tokens:
         hint = "leave --data-tokens out: the folder's are counted"
         raise AdvisorError("--data and --data-tokens both say how much data there is", hint, exit_code=2)
+    if options.synthetic and (options.data or options.data_tokens):
+        given = "--data" if options.data else "--data-tokens"
+        raise AdvisorError(f"--synthetic means random tokens, {given} means yours", "leave one out", exit_code=2)
     if options.epochs and options.tokens:
         hint = "leave one out: --epochs works the tokens out"
         raise AdvisorError("--epochs and --tokens both settle the tokens to train on", hint, exit_code=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +17,7 @@ from advisor.plan.command import plan_command
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES
 from advisor.records import Plan
 from advisor.store.store import Store
-from advisor.workflows.launch import dry_run
+from advisor.workflows.launch import dry_run, with_synthetic
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.plans import goal_of
 
@@ -122,7 +121,7 @@ def test_the_command_gives_the_same_goal():
 
 def test_a_plan_for_data_elsewhere_is_not_launched_on_synthetic_tokens(tmp_path):
     plan = plan_of("--gpu cpu --deadline 1h --data-tokens 20M", small_cpu())
-    with pytest.raises(AdvisorError, match="20 M tokens of data that are not here") as refused:
+    with pytest.raises(AdvisorError, match="no data given: this run would train on random tokens") as refused:
         dry_run(Store(tmp_path), plan)
     assert "advisor data prepare" in (refused.value.hint or "")
-    assert dry_run(Store(tmp_path), replace(plan, goal=replace(plan.goal, data_tokens=None)))
+    assert dry_run(Store(tmp_path), with_synthetic(plan, True))
