@@ -387,8 +387,3 @@ class Plan:
     grounds: Grounds | None = None  # of the predicted speed
     price_age_days: int | None = None  # the most it can be; None: unknown, or no list's price
     schema: int = 2
-
-    @property
-    def usd_per_kwh(self) -> float | None:
-        """The tariff that its bill holds: rent has the energy in it where own machines pay theirs."""
-        return None if self.goal.own and self.usd_per_hour else self.goal.usd_per_kwh

@@ -199,6 +199,8 @@ def command(
     store = default_store()
     stated, origin = _stated(context, (again_of, was, config), options, store)
     goal = goal_from(stated)
+    if download_rate is not None and goal.data is not None:
+        raise AdvisorError("--download-rate: the data of --data are here", "leave one of them out", exit_code=2)
     goal = replace(goal, sharding=sharded_instead(goal.sharding, max(goal.counts or (goal.gpus,))))
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])

@@ -207,10 +207,13 @@ def data_elsewhere(brief: Brief, chosen: Trial) -> str:
 def _what_is_owned(goal: Goal) -> str:
     """Which machines were counted as the user's, and what they cost."""
     machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
-    paid = (
+    energy = (
         f"energy at {format_usd(goal.usd_per_kwh)} per kWh" if goal.usd_per_kwh else "energy not counted (--kwh-price)"
     )
-    return f"your own: {machines} and no more of them (--own GPU:N says how many a machine has); no rent, {paid}"
+    own = {machine.gpu for machine in goal.own}
+    prices = [f"{format_usd(p.usd_per_gpu_hour)} an hour for each {p.gpu}" for p in goal.prices if p.gpu in own]
+    paid = ", ".join([*(prices or ["no rent"]), energy])
+    return f"your own: {machines} and no more of them (--own GPU:N says how many a machine has); {paid}"
 
 
 def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:

@@ -76,8 +76,13 @@ def goal_from(options: PlanOptions) -> Goal:
     keys, own, by_card = _devices(options, by_card)
     gpu = ",".join(keys)
     numbers = tuple(options.gpus or usual_counts(gpu, own))
-    if alone is not None and (gpu in (ANY, OWN) or len(keys) > 1):
-        raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
+    named = {*keys, *(machine.gpu for machine in own)} - {OWN}
+    if alone is not None and (ANY in named or len(named) > 1):
+        message = "--price without a GPU's name is for one kind of GPU, and several are looked at"
+        raise AdvisorError(message, "say of which: --price l4=0.50", exit_code=2)
+    if alone is not None and own:
+        alone, by_card = None, (*by_card, GpuPrice(gpu=own[0].gpu, usd_per_gpu_hour=alone))
+    _refuse_without_effect(options, named, by_card, rented=gpu != OWN and "cpu" not in named)
     if options.sharding == "full" and max(numbers) == 1:
         message = "--sharding full shares a model out over several GPUs, and there is one"
         raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
@@ -128,6 +133,26 @@ def goal_from(options: PlanOptions) -> Goal:
     )
     check_ranges(goal)
     return goal
+
+
+def _refuse_without_effect(options: PlanOptions, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
+    """Raise AdvisorError (exit 2) for an option that could change nothing of the answer."""
+    priced = {price.gpu for price in by_card}
+    if unnamed := sorted(priced - named) if ANY not in named else []:
+        message = f"--price {unnamed[0]}: no {unnamed[0]} is looked at"
+        raise AdvisorError(message, f"add it: --gpu {unnamed[0]}", exit_code=2)
+    offered = "--provider" if options.providers else "--spot" if options.spot != PlanOptions.spot else None
+    if offered and not rented:
+        message = f"{offered} is of rented GPUs, and none is looked at"
+        raise AdvisorError(message, "leave it out, or add --gpu", exit_code=2)
+    if offered and (named <= priced or (options.prices and not by_card)):
+        raise AdvisorError(f"{offered} and --price both say what is rented", "leave one out", exit_code=2)
+    paid = options.prices or options.kwh_price
+    if options.budget is not None and not rented and not paid:
+        hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
+        raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
+    if options.value_of_time is not None and options.budget is None:
+        raise AdvisorError("--value-of-time is of a budget, and there is none", "add --budget", exit_code=2)
 
 
 def with_shape(options: PlanOptions) -> PlanOptions:
