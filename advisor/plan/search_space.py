@@ -177,9 +177,7 @@ def devices_of(
     limits = [profile.spec.tdp_watts if profile.spec else None for profile in profiles]
     known = [watts for watts in limits if watts is not None]
     if goal.power_cap_watts is not None and known == limits and goal.power_cap_watts >= max(known):
-        message = (
-            f"--power-cap {goal.power_cap_watts:g} limits nothing: they take {format_watts(max(known))} at most"
-        )
+        message = f"--power-cap {goal.power_cap_watts:g} limits nothing: they take {format_watts(max(known))} at most"
         raise AdvisorError(message, "give fewer watts, or leave it out", exit_code=2)
     if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
         left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
