@@ -40,9 +40,8 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     Takes about four minutes. Needs no GPU, no account and no network.
     """
     _refuse_hopeless(gpu, deadline)
+    from advisor.cli.calibrate import is_rejected, show
     from advisor.cli.calibrate import run as calibrate
-    from advisor.cli.calibrate import show
-    from advisor.store.calibration import Verdict
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
     from advisor.workflows.compare import review, to_document
@@ -54,8 +53,8 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(2, "calibrating: short training bursts on this device")
     options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
     done = calibrate(options)
-    if done.calibration.quality is not None and done.calibration.quality.verdict == Verdict.REJECTED:
-        render.remark(f"rejected: {done.calibration.quality.reason}; once more")  # a disturbed minute is no verdict
+    if is_rejected(done):  # a disturbed minute is no verdict
+        render.remark("the calibration was rejected; once more")
         done = calibrate(options)
     if not as_json:
         show(done, bursts=False)

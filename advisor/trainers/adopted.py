@@ -155,6 +155,10 @@ class AdoptedTrainer:
         """What all attempts lived."""
         return spent_seconds(folder)
 
+    def needed_seconds(self, folder: Path) -> float:
+        """Not known."""
+        return 0.0
+
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
         """The same at the run's price."""
         return spent_seconds(folder) / 3600 * usd_per_hour
