@@ -257,6 +257,7 @@ class Goal:
     own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
     usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `plan/goal.waiting_price`
     checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
+    download_bytes_per_second: float | None = None  # that `data_tokens` come at; None: as is usual
 
 
 @dataclass(frozen=True, kw_only=True)

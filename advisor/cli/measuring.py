@@ -20,7 +20,7 @@ LOOK_SECONDS = 1.0
 
 
 def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: bool, as_json: bool) -> int:
-    """Calibrate each place, wait for all unless detached, show one table; exit code 1 where one failed or is rejected."""
+    """Calibrate each place, wait for all unless detached, show one table; exit code 1 where one failed."""
     store, now = default_store(), datetime.now(UTC)
     found = [begin(options, place, store, now) for place in several(places, options)]
     for one in found:

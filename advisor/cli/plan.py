@@ -177,7 +177,6 @@ def command(
     measure: bool,
     gates: tuple[str, ...],
     depths: tuple[int, ...] | None,
-    download_rate: float | None,
     out: Path | None,
     everything: bool,
     as_json: bool,
@@ -199,8 +198,6 @@ def command(
     store = default_store()
     stated, origin = _stated(context, (again_of, was, config), options, store)
     goal = goal_from(stated)
-    if download_rate is not None and goal.data is not None:
-        raise AdvisorError("--download-rate: the data of --data are here", "leave one of them out", exit_code=2)
     goal = replace(goal, sharding=sharded_instead(goal.sharding, max(goal.counts or (goal.gpus,))))
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
@@ -209,10 +206,10 @@ def command(
     plan = with_gates(plan, gates)
     say_where_sharding_ends(plan.workload, plan.prediction.mfu)
     path = store.save_plan(plan, out) if out is not None else None
-    everything = everything or depths is not None or download_rate is not None
+    everything = everything or depths is not None or goal.download_bytes_per_second is not None
     shown = everything or as_json
     more = (
-        beside(plan, store, depths=depths or (), bytes_per_second=download_rate, seen=seen, current=current)
+        beside(plan, store, depths=depths or (), seen=seen, current=current)
         if shown
         else None
     )

@@ -47,6 +47,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--tokens": _count(goal.tokens) if goal.epochs is None else None,
         "--epochs": _number(goal.epochs),
         "--data-tokens": _count(goal.data_tokens),
+        "--download-rate": _number(goal.download_bytes_per_second),
         "--inference-tokens": _count(goal.inference_tokens),
         **_shape(goal),
         "--data": goal.data,

@@ -20,7 +20,6 @@ from advisor.predict.loss import effective_tokens
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.notice import save_seconds, short_notice
 from advisor.predict.profile import FIT_MARGIN
-from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.predict.whose import whose
 from advisor.records import Candidate, Estimate, Goal
 from advisor.units import (
@@ -185,7 +184,7 @@ def _what_to_fetch(brief: Brief, chosen: Trial) -> str:
     assert brief.unique_tokens is not None and chosen.epochs is not None
     fresh = min(chosen.tokens, brief.unique_tokens)
     size = fresh * brief.bytes_to_fetch
-    seconds = reciprocal(DOWNLOAD_BYTES_PER_SECOND, size)
+    seconds = reciprocal(brief.download_rate, size)
     worth = effective_tokens(chosen.tokens, brief.unique_tokens)
     often = f"seen {format_number(chosen.epochs)} times, worth {format_tokens(worth)} fresh tokens"
     return (

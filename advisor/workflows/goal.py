@@ -64,6 +64,7 @@ class PlanOptions:
     ffn_width: int | None = None
     data_tokens: int | None = None  # of data that are not here
     epochs: float | None = None
+    download_rate: float | None = None  # bytes a second
     own: Sequence[str] = ()  # "rtx-4090:2", or files of machines
 
 
@@ -130,6 +131,7 @@ def goal_from(options: PlanOptions) -> Goal:
         own=own,
         usd_per_waiting_hour=options.value_of_time,
         checkpoint_seconds=options.checkpoint_every,
+        download_bytes_per_second=options.download_rate,
     )
     check_ranges(goal)
     return goal
@@ -151,6 +153,8 @@ def _refuse_without_effect(options: PlanOptions, named: set[str], by_card: Seque
     if options.budget is not None and not rented and not paid:
         hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
         raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
+    if options.download_rate is not None and options.data is not None:
+        raise AdvisorError("--download-rate: the data of --data are here", "leave one of them out", exit_code=2)
     if options.value_of_time is not None and options.budget is None:
         raise AdvisorError("--value-of-time is of a budget, and there is none", "add --budget", exit_code=2)
 

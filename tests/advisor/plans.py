@@ -22,7 +22,7 @@ def goal_of(words: list[str]) -> Goal:
     """The goal that `advisor plan` with these words plans for."""
     with command.make_context("plan", words) as context:
         # what is done with the plan, not what is planned
-        beside = ("measure", "out", "everything", "gates", "depths", "download_rate", "as_json")
+        beside = ("measure", "out", "everything", "gates", "depths", "as_json")
         beside += ("again_of", "was", "config")
         return goal_from(PlanOptions(**{name: value for name, value in context.params.items() if name not in beside}))
 

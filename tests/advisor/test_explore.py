@@ -321,5 +321,5 @@ def test_the_page_and_the_command_leave_out_the_same_options():
         for name, value in vars(PlanOptions()).items():
             assert context.params.pop(name) == value, name
         runs = {"again_of", "was", "config"}  # plan --from is asked in the terminal
-        asked = {"measure", "gates", "depths", "download_rate", "out", "everything", "as_json"}
+        asked = {"measure", "gates", "depths", "out", "everything", "as_json"}
         assert set(context.params) == asked | runs
