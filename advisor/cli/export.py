@@ -69,8 +69,8 @@ def command(
     elif any(there):
         raise click.UsageError("--bootstrap and --folder are of adopted commands")
     else:
-        source = with_synthetic(load_plan(plan), synthetic)
-        exported = flow.export(source, to, limits, flow.Engine(**options))
+        asked = with_synthetic(load_plan(plan), synthetic)
+        exported = flow.export(asked, to, limits, flow.Engine(**options))
     if out is not None:
         exported.write(out)
     if as_json:

@@ -208,11 +208,7 @@ def command(
     path = store.save_plan(plan, out) if out is not None else None
     everything = everything or depths is not None or goal.download_bytes_per_second is not None
     shown = everything or as_json
-    more = (
-        beside(plan, store, depths=depths or (), seen=seen, current=current)
-        if shown
-        else None
-    )
+    more = beside(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
     if as_json:
         from advisor.plan.stages import stages
         from advisor.report.plan import sentence, speed_rests_on

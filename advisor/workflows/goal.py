@@ -82,7 +82,8 @@ def goal_from(options: PlanOptions) -> Goal:
         message = "--price without a GPU's name is for one kind of GPU, and several are looked at"
         raise AdvisorError(message, "say of which: --price l4=0.50", exit_code=2)
     if alone is not None and own:
-        alone, by_card = None, (*by_card, GpuPrice(gpu=own[0].gpu, usd_per_gpu_hour=alone))
+        by_card += (GpuPrice(gpu=own[0].gpu, usd_per_gpu_hour=alone),)
+        alone = None
     _refuse_without_effect(options, named, by_card, rented=gpu != OWN and "cpu" not in named)
     if options.sharding == "full" and max(numbers) == 1:
         message = "--sharding full shares a model out over several GPUs, and there is one"

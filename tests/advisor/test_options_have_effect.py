@@ -46,6 +46,7 @@ PLAN_ALIKE = {
     ("again", "--compile"): "as the run was",
 }
 PREDICT = {
+    "--model": "gpt2", "--params": "60M", "--head-dim": "64", "--tied": None, "--software": "torchtune",
     "--gpu": "a100-80gb-sxm", "--gpus": "2", "--family": "llama", "--depth": "6", "--micro-batch": "3",
     "--seq-len": "512", "--vocab-size": "5000", "--width": "512", "--heads": "4", "--kv-heads": "2",
     "--ffn-width": "1024", "--grad-accum": "2", "--precision": "fp32", "--compile": None, "--no-compile": None,
@@ -95,7 +96,8 @@ def answer(call, files):
 
 
 def options_of(command) -> set[str]:
-    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    names = {name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)}
     return {name for name in names if name.startswith("--")} - SHOWN - {"--layers"}
 
 
