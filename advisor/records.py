@@ -224,6 +224,7 @@ class Goal:
     tokens: int | None = None
     depth: int | None = None
     data: str | None = None  # token folder
+    synthetic: bool = False  # without one: random tokens were asked for, so that the run may be started
     ratio: float | None = None  # tokens per counted parameter
     ratio_counts: str = "matrices+head"  # matrices+head | total | matrices: which parameters the ratio counts
     usd_per_gpu_hour: float | None = None  # None: the catalog's price, 0 on one's own machine
@@ -256,6 +257,7 @@ class Goal:
     own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
     usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `plan/goal.waiting_price`
     checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
+    download_bytes_per_second: float | None = None  # that `data_tokens` come at; None: as is usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,8 +388,3 @@ class Plan:
     grounds: Grounds | None = None  # of the predicted speed
     price_age_days: int | None = None  # the most it can be; None: unknown, or no list's price
     schema: int = 2
-
-    @property
-    def usd_per_kwh(self) -> float | None:
-        """The tariff that its bill holds: rent has the energy in it where own machines pay theirs."""
-        return None if self.goal.own and self.usd_per_hour else self.goal.usd_per_kwh

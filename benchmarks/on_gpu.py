@@ -85,7 +85,7 @@ def stages(out: Path) -> list[Stage]:
         Stage(
             name="planned-run",
             commands=(
-                (*advisor, "plan", "--deadline", "60s", "--price", "0", "--out", plan),
+                (*advisor, "plan", "--deadline", "60s", "--price", "0", "--synthetic", "--out", plan),
                 (*advisor, "launch", plan, "--run-dir", run, "--max-hours", "0.025"),
                 (*advisor, "compare", run),
             ),

@@ -51,6 +51,7 @@ class Spent:
     start_seconds: float | None = None  # from the start of a process to the end of its first step
     step_seconds: float | None = None
     checkpoint_seconds: float | None = None
+    needed_seconds: float | None = None  # for an attempt to do a step, where the last was ended by its limit
 
     @property
     def seconds(self) -> float:
@@ -119,6 +120,7 @@ class Budget:
         self.session = uuid.uuid4().hex[:16]
         self.start_seconds, self.step_seconds = earlier.start_seconds, earlier.step_seconds
         self.checkpoint_seconds = earlier.checkpoint_seconds
+        self.needed_seconds: float | None = None
         self._due, self._ended = -1.0, False
         self._lock = threading.Lock()  # the watch books while the loop trains
 
@@ -195,6 +197,7 @@ class Budget:
             start_seconds=self.start_seconds,
             step_seconds=self.step_seconds,
             checkpoint_seconds=self.checkpoint_seconds,
+            needed_seconds=self.needed_seconds,
         )
 
     def _write(self, own_seconds: float) -> None:

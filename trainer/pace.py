@@ -23,6 +23,7 @@ class Pace:
         """`steps_ahead`: how many steps are done after the one in which the run decides to stop."""
         self._budget, self._expected, self._steps_ahead = budget, config.stop.step_seconds, steps_ahead
         self._eval_every = config.eval.every_steps
+        self._eval_tokens = config.eval.tokens
         self._eval_share = config.eval.tokens / tokens_per_step  # of a step, at most: no backward pass, no update
         self._first_checkpoint = parameters * _STATE_BYTES / _DISK_BYTES_PER_SECOND
         self._steps: deque[float] = deque(maxlen=_LATEST)
@@ -67,15 +68,18 @@ class Pace:
 
     @property
     def evaluation_seconds(self) -> float:
-        """The longest of the latest; before the first, what as many tokens take in steps."""
-        return max(self._evals, default=self._eval_share * self.longest_step)
+        """The longest of the latest; before the first, what as many tokens take in usual steps, which do more."""
+        return max(self._evals, default=self._eval_share * (self.usual_step or self.longest_step))
 
-    def to_stop(self, steps_done: int, steps: int) -> float:
-        """Seconds from a decision to stop after so many steps to the process's end.
-
-        The steps on their way, an evaluation where one follows them, a checkpoint, and leaving.
-        """
+    def to_stop(self, steps_done: int, steps: int) -> dict[str, float]:
+        """Seconds from a decision to stop after so many steps to the process's end, by what takes them."""
         ahead = range(steps_done + 1, steps_done + self._steps_ahead + 1)
         evaluates = any(step >= steps or (self._eval_every and step % self._eval_every == 0) for step in ahead)
-        evaluation = self.evaluation_seconds if evaluates else 0.0
-        return self._steps_ahead * self.longest_step + evaluation + self.checkpoint_seconds + _LEAVING_SECONDS
+        evaluation = {f"the evaluation of {self._eval_tokens:,} tokens": self.evaluation_seconds}
+        return {
+            "the next step" if self._steps_ahead == 1 else f"the next {self._steps_ahead} steps":
+                self._steps_ahead * self.longest_step,
+            **(evaluation if evaluates and self._eval_tokens else {}),
+            "a checkpoint": self.checkpoint_seconds,
+            "leaving": _LEAVING_SECONDS,
+        }  # fmt: skip

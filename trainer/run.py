@@ -195,9 +195,12 @@ class _Session:
         if guard.requests.reason is not None:
             return guard.requests.reason
         left = guard.budget.seconds_left() if self.world.is_main else None
-        if left is None or left > (needed := self.pace.to_stop(self.trainer.steps_done, self.config.steps)):
+        needed = self.pace.to_stop(self.trainer.steps_done, self.config.steps)
+        if left is None or left > sum(needed.values()):
             return None
-        return f"{guard.budget.words} are used; the next step and a checkpoint take up to {needed:.1f} s"
+        guard.budget.needed_seconds = (guard.budget.start_seconds or 0.0) + sum(needed.values())
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in needed.items())
+        return f"{guard.budget.words} are used; there may be needed: {parts}"
 
     def _step_room(self) -> float | None:
         """What a step usually takes; None for the first of an attempt, which may have to compile."""

@@ -123,6 +123,7 @@ class DataConfig:
     """Where the tokens come from: a folder written by `advisor data prepare`, or a synthetic stream."""
 
     path: str | None = None  # folder with tokens.bin, meta.json, tokenizer.json; None: synthetic tokens
+    synthetic: bool = False  # synthetic tokens were asked for: without them or a path, `advisor` starts no run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +247,8 @@ class RunConfig:
         for name, (value, allowed) in choices.items():
             if value not in allowed:
                 found.append(f"{name}: {value!r} is not one of {', '.join(allowed)}{close(value, allowed)}")
+        if self.data.synthetic and self.data.path is not None:
+            found.append("data.synthetic: true, but data.path names a folder: leave one of them out")
         if self.stop.max_usd is not None and self.stop.usd_per_hour is None:
             found.append("stop.max_usd: dollars are counted by stop.usd_per_hour, which is missing")
         if (notice := self.stop.notice) is not None and "://" in notice and not _is_loopback(notice):

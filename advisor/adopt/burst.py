@@ -195,8 +195,11 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
     process = probed.first
     assert process is not None and process.main is not None  # a process of `probed` has trained
     moments, elements = process.moments, process.optimizers[process.main]["elements"]
+    timed = _timed(burst, moments[0], moments[-1], process.durations, ended)
+    steady_from = moments[len(timed.warmup_seconds)]
     return replace(
-        _timed(burst, moments[0], moments[-1], process.durations, ended),
+        timed,
+        reference_seconds=tuple(w["reference_seconds"] for w in process.witnesses if w["time"] >= steady_from),
         shape=process.shape,
         elements=elements,
         model=decoder_of(_weights(process), elements, round(shape.length or 1)) if (shape := process.shape) else None,

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.adopt.empirical import (
-    BY_LOG,
     Batch,
     HeldOut,
     Predicts,
@@ -26,6 +25,7 @@ from advisor.adopt.empirical import (
     drift_of,
     fit_time,
     leave_one_out,
+    unsteady,
 )
 from advisor.adopt.session import seen_times
 from advisor.calibrate.fit import fit
@@ -83,7 +83,7 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
     ]  # fmt: skip
     house = measured_prior()
     prior = replace(house, covariance=house.covariance + _COMMON**2 * np.ones_like(house.covariance))
-    drift = math.hypot(drift_of(list(visits.values())), BY_LOG if any(one.by_log for one in seen) else 0.0)
+    drift = unsteady(drift_of(list(visits.values())), seen)
     posterior = fit(observed, _NOMINAL, prior, drift)
     return LawFitted(model=model, posterior=posterior, deviation=drift, seen=tuple(visits))
 

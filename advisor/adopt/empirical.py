@@ -68,6 +68,7 @@ class Seen:
     batch: Batch
     value: float
     by_log: bool = False  # read from outside: from its log's lines, or what the system has of its processes
+    drift: float = 0.0  # of the log: how much a later run's machine may differ, by the reference kernel; 0: not timed
 
 
 def time_terms(batch: Batch) -> tuple[float, ...]:
@@ -171,9 +172,14 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
         terms=terms,
         theta=solution.x,
         covariance=np.linalg.inv(slopes.T @ slopes),
-        deviation=math.hypot(discrepancy, drift, BY_LOG if any(one.by_log for one in seen) else 0.0),
+        deviation=math.hypot(discrepancy, unsteady(drift, seen)),
         seen=tuple(visits),
     )
+
+
+def unsteady(drift: float, seen: Sequence[Seen]) -> float:
+    """Deviation of the log beside the fit's: how much a later run's machine differs, and who read the times."""
+    return math.hypot(max(drift, *(one.drift for one in seen)), BY_LOG if any(one.by_log for one in seen) else 0.0)
 
 
 def _middle(x: np.ndarray) -> np.ndarray:

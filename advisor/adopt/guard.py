@@ -37,6 +37,11 @@ _LEAST_GRACE = 10.0  # from SIGTERM to SIGKILL, at least
 _GRACE_FACTOR = 3.0  # of what its end took when it was adopted
 
 
+def grace_seconds(ending_seconds: float) -> float:
+    """From SIGTERM to SIGKILL, of a command whose end takes so long: whatever its step does, it is over then."""
+    return max(_LEAST_GRACE, _GRACE_FACTOR * ending_seconds)
+
+
 class Guard:
     """One attempt at an adopted run."""
 
@@ -44,6 +49,7 @@ class Guard:
         self.folder, self.plan = folder, load_adopted_plan(folder / PLAN)
         self.log = AdoptedLog(folder)
         self.began = time.time()
+        self._clock = self.began - time.monotonic()  # setting the system's clock moves no limit
         self.used_before = spent_seconds(folder)
         self.asked: str | None = None  # why it is being ended
         self.asked_at = 0.0
@@ -77,7 +83,7 @@ class Guard:
                 stderr=terminal,
             )
         except OSError as error:
-            self.log.final(Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}", self.began)
+            self.log.final(Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}", self.began, self.now())
             return 127
         finally:
             if output is not None:
@@ -91,7 +97,7 @@ class Guard:
     def _not_started(self, attempt: int, command: Sequence[str], why: str) -> int:
         """Write down that the command could not be made ready."""
         self.log.header(self.plan, attempt, self.began, command)
-        self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {why}", self.began)
+        self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {why}", self.began, self.now())
         return 127
 
     def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder | None, log: LogWatch | None) -> int:
@@ -109,7 +115,7 @@ class Guard:
             log.finish()
             self._log_of(log)
         code = process.returncode
-        self.log.final(*self._ended(code), self.began)
+        self.log.final(*self._ended(code), self.began, self.now())
         return code if code >= 0 else 128 - code
 
     def _log_of(self, log: LogWatch) -> None:
@@ -123,6 +129,7 @@ class Guard:
         probed.read_on()
         if (process := probed.first) is not None:
             peaks = {name: peak for name in MEMORY if (peak := probed.peak(name)) is not None}
+            self.log.witnesses(process.witnesses, process.moments)
             self.log.steps(process.moments, process.durations, peaks)
 
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
@@ -131,13 +138,17 @@ class Guard:
         if (
             self.asked is None
             and limit is not None
-            and self.used_before + time.time() - self.began >= limit - self._ending
+            and self.used_before + self.now() - self.began >= limit - self._ending
         ):
             self._end(
                 f"its limit of {limit:.0f} s" if self.plan.max_usd is None else f"its limit of ${self.plan.max_usd:g}"
             )
-        if self.asked is not None and time.time() - self.asked_at > max(_LEAST_GRACE, _GRACE_FACTOR * self._ending):
+        if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
             _kill(process)
+
+    def now(self) -> float:
+        """Unix seconds, as if nobody had set the system's clock since this attempt began."""
+        return self._clock + time.monotonic()
 
     @property
     def _ending(self) -> float:
@@ -150,7 +161,7 @@ class Guard:
     def _end(self, why: str) -> None:
         if self.asked is not None or self.process is None:
             return
-        self.asked, self.asked_at = why, time.time()
+        self.asked, self.asked_at = why, self.now()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
 

@@ -47,8 +47,9 @@ class Output:
         self._thread.join(_LAST_WORDS_SECONDS)
 
     def _read(self) -> None:
+        clock = time.time() - time.monotonic()  # setting the system's clock shifts no line
         while block := _block(self._master):
-            now = time.time()
+            now = clock + time.monotonic()
             for file in self._to:
                 _write_all(file, block)
             self.ends.extend([now] * block.count(b"\n"))

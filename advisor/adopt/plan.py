@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.adopt.empirical import Batch
-from advisor.adopt.session import batch_of, memory_kind
+from advisor.adopt.guard import grace_seconds
+from advisor.adopt.session import batch_of, drift_of, memory_kind
 from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
@@ -60,6 +61,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     _refuse_too_long(total, limit, goal)
     length = _length(adopted, steps, tokens)
     settings = (*chosen.settings, *length, *_seen(adopted))
+    drift = drift_of(adopted.bursts)
     cost = total.scaled(goal.usd_per_hour / 3600) if goal.usd_per_hour is not None else None
     return AdoptedPlan(
         id=plan_id,
@@ -88,9 +90,11 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         max_seconds=limit,
         max_usd=goal.budget_usd,
         reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, chosen, ending, bool(length))),
+        warnings=tuple(_warnings(adopted, chosen, ending, bool(length), limit)),
         software=f"torch {adopted.torch}" if adopted.torch else None,
         basis=LOG if adopted.by_log else PROBE,
+        reference_seconds=drift.reference_seconds,
+        drift_exponent=drift.exponent,
     )
 
 
@@ -286,7 +290,9 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
     return f"a micro-batch of {chosen.batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 
 
-def _warnings(adopted: Adopted, chosen: Option, ending: Estimate | None, steps_knob: bool) -> list[str]:
+def _warnings(
+    adopted: Adopted, chosen: Option, ending: Estimate | None, steps_knob: bool, limit: float | None
+) -> list[str]:
     said = [f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in ("works", "untested")]
     many = chosen.batch.processes
     if many not in {burst.processes for burst in adopted.bursts if burst.measured}:
@@ -303,5 +309,12 @@ def _warnings(adopted: Adopted, chosen: Option, ending: Estimate | None, steps_k
         )
     if ending is None:
         said.append("what saving at its end takes was not seen, and is not in its time")
+    if limit is not None:
+        early = ending.high if ending is not None else 0.0
+        said.append(
+            f"at {format_seconds(limit - early)} it is asked to end, and killed {format_seconds(grace_seconds(early))} "
+            "later: only a step or a save longer than any before can pass its limit, by at most "
+            f"{format_seconds(grace_seconds(early) - early)}"
+        )
     said.append("evaluations and checkpoints on the way are in its time only as far as its own bursts met them")
     return said

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ class ProbedProcess:
     shapes: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)  # the newest
     model: dict[str, Any] = field(default_factory=dict)
+    witnesses: list[dict[str, Any]] = field(default_factory=list)  # times of the reference kernel
 
     def add(self, record: dict[str, Any]) -> None:
         """Note one record; kinds of other versions are passed over."""
@@ -51,6 +54,8 @@ class ProbedProcess:
             self.shapes.append(record)
         elif kind == "memory":
             self.memory = record
+        elif kind == "witness":
+            self.witnesses.append(record)
         elif kind == "model":
             self.model = record
 
@@ -71,7 +76,12 @@ class ProbedProcess:
         if self.main is None:
             return []
         records = self.steps[self.main]
-        clock = [later["time"] - earlier["time"] for earlier, later in zip(records, records[1:], strict=False)]
+        moments = self.moments
+        clock = [later - earlier for earlier, later in pairwise(moments)]
+        for witness in self.witnesses:  # what the kernel took is no step's
+            step = bisect_right(moments, witness["time"])
+            if 0 < step < len(moments):
+                clock[step - 1] = max(0.0, clock[step - 1] - witness["held_seconds"])
         cards = [record.get("card_seconds") for record in records[:-1]]
         return [seconds if on_card is None else on_card for seconds, on_card in zip(clock, cards, strict=True)]
 

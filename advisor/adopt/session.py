@@ -17,8 +17,9 @@ from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
 from advisor.adopt.empirical import Batch, Seen
 from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
+from advisor.calibrate.observations import Drift, drift_among
 from advisor.errors import AdvisorError
-from advisor.store.adopted import LOG, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
+from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # of the run that is left to end by itself
 _UNENDING = {"steps": 1e6, "tokens": 1e12}
@@ -211,13 +212,32 @@ def batch_of(burst: AdoptedBurst) -> Batch | None:
 
 
 def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
-    """The median step of each burst that has steady ones."""
-    by_log = bursts[0].source == LOG
+    """The median step of each burst that has steady ones, as it would be on a machine as fast as at their median."""
+    by_log, drift = bursts[0].source == LOG, drift_of(bursts)
     return [
-        Seen(batch=batch, value=statistics.median(burst.step_seconds), by_log=by_log)
+        Seen(
+            batch=batch,
+            value=statistics.median(burst.step_seconds) / slowdown(burst, drift),
+            by_log=by_log,
+            drift=drift.deviation if drift.reference_seconds is not None else 0.0,
+        )
         for burst in bursts
         if burst.measured and burst.steady and (batch := batch_of(burst)) is not None
     ]
+
+
+def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:
+    """How much the machine moved while a command was measured, by the reference kernel: as of our own trainer's."""
+    own = [b for b in bursts if b.source != WHOLE_RUN and b.measured and b.steady]  # runs are set against these
+    timed = [b for b in own if b.reference_seconds and batch_of(b) is not None]
+    return drift_among([(batch_of(b), b.step_seconds, b.reference_seconds) for b in timed])
+
+
+def slowdown(burst: AdoptedBurst, drift: Drift) -> float:
+    """How many times longer the machine itself made a burst's steps; 1 where the reference kernel was not timed."""
+    if drift.reference_seconds is None or not burst.reference_seconds:
+        return 1.0
+    return float((statistics.median(burst.reference_seconds) / drift.reference_seconds) ** drift.exponent)
 
 
 def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from advisor.hardware.catalog import find_gpu
 from advisor.predict.prior import CoefficientPrior, calibration_prior
 from advisor.predict.throughput import Observation, Rates
-from advisor.records import Workload
 from advisor.store.calibration import Burst, Calibration
 from trainer.messages import Ceilings
 
@@ -52,11 +51,16 @@ def drift_of(bursts: Sequence[Burst]) -> Drift:
     prior; the noise floor is the scatter of repeated bursts that remains.
     """
     done = [b for b in completed(bursts) if b.reference_seconds]
-    if not done:
+    return drift_among([(b.workload, b.step_seconds, b.reference_seconds) for b in done])
+
+
+def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float]]]) -> Drift:
+    """The same of any bursts: what each ran, its steps' seconds, and the reference kernel's beside them."""
+    if not bursts:
         return Drift(reference_seconds=None, exponent=0.0, deviation=_DRIFT_FLOOR, noise_floor=_VISIT_PRIOR[0])
-    logs = np.log([statistics.median(b.reference_seconds) for b in done])
-    steps = np.log([statistics.median(b.step_seconds) for b in done])
-    groups = _groups(done)
+    logs = np.log([statistics.median(reference) for _, _, reference in bursts])
+    steps = np.log([statistics.median(seconds) for _, seconds, _ in bursts])
+    groups = _groups([ran for ran, _, _ in bursts])
     step_gaps, reference_gaps = _centred(steps, groups), _centred(logs, groups)
     exponent = _ridge(step_gaps, reference_gaps)
     left = step_gaps - exponent * reference_gaps
@@ -73,12 +77,12 @@ def drift_of(bursts: Sequence[Burst]) -> Drift:
     )
 
 
-def _groups(bursts: Sequence[Burst]) -> list[list[int]]:
+def _groups(ran: Sequence[Hashable]) -> list[list[int]]:
     """Indices of bursts of the same configuration."""
-    by_workload: dict[Workload, list[int]] = defaultdict(list)
-    for i, burst in enumerate(bursts):
-        by_workload[burst.workload].append(i)
-    return list(by_workload.values())
+    by_configuration: dict[Hashable, list[int]] = defaultdict(list)
+    for i, configuration in enumerate(ran):
+        by_configuration[configuration].append(i)
+    return list(by_configuration.values())
 
 
 def _centred(values: np.ndarray, groups: list[list[int]]) -> np.ndarray:
@@ -107,7 +111,7 @@ def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
     """One drift-corrected step time per configuration: the median over its bursts of each burst's median step."""
     done = completed(bursts)
     observed = []
-    for group in _groups(done):
+    for group in _groups([b.workload for b in done]):
         logs = [_corrected_log(done[i], drift) for i in group]
         within = np.mean([_within_noise(done[i]) ** 2 for i in group])
         observed.append(

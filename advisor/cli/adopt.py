@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from advisor.cli.params import DEADLINE, NEW_FILE, SIZE, TOKENS, USD, Number
+from advisor.cli.params import ADOPTED_PLAN_FILE, DEADLINE, SIZE, TOKENS, USD, Number
 from advisor.errors import AdvisorError
 from advisor.report import render
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--samples", type=TOKENS, help="The same in samples, where tokens mean nothing.")
 @click.option("--epochs", type=Number(min=0, min_open=True), help="Plan so many passes over the data.")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="Plan so many processes. Default: as the command has them.")
-@click.option("--out", type=NEW_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
+@click.option("--out", type=ADOPTED_PLAN_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     words: tuple[str, ...],

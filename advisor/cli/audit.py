@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.params import FILE, NEW_FILE
+from advisor.cli.params import CARD_FILE, FILE, NEW_FILE
 from advisor.report import render
 
 
 @click.command()
 @click.argument("papers", metavar="REPORT|CARD...", nargs=-1, type=FILE)
-@click.option("--card", "card_path", type=NEW_FILE, help="Write the card drafted from the report's text to this file.")
+@click.option("--card", "card_path", type=CARD_FILE, help="Write the card drafted from the report's text to this file.")
 @click.option("--kinds", is_flag=True, help="List what can be claimed, each with an example.")
 @click.option("--md", "markdown_path", type=NEW_FILE, help="Write the audit to this Markdown file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

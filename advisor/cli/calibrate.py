@@ -60,6 +60,7 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
             as_json: bool, **options: Any) -> int:  # fmt: skip
     """Measure this device: ceilings first, then training bursts where they narrow the decision most.
 
+    A calibration that is rejected, which no plan uses, ends with exit code 1.
     With --on each place is measured by a job of its own, and what comes home is kept as what was measured here.
     """
     from advisor.workflows.calibrate import CalibrationOptions
@@ -78,7 +79,15 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
         render.print_json(summarise(done))
     else:
         show(done)
-    return 0
+    return int(is_rejected(done))
+
+
+def is_rejected(done: Calibrated) -> bool:
+    """Whether no plan will use a calibration."""
+    from advisor.calibrate.quality import quality_of
+    from advisor.store.calibration import Verdict
+
+    return quality_of(done.calibration).verdict == Verdict.REJECTED
 
 
 def run(options: CalibrationOptions) -> Calibrated:

@@ -16,7 +16,7 @@ from advisor.store.plan_files import load_plan
 from advisor.store.store import default_store
 from advisor.units import format_bytes, format_count
 from advisor.workflows import export as flow
-from advisor.workflows.launch import Limits
+from advisor.workflows.launch import Limits, with_synthetic
 from advisor.workflows.trained import to_huggingface
 
 HUGGINGFACE = "huggingface"
@@ -26,6 +26,7 @@ HUGGINGFACE = "huggingface"
 @click.argument("source", metavar="PLAN.yaml|RUN")
 @click.option("--to", type=click.Choice((*TARGETS, HUGGINGFACE)), required=True, help="For which engine or library.")
 @click.option("--out", type=NEW_FOLDER, help="Write everything it needs here. Default: print the job alone.")
+@click.option("--synthetic", is_flag=True, help="Train on random tokens where the plan has no data: a speed test.")
 @click.option("--max-usd", type=USD, help="The run stops, with a checkpoint, before more than this is spent.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="The run stops after so many hours.")
 @click.option("--data-at", help="Where the token folder lies on the machines that run it.")
@@ -53,19 +54,23 @@ def command(
     configuration and tokenizer that the library transformers loads: the same logits.
     """
     if to == HUGGINGFACE:
-        _trained(source, out, tokenizer, as_json, [name for name, value in options.items() if value is not None])
+        _trained(source, out, tokenizer, as_json, [name for name, value in options.items() if value])
         return
     if tokenizer is not None:
         raise click.UsageError(f"--tokenizer is for --to {HUGGINGFACE}")
     plan = FILE.convert(source, ctx.command.params[0], ctx)
     limits = Limits(max_usd=options.pop("max_usd"), max_hours=options.pop("max_hours"))
     there = options.pop("bootstrap"), options.pop("folder")
+    synthetic = options.pop("synthetic")
     if is_adopted_plan(read_yaml(plan, "plan")):
+        if synthetic:
+            raise click.UsageError("--synthetic: an adopted command has its own data")
         exported = _adopted(plan, to, limits, flow.Engine(**options), there)
     elif any(there):
         raise click.UsageError("--bootstrap and --folder are of adopted commands")
     else:
-        exported = flow.export(load_plan(plan), to, limits, flow.Engine(**options))
+        asked = with_synthetic(load_plan(plan), synthetic)
+        exported = flow.export(asked, to, limits, flow.Engine(**options))
     if out is not None:
         exported.write(out)
     if as_json:

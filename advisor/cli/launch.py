@@ -40,6 +40,7 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @click.option("--on", default="local", show_default=True, metavar="ENGINE[:NAME]",
               help="Where: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, skypilot:CLOUD/REGION,...")  # fmt: skip
+@click.option("--synthetic", is_flag=True, help="Train on random tokens where the plan has no data: a speed test.")
 @click.option("--run-dir", type=NEW_FOLDER, help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
 @click.option("--max-usd", type=USD, help="Stop, with a checkpoint, before more than this is spent.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="Stop, with a checkpoint, after so many hours.")
@@ -83,6 +84,7 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
 def command(
     plan: Path,
     on: str,
+    synthetic: bool,
     run_dir: Path | None,
     max_usd: float | None,
     max_hours: float | None,
@@ -113,13 +115,14 @@ def command(
     host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
     """
     if is_adopted_plan(read_yaml(plan, "plan")):
-        _refuse_limits(any((max_usd, max_hours, stop_loss, gates, first, may_change, stop_if_over, gpu_ids)))
+        _refuse_limits(any((max_usd, max_hours, stop_loss, gates, first, may_change, stop_if_over, gpu_ids, synthetic)))
         where = (run_dir, parse_place(on, account=account, qos=qos, constraint=constraint), (bootstrap, folder))
         return _adopted(plan, *where, check=check, dry_run=dry_run, detach=detach, as_json=as_json)
     _refuse_its_place(bootstrap or folder)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store = default_store()
-    source = flow.with_notice(_with_gates(read_source(plan), gates, plan), notice)
+    source = flow.with_synthetic(_with_gates(read_source(plan), gates, plan), synthetic)
+    source = flow.with_notice(source, notice)
     place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
     asked = Arriving(may_change_depth=may_change == "depth", stop_if_over=stop_if_over)
     arriving = _arriving(store, source, place, first, asked)

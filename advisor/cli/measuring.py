@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from advisor.cli.calibrate import summarise
+from advisor.cli.calibrate import is_rejected, summarise
 from advisor.report.elsewhere import elsewhere_table
 from advisor.report.render import print_json, remark, show
 from advisor.report.table import on_console
@@ -20,7 +20,7 @@ LOOK_SECONDS = 1.0
 
 
 def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: bool, as_json: bool) -> int:
-    """Calibrate each place, wait for all unless detached, and show one table; exit code 1 where any failed."""
+    """Calibrate each place, wait for all unless detached, show one table; exit code 1 where one failed."""
     store, now = default_store(), datetime.now(UTC)
     found = [begin(options, place, store, now) for place in several(places, options)]
     for one in found:
@@ -35,7 +35,8 @@ def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: boo
     else:
         table = elsewhere_table(found)
         show(on_console(table), *table.notes)
-    return 1 if any(one.is_over and one.calibrated is None for one in found) else 0
+    failed = [one for one in found if one.is_over and (one.calibrated is None or is_rejected(one.calibrated))]
+    return 1 if failed else 0
 
 
 def line(one: Measured) -> str:

@@ -15,6 +15,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.records import Estimate, Workload
 from advisor.report import render
+from advisor.store.disk import read_yaml
 from advisor.units import (
     moment_read,
     parse_bytes,
@@ -199,6 +200,25 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class OwnFile(NamedPath):
+    """A YAML file to write; one that is there is replaced only if it is of the same kind, with these fields."""
+
+    def __init__(self, kind: str, *fields: str):
+        super().__init__(dir_okay=False, writable=True)
+        self.kind, self.fields = kind, set(fields)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if path.is_file() and path.stat().st_size:
+            try:
+                found = self.fields & read_yaml(path, self.kind).keys()
+            except AdvisorError:  # it is no YAML, or no mapping
+                found = set()
+            if found != self.fields:
+                self.fail(f"{path} is there already and is no {self.kind}: name another file.", param, ctx)
+        return path
+
+
 PRECISION = Precision()
 SIZE = Whole(1)
 LENGTH = Whole(16)  # of a context
@@ -209,3 +229,6 @@ FILE = NamedPath(exists=True, dir_okay=False)
 FOLDER = NamedPath(exists=True, file_okay=False)
 NEW_FILE = NamedPath(dir_okay=False, writable=True)
 NEW_FOLDER = NamedPath(file_okay=False)
+PLAN_FILE = OwnFile("plan", "goal", "run")
+ADOPTED_PLAN_FILE = OwnFile("plan of an adopted command", "steps_are_set")
+CARD_FILE = OwnFile("card", "claims")

@@ -18,9 +18,9 @@ from advisor.cli.params import (
     GPU,
     GPUS,
     LENGTH,
-    NEW_FILE,
     NUMBERS,
     OWN_GPUS,
+    PLAN_FILE,
     PRECISION,
     PRICE,
     SECONDS,
@@ -93,6 +93,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option("--kv-heads", type=SIZE, help="Key/value heads.")
 @click.option("--ffn-width", type=SIZE, help="Hidden width of the feed-forward blocks.")
 @click.option("--data", type=FOLDER, help="Token folder from `advisor data prepare`.")
+@click.option("--synthetic", is_flag=True, help="Train on random tokens: a speed test, whose loss means nothing.")
 @click.option("--data-tokens", type=TOKENS, help="Tokens of your data where they are not here yet, as 3B.")
 @click.option("--epochs", type=Number(min=0, min_open=True), help="Times the data are seen. Default: the best.")
 @click.option("--ratio", type=Number(min=0, min_open=True), help="Training tokens per counted parameter.")
@@ -164,7 +165,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     help="The plan (--from: the run) at these depths too, as 16,20,24: step time, memory by part.",
 )
 @click.option("--download-rate", type=BYTES, help="Bytes a second for the data, as 100MB: how long they take to fetch.")
-@click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
+@click.option("--out", type=PLAN_FILE, help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @parallelism
@@ -178,7 +179,6 @@ def command(
     measure: bool,
     gates: tuple[str, ...],
     depths: tuple[int, ...] | None,
-    download_rate: float | None,
     out: Path | None,
     everything: bool,
     as_json: bool,
@@ -208,13 +208,9 @@ def command(
     plan = with_gates(plan, gates)
     say_where_sharding_ends(plan.workload, plan.prediction.mfu)
     path = store.save_plan(plan, out) if out is not None else None
-    everything = everything or depths is not None or download_rate is not None
+    everything = everything or depths is not None or goal.download_bytes_per_second is not None
     shown = everything or as_json
-    more = (
-        beside(plan, store, depths=depths or (), bytes_per_second=download_rate, seen=seen, current=current)
-        if shown
-        else None
-    )
+    more = beside(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
     if as_json:
         from advisor.plan.stages import stages
         from advisor.report.plan import sentence, speed_rests_on
@@ -234,7 +230,7 @@ def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, mea
     """The command that gives this plan again."""
     from advisor.plan.command import plan_command
 
-    named = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
+    named = goal if goal.data or goal.synthetic else replace(goal, data_tokens=None, data=PREPARED)
     words = [plan_command(named, "plan.yaml")]
     words += [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value]
     words += ["--measure"] if measure else []
@@ -297,7 +293,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
     rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.provider}"
     if path is not None:
         render.show(f"written to {path}")
-    if plan.goal.data_tokens is not None:
+    if plan.run.data.path is None and not plan.run.data.synthetic:
         render.show_command("next, where the data are: ", f"advisor data prepare FILES --out {PREPARED}")
         render.show_command("then: ", again)
         return

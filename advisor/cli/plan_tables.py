@@ -51,7 +51,7 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
 def _beside(plan: Plan, more: Beside) -> Iterator[RenderableType]:
     """The data to fetch, the memory by part and the plan at other depths, as far as they are known."""
     if more.data is not None:
-        yield from ("", depths.to_fetch(more.data))
+        yield from ("", depths.to_fetch(more.data, billed=plan.goal.data_tokens is not None))
     if more.memory is not None:
         yield from ("", on_console(depths.memory(more.memory)))
     if more.depths:

@@ -115,6 +115,13 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     from advisor.predict.whose import whose
     from advisor.report.prediction import network
 
+    context = click.get_current_context()
+    typed = [name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if rows is not None and typed:
+        option = f"--{typed[0].rstrip('_').replace('_', '-')}"
+        raise AdvisorError(f"{option} beside --rows: a row of the table says it", "add a column for it", exit_code=2)
+    if options["download_rate"] is not None and options["tokens"] is None:
+        raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
     if rows is not None:
         return predict_rows(rows)
     profile, prediction, sources = configured(options)

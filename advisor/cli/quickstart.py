@@ -40,9 +40,8 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     Takes about four minutes. Needs no GPU, no account and no network.
     """
     _refuse_hopeless(gpu, deadline)
+    from advisor.cli.calibrate import is_rejected, show
     from advisor.cli.calibrate import run as calibrate
-    from advisor.cli.calibrate import show
-    from advisor.store.calibration import Verdict
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
     from advisor.workflows.compare import review, to_document
@@ -54,8 +53,8 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(2, "calibrating: short training bursts on this device")
     options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
     done = calibrate(options)
-    if done.calibration.quality is not None and done.calibration.quality.verdict == Verdict.REJECTED:
-        render.remark(f"rejected: {done.calibration.quality.reason}; once more")  # a disturbed minute is no verdict
+    if is_rejected(done):  # a disturbed minute is no verdict
+        render.remark("the calibration was rejected; once more")
         done = calibrate(options)
     if not as_json:
         show(done, bursts=False)
@@ -73,7 +72,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
         cost = {"calibration": done.calibration.cost, "plan": plan_path, "run_dir": run_dir}
         render.print_json(cost | {"comparison": to_document(reviewed)})
     else:
-        _finish(reviewed, done.calibration.cost, run_dir, plan_path)
+        _finish(reviewed, done.calibration.cost, run_dir, plan_path, data)
     return 0
 
 
@@ -150,7 +149,7 @@ def _train(plan: Plan, store: Store) -> Path:
     return handle.run_dir
 
 
-def _finish(reviewed: Reviewed, cost: Cost, run_dir: Path, plan_path: Path) -> None:
+def _finish(reviewed: Reviewed, cost: Cost, run_dir: Path, plan_path: Path, data: Path) -> None:
     from advisor.report.terminal import scored_run
 
     money = "" if cost.usd is None else f" and {units.format_usd(cost.usd)}"
@@ -161,7 +160,7 @@ def _finish(reviewed: Reviewed, cost: Cost, run_dir: Path, plan_path: Path) -> N
         f"the calibration took {units.format_seconds(cost.seconds)}{money}",
         "",
         f"try next{_how_to_call_it()}:",
-        "  advisor plan --deadline 30min --out plan.yaml     what a longer run should be",
+        f"  advisor plan --deadline 30min --data {data} --out plan.yaml     what a longer run should be",
         f"  advisor launch {plan_path}     the same run again, to see how the two differ",
         "  advisor predict --gpu h200 --depth 20 --micro-batch 16 --seq-len 2048 --vocab-size 32768     another GPU",
     )

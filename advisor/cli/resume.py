@@ -22,6 +22,7 @@ from advisor.workflows.launch import Limits
 @click.option("--max-usd", type=USD, help="New limit on dollars, earlier attempts included.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="New limit on hours, earlier attempts included.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="New stop on the loss, or `none`.")
+@click.option("--synthetic", is_flag=True, help="Go on on random tokens, though its run.yaml does not ask for them.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
 def command(
@@ -30,6 +31,7 @@ def command(
     max_usd: float | None,
     max_hours: float | None,
     stop_loss: tuple[str, ...],
+    synthetic: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -42,13 +44,12 @@ def command(
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=loss)
     run_dir = store.find_run(run)
     if is_adopted(run_dir):
-        if loss is not None or price is not None:
-            raise AdvisorError(
-                "an adopted command has no --stop-loss, and keeps its price", "--max-hours or --max-usd", exit_code=2
-            )
+        if loss is not None or price is not None or synthetic:
+            message = "an adopted command has its own data and no --stop-loss, and keeps its price"
+            raise AdvisorError(message, "--max-hours or --max-usd", exit_code=2)
         from advisor.workflows.adopt_launch import resume_adopted  # scipy: resuming another run starts without it
 
         started = resume_adopted(store, run_dir, max_usd, max_hours)
     else:
-        started = flow.resume(store, run_dir, limits=limits, usd_per_hour=price)
+        started = flow.resume(store, run_dir, limits=limits, usd_per_hour=price, synthetic=synthetic)
     return after_start(store, started, detach=detach, as_json=as_json)

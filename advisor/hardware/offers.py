@@ -17,7 +17,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE, find_gpu
 from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, drift_factor, load_prices
 
-OWN_MACHINE = "your own machine"  # the source of its price, which is 0
+OWN_MACHINE = "your own machine"  # the source of its price, which is 0 where none was given
 RowsByGpu = Mapping[str, Sequence[PriceRow]]
 
 
@@ -38,8 +38,9 @@ class Offer:
 
     @property
     def ordered(self) -> bool:
-        """Whether it is a machine that must be ordered: a provider's, or a card that a price was given for."""
-        return self.provider is not None or bool(self.usd_per_hour and self.gpu != "cpu")
+        """Whether it is a machine that must be ordered: a provider's, or a rented card that a price was given for."""
+        given = bool(self.usd_per_hour) and self.gpu != "cpu" and self.source != OWN_MACHINE
+        return self.provider is not None or given
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

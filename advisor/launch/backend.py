@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from advisor.errors import AdvisorError
+from advisor.launch.guards import refuse_without_data
 from advisor.launch.state import RunStatus
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord
@@ -29,6 +30,9 @@ class Job:
     plan: Plan | None  # None: it came from a bare configuration
     files: Mapping[str, str]  # name inside the folder → text
     record: LaunchRecord  # without command, handle and process: those are the backend's
+
+    def __post_init__(self) -> None:
+        refuse_without_data(self.config.data)
 
 
 @dataclass(frozen=True, kw_only=True)

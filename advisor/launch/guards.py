@@ -7,13 +7,62 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.errors import AdvisorError
+from advisor.records import Plan, Workload
 from advisor.run_records import Guards
+from advisor.trainers.configured import workload_of_config
 from advisor.units import HOUR
-from trainer.schema import LossStop, RunConfig, StopConfig
+from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
 
 # A hung job is billed like a working one. So many times the usual step is beyond what evaluations of a shared disk,
 # garbage collection or a neighbour's load do to a step; StopConfig.hang_seconds is the least. Judged.
 HANG_FACTOR = 20.0
+
+
+NO_DATA = "no data given: this run would train on random tokens"
+_NO_DATA_HINT = (
+    "prepare your text, `advisor data prepare FILES --out DIR`, and plan again with --data DIR; "
+    "for a speed test on random tokens type --synthetic (in a run.yaml: data.synthetic: true)"
+)
+
+
+def refuse_without_data(data: DataConfig) -> None:
+    """Raise AdvisorError for a run without data, unless synthetic tokens were asked for.
+
+    Every job and every export asks this when it is made, so that no way to start a run can forget it.
+    """
+    if data.path is None and not data.synthetic:
+        raise AdvisorError(NO_DATA, _NO_DATA_HINT)
+
+
+def refuse_edited(plan: Plan) -> None:
+    """Raise AdvisorError for a plan whose run is no longer the one that it predicts: somebody edited the file."""
+    work, goal = plan.workload, plan.goal
+    run, predicted = (_settings(each) for each in (workload_of_config(plan.run, work.gpu, work.gpus), work))
+    pairs = [("steps", plan.run.steps, plan.chosen.steps), *((name, run[name], predicted[name]) for name in run)]
+    changed = [f"{name} {_plain(one)} against {_plain(other)}" for name, one, other in pairs if one != other]
+    # what the plan was made for also says on which GPUs it can be
+    balanced = [choice for choice in plan.search.options if choice.name == "balanced"] if plan.search else []
+    keys = {c.gpu for c in balanced} or {*goal.gpu.split(","), *(machine.gpu for machine in goal.own)}
+    counts = {c.gpus for c in balanced} or {*goal.counts, goal.gpus}
+    if work.gpu not in keys and "any" not in keys:
+        changed.append(f"GPU {work.gpu} against {' or '.join(sorted(keys))}")
+    if work.gpus not in counts:
+        changed.append(f"{work.gpus} GPUs against {' or '.join(map(str, sorted(counts)))}")
+    if changed:
+        raise AdvisorError(
+            f"the run differs from what was predicted: {', '.join(changed)}",
+            "plan again with these as options (advisor plan --help), or launch the `run:` part alone as a run.yaml, "
+            "for which nothing is promised",
+        )
+
+
+def _settings(work: Workload) -> dict[str, object]:
+    """Each setting of a workload by its name."""
+    return {**to_dict(work.shape), **{name: value for name, value in to_dict(work).items() if name != "shape"}}
+
+
+def _plain(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def make_guards(

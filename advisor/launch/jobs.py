@@ -10,7 +10,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.launch.backend import Job
 from advisor.launch.engines import describe
-from advisor.launch.guards import guarded, make_guards
+from advisor.launch.guards import guarded, make_guards, refuse_edited
 from advisor.launch.state import RunState, RunStatus, check_not_running, this_host
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
@@ -29,7 +29,7 @@ from advisor.store.run_folder import (
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.known import trainer_of
-from advisor.units import format_usd
+from advisor.units import HOUR, format_usd
 from trainer.schema import LossStop, Outcome, RunConfig, dump_config
 
 
@@ -52,6 +52,8 @@ def new_job(
     """
     plan = source if isinstance(source, Plan) else None
     config = source.run if isinstance(source, Plan) else source
+    if plan is not None:
+        refuse_edited(plan)
     price = plan.usd_per_hour if plan is not None else config.stop.usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
     step_seconds = plan.prediction.step_seconds.value if plan is not None else None
@@ -86,10 +88,11 @@ def resumed_job(
     max_hours: float | None = None,
     loss: Sequence[LossStop] | None = None,
     usd_per_hour: float | None = None,
+    synthetic: bool = False,
 ) -> Job:
     """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
 
-    `usd_per_hour` is its price, of all devices; None: as before.
+    `usd_per_hour` is its price, of all devices; None: as before. `synthetic` says that it may train on random tokens.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
@@ -103,8 +106,11 @@ def resumed_job(
     price = before.usd_per_hour if usd_per_hour is None else usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
     config = guarded(config, guards, usd_per_hour=price)
-    _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), config.stop.max_seconds)
-    _refuse_without_money_left(run_dir, trainer.used_usd(run_dir, before.usd_per_hour or 0.0), config.stop.max_usd)
+    config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
+    needed, used = trainer.needed_seconds(run_dir), trainer.used_seconds(run_dir)
+    _refuse_without_time_left(run_dir, used, needed, config.stop.max_seconds)
+    used_usd, needed_usd = trainer.used_usd(run_dir, before.usd_per_hour or 0.0), (price or 0.0) * needed / HOUR
+    _refuse_without_money_left(run_dir, used_usd, needed_usd, config.stop.max_usd)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, usd_per_hour=price, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
@@ -140,18 +146,22 @@ def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
     return {CONFIG: dump_config(config), **trainer.files(config)}
 
 
-def _refuse_without_time_left(run_dir: Path, used_seconds: float, max_seconds: float | None) -> None:
-    """A resumed run counts the seconds of earlier attempts: with none left it would load, save and end again."""
-    if max_seconds is not None and used_seconds >= max_seconds:
-        message = f"{run_dir} has used {used_seconds:.0f} s of the {max_seconds:.0f} s it was given"
-        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-hours {2 * max_seconds / 3600:.3g}")
+def _refuse_without_time_left(run_dir: Path, used: float, needed: float, most: float | None) -> None:
+    """A resumed run counts the seconds of earlier attempts: without room for a step it would load, save and end."""
+    if most is not None and used + needed >= most:
+        more = f", and the next step needs {needed:.0f} s" if used < most else ""
+        message = f"{run_dir} has used {used:.0f} s of the {most:.0f} s it was given{more}"
+        hours = max(2 * most, used + 2 * needed) / HOUR
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-hours {hours:.3g}")
 
 
-def _refuse_without_money_left(run_dir: Path, used_usd: float, max_usd: float | None) -> None:
+def _refuse_without_money_left(run_dir: Path, used: float, needed: float, most: float | None) -> None:
     """Dollars of all attempts, each at its own price."""
-    if max_usd is not None and used_usd >= max_usd:
-        message = f"{run_dir} has used {format_usd(used_usd)} of the {format_usd(max_usd)} it was given"
-        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-usd {2 * max_usd:.3g}")
+    if most is not None and used + needed >= most:
+        more = f", and the next step needs {format_usd(needed)}" if used < most else ""
+        message = f"{run_dir} has used {format_usd(used)} of the {format_usd(most)} it was given{more}"
+        usd = max(2 * most, used + 2 * needed)
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-usd {usd:.3g}")
 
 
 def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:

@@ -31,6 +31,8 @@ def _options(goal: Goal) -> Iterator[str]:
         yield from ("--price", f"{price.gpu}={_number(price.usd_per_gpu_hour)}")
     for provider in goal.providers:
         yield from ("--provider", provider)
+    if goal.synthetic:
+        yield "--synthetic"
     if goal.sure:
         yield "--sure"
     if goal.compile is not None:
@@ -45,6 +47,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--tokens": _count(goal.tokens) if goal.epochs is None else None,
         "--epochs": _number(goal.epochs),
         "--data-tokens": _count(goal.data_tokens),
+        "--download-rate": _number(goal.download_bytes_per_second),
         "--inference-tokens": _count(goal.inference_tokens),
         **_shape(goal),
         "--data": goal.data,

@@ -22,7 +22,6 @@ from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal
 from advisor.predict.loss import allocation_score, expected_loss
 from advisor.predict.notice import NOTICE_SECONDS
 from advisor.predict.wallclock import (
-    DOWNLOAD_BYTES_PER_SECOND,
     GPUS_A_NODE,
     Checkpoints,
     RunTerms,
@@ -308,7 +307,7 @@ def _run_terms(candidates: Candidates) -> RunTerms:
     step_tokens = candidates.step_tokens[:, None].astype(float)
     fetch = None
     if brief.bytes_to_fetch:
-        fetch = reciprocal(columns([DOWNLOAD_BYTES_PER_SECOND]), brief.bytes_to_fetch * step_tokens)
+        fetch = reciprocal(columns([brief.download_rate]), brief.bytes_to_fetch * step_tokens)
     # Each GPU of a sharded model copies and writes what it holds, each host to a disk of its own; of a whole one the
     # first GPU does.
     sharded = np.array([kind.sharding != "none" for kind in KINDS])[candidates.kind]

@@ -20,7 +20,6 @@ from advisor.predict.loss import effective_tokens
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.notice import save_seconds, short_notice
 from advisor.predict.profile import FIT_MARGIN
-from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.predict.whose import whose
 from advisor.records import Candidate, Estimate, Goal
 from advisor.units import (
@@ -185,7 +184,7 @@ def _what_to_fetch(brief: Brief, chosen: Trial) -> str:
     assert brief.unique_tokens is not None and chosen.epochs is not None
     fresh = min(chosen.tokens, brief.unique_tokens)
     size = fresh * brief.bytes_to_fetch
-    seconds = reciprocal(DOWNLOAD_BYTES_PER_SECOND, size)
+    seconds = reciprocal(brief.download_rate, size)
     worth = effective_tokens(chosen.tokens, brief.unique_tokens)
     often = f"seen {format_number(chosen.epochs)} times, worth {format_tokens(worth)} fresh tokens"
     return (
@@ -207,10 +206,13 @@ def data_elsewhere(brief: Brief, chosen: Trial) -> str:
 def _what_is_owned(goal: Goal) -> str:
     """Which machines were counted as the user's, and what they cost."""
     machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
-    paid = (
+    energy = (
         f"energy at {format_usd(goal.usd_per_kwh)} per kWh" if goal.usd_per_kwh else "energy not counted (--kwh-price)"
     )
-    return f"your own: {machines} and no more of them (--own GPU:N says how many a machine has); no rent, {paid}"
+    own = {machine.gpu for machine in goal.own}
+    prices = [f"{format_usd(p.usd_per_gpu_hour)} an hour for each {p.gpu}" for p in goal.prices if p.gpu in own]
+    paid = ", ".join([*(prices or ["no rent"]), energy])
+    return f"your own: {machines} and no more of them (--own GPU:N says how many a machine has); {paid}"
 
 
 def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:

@@ -135,6 +135,7 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
     moved = other_card or changes.gpus not in (None, choice.gpus)
     another = moved or changes.depth not in (None, choice.depth) or changes.seq_len not in (None, model.seq_len)
     price = None if other_card else goal.usd_per_gpu_hour
+    price = price if changes.usd_per_gpu_hour is None else changes.usd_per_gpu_hour
     own = choice.price_source == OWN_MACHINE and not other_card and changes.usd_per_gpu_hour is None
     return replace(
         on_machine(goal, gpu, changes.gpus or choice.gpus, own=own),
@@ -155,9 +156,9 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
         usd_per_waiting_hour=None,
         inference_tokens=None,  # already in the tokens
         objective="loss",
-        spot="only" if choice.spot else "none",
-        providers=goal.providers if moved or choice.provider is None else (choice.provider,),
-        usd_per_gpu_hour=price if changes.usd_per_gpu_hour is None else changes.usd_per_gpu_hour,
+        spot="only" if choice.spot and price is None else "none",  # a price that is given is the only offer
+        providers=() if price is not None else goal.providers if moved or not choice.provider else (choice.provider,),
+        usd_per_gpu_hour=price,
         prices=tuple(p for p in goal.prices if p.gpu == gpu) if changes.usd_per_gpu_hour is None else (),
     )
 

@@ -22,7 +22,7 @@ from advisor.plan.ranges import check_ranges
 from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
-from advisor.predict.wallclock import Setup, rented_setup
+from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND, Setup, rented_setup
 from advisor.records import Basis, Estimate, Goal
 from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
@@ -162,6 +162,12 @@ class Brief:
     def bytes_to_fetch(self) -> float:
         """Bytes to download for each fresh token; 0 where the data are here."""
         return compressed_bytes_per_token(self.vocab_size) if self.goal.data_tokens else 0.0
+
+    @property
+    def download_rate(self) -> Estimate:
+        """Bytes a second at which data that are not here come."""
+        stated = self.goal.download_bytes_per_second
+        return DOWNLOAD_BYTES_PER_SECOND if stated is None else known(stated)
 
     def pinned(
         self, *, depth: int, global_batch_tokens: int, micro_batch: int | None = None, tokens: int | None = None

@@ -28,19 +28,19 @@ def offers_for(
     A price that was given is the only offer. `rows` are `rows_by_gpu()`, for whoever asks many times; `today` is
     the day that the age of a listed price is counted to.
     """
-    given = next((p.usd_per_gpu_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_gpu_hour)
+    given = _given_price(goal, gpu)
     if given is not None:
         return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=given * gpus, source="given"),)
     if gpu == "cpu":
-        return (_own(gpu, gpus),)
+        return (_own(goal, gpu, gpus),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
     offers = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today) for spot in kinds)
     return tuple(offer for offer in offers if offer is not None)
 
 
 def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
-    """One's own machine with each number of its cards that the goal allows; none where it has too few."""
-    return tuple(_own(machine.gpu, count) for count in goal.counts or (goal.gpus,) if count <= machine.gpus)
+    """One's own machine with each number of its GPUs that the goal allows, at the price that was given for them."""
+    return tuple(_own(goal, machine.gpu, count) for count in goal.counts or (goal.gpus,) if count <= machine.gpus)
 
 
 def rents(goal: Goal, gpu: str) -> bool:
@@ -73,5 +73,10 @@ def on_machine(goal: Goal, gpu: str, gpus: int, *, own: bool) -> Goal:
     return replace(goal, gpu=gpu, gpus=gpus, counts=(), own=(), usd_per_kwh=tariff)
 
 
-def _own(gpu: str, gpus: int) -> Offer:
-    return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=0.0, source=OWN_MACHINE)
+def _given_price(goal: Goal, gpu: str) -> float | None:
+    return next((p.usd_per_gpu_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_gpu_hour)
+
+
+def _own(goal: Goal, gpu: str, gpus: int) -> Offer:
+    usd = (_given_price(goal, gpu) or 0.0) * gpus
+    return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=usd, source=OWN_MACHINE)

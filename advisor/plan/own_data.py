@@ -28,11 +28,13 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
         return plan
     calibration = calibrate_loss(log_ratios)
     if calibration is None:
-        count = len(log_ratios)
-        missing = f"{count} of {LEAST_RUNS} runs on it compared" if plan.goal.data else "the tokens are synthetic"
-        if plan.goal.data_tokens:
-            missing = "they are not here yet"
-        plan = replace(plan, warnings=(*plan.warnings, f"the loss is not calibrated to your data: {missing}"))
+        missing = "they are not here yet" if plan.goal.data_tokens else None
+        if plan.goal.data:
+            missing = f"{len(log_ratios)} of {LEAST_RUNS} runs on it compared"
+        if plan.goal.synthetic:
+            missing = "the tokens are synthetic"
+        said = f"the loss is not calibrated to your data: {missing}"
+        plan = replace(plan, warnings=(*plan.warnings, said)) if missing else plan
     else:
         plan = _moved(plan, calibration)
     if not data_meta:

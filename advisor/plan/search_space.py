@@ -29,6 +29,7 @@ from advisor.plan.models import nearest_shape
 from advisor.plan.offers import ANY, OWN, offers_for, own_offers, owned, rents
 from advisor.predict.profile import Profile
 from advisor.records import Goal
+from advisor.units import format_watts
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
 
@@ -173,6 +174,11 @@ def devices_of(
     without_price: list[str] = []
     apart: list[str] = []  # rented, but not so many together or not on these terms
     left_out: list[str] = []
+    limits = [profile.spec.tdp_watts if profile.spec else None for profile in profiles]
+    known = [watts for watts in limits if watts is not None]
+    if goal.power_cap_watts is not None and known == limits and goal.power_cap_watts >= max(known):
+        message = f"--power-cap {goal.power_cap_watts:g} limits nothing: they take {format_watts(max(known))} at most"
+        raise AdvisorError(message, "give fewer watts, or leave it out", exit_code=2)
     if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
         left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
         profiles = [p for p in profiles if p.key not in high]
@@ -188,6 +194,7 @@ def devices_of(
             left_out.append(f"{profile.key}: {problem.message}")
         else:
             brief = make_brief(mine, profile, data_meta, offers[0])
+            brief = replace(brief, usd_per_waiting_hour=goal.usd_per_waiting_hour or 0.0)
             devices.append(Device(profile=profile, brief=brief, offers=offers))
     for profile in rented:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)

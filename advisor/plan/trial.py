@@ -189,7 +189,7 @@ def _run_config(device: Device, prediction: Prediction, checkpoint_seconds: floa
         compile=workload.compile,
         activation_checkpointing=workload.activation_checkpointing,
         sharding=workload.sharding,
-        data=DataConfig(path=brief.goal.data),
+        data=DataConfig(path=brief.goal.data, synthetic=brief.goal.synthetic),
         optimizer=recipe.optimizer(workload.optimizer, shape, tokens, workload.step_tokens),
         schedule=recipe.schedule(steps),
         eval=recipe.eval_config(steps, tokens, workload.micro_tokens, brief.validation_tokens),

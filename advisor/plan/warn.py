@@ -25,6 +25,11 @@ def warnings(chosen: Trial) -> Iterator[str]:
     """Say what may go wrong or is not known."""
     brief, profile, offer = chosen.device.brief, chosen.device.profile, chosen.offer
     shape, prediction = chosen.prediction.workload.shape, chosen.prediction
+    if brief.goal.data is None and not (brief.goal.data_tokens or brief.goal.synthetic):
+        yield (
+            "no data given: this run would train on random tokens. Give --data DIR "
+            "(advisor data prepare FILES --out DIR), or --synthetic for a speed test"
+        )
     if not profile.calibrated:
         why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
         yield (

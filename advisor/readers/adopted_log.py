@@ -32,6 +32,12 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
     }
     ends = [attempt[-1] for attempt in attempts if attempt[-1]["kind"] == "final"]
     over = ends[-1] if ends and attempts[-1][-1] is ends[-1] else None
+    witnesses = [record for attempt in attempts for record in attempt if record["kind"] == "witness"]
+    facts = {
+        "witness_steps": [float(record["step"]) for record in witnesses],
+        "witness_seconds": [float(record["reference_seconds"]) for record in witnesses],
+        "witness_quiet_seconds": attempts[-1][0].get("reference_seconds") if attempts else None,
+    }
     return RunTable(
         source=str(folder),
         format=NAME,
@@ -42,6 +48,7 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
         status=_STATUS[over["outcome"]] if over else Status.INCOMPLETE,
         status_reason=over["reason"] if over else "its log has no end",
         attempts=tuple(_attempt(list(attempt)) for attempt in attempts),
+        facts={name: value for name, value in facts.items() if value},
         rows=len(steps),
         first_step=steps[0]["step"] if steps else None,
         last_step=steps[-1]["step"] if steps else None,

@@ -258,6 +258,7 @@ FACTS = {
     "cpu_threads": "",
     "eval_losses": "where several sets are evaluated: name of the set → {step: [...], loss: [...]}",
     "witness_seconds": "times of the trainer's reference kernel during the run",
+    "witness_quiet_seconds": "what the reference kernel took when the run's command was measured",
     "witness_steps": "the steps after which they were taken",
     "stolen_share": "of the CPU time, by the hypervisor, mean of the readings",
     "date": "",

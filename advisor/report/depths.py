@@ -70,11 +70,12 @@ def _option(one: DepthOption) -> tuple[str, ...]:
     )
 
 
-def to_fetch(data: Download) -> str:
-    """Tokens → characters → shards → gigabytes → time, in a sentence."""
+def to_fetch(data: Download, *, billed: bool = True) -> str:
+    """Tokens → characters → shards → gigabytes → time, in a sentence; of a plan whether its bill has the time."""
+    unbilled = "" if billed else "; not in the bill, for no data are given: --data-tokens puts them there"
     return (
         f"data: {format_tokens(data.tokens)} tokens are about {format_tokens(data.characters)} characters of English, "
         f"{data.shards:,} compressed shards of 100 MB, {format_number(data.download_bytes / 1e9)} GB, "
         f"{TIME.of(data.seconds)} at {format_bandwidth(data.bytes_per_second)}; to make tokens of them takes one core "
-        f"about {format_seconds(data.prepare_core_seconds)}"
+        f"about {format_seconds(data.prepare_core_seconds)}{unbilled}"
     )

@@ -100,6 +100,8 @@ def _loss(progress: Progress) -> str:
 
 
 def _next(progress: Progress, run_dir: Path) -> str:
+    if progress.outcome == Outcome.STOPPED and progress.more_hours is not None:
+        return f"its limit has no room for a step more: advisor resume {run_dir} --max-hours {progress.more_hours:.3g}"
     if progress.outcome is not None:
         return NEXT[Outcome(progress.outcome)].format(run=run_dir)
     if progress.checkpoint_step is not None:

@@ -10,8 +10,10 @@ from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
 from advisor.readers.run_table import RunTable
 from advisor.records import Estimate
+from advisor.runs.reference_kernel import drift_factor, reference_seconds
 from advisor.runs.scoring import Cause, Score, ScoredRun
 from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan
+from advisor.units import format_number
 from trainer.schema import Outcome
 
 
@@ -23,6 +25,7 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
     outcome = run.attempts[-1].outcome if run.attempts else None
     complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
     rate, each = _rate_of(plan)
+    reference = reference_seconds(run)
     scores = (
         Score(quantity="step_seconds", predicted=plan.step_seconds, actual=step),
         Score(quantity=rate, predicted=_rate(plan, each), actual=each / step if each and step else None),
@@ -42,8 +45,8 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
         complete=complete,
         departures=(),
         scores=scores,
-        reference_seconds=None,
-        drift_factor=None,
+        reference_seconds=reference,
+        drift_factor=drift_factor(reference, plan),
         gap_seconds=gap,
         causes=tuple(_causes(run, plan, gap, step, steps)) if gap is not None and step and steps else (),
     )
@@ -107,7 +110,25 @@ def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: in
     )
 
 
-def with_run(adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: float) -> Adopted:
+def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
+    """Why a run's step time says more of the machine than of its command; None where it is one more burst of it."""
+    step = scored.actual("step_seconds")
+    if step is None:
+        return "its log does not say how fast it was"
+    if run.facts.get("witness_seconds") and scored.reference_seconds is None:
+        return "other work came and went on the machine, and its step time says more of that"
+    times = step / (scored.drift_factor or 1.0) / plan.step_seconds.value
+    if 1 / run_metrics.BROKEN_FACTOR < times < run_metrics.BROKEN_FACTOR:
+        return None
+    return (
+        f"its steps took {format_number(times)} times what its bursts promised, which no batch explains: "
+        "look what else ran on the machine"
+    )
+
+
+def with_run(
+    adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: float, reference_seconds: float | None
+) -> Adopted:
     """The command with what a finished run of it measured, once."""
     started = float(run.column("unix_seconds")[0])
     if any(burst.source == WHOLE_RUN and burst.started == started for burst in adopted.bursts):
@@ -117,6 +138,7 @@ def with_run(adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: f
         outcome=Outcome.COMPLETED,
         source=WHOLE_RUN,
         step_seconds=(step_seconds,),
+        reference_seconds=() if reference_seconds is None else (reference_seconds,),
         shape=plan.shape,
         steps=len(run),
         startup_seconds=run.attempts[0].startup_seconds,

@@ -25,6 +25,7 @@ from advisor.readers.lifetime import process_seconds
 from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
 from advisor.runs.account import Account, Life, account
+from advisor.units import HOUR
 from trainer.budget import Spent
 from trainer.schema import RunConfig
 
@@ -72,6 +73,7 @@ class Progress:
     stops_early: bool  # the guard is expected to come before the end
     checkpoint_step: int | None
     message: str | None  # the newest warning
+    more_hours: float | None = None  # limit on all attempts with which it could go on; None: as it is, it can
 
 
 class History:
@@ -172,6 +174,9 @@ def make_progress(
     elapsed = used.seconds
     eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
     guard_left = _guard_seconds_left(config, used) if not over else None
+    room = _guard_seconds_left(config, used)  # a run that is over, and has no room for one step more
+    needed = spent.needed_seconds or 0.0
+    short = over and room is not None and room <= needed
     last_eval = history.evals[max(history.evals)] if history.evals else None
     return Progress(
         run_id=run_id,
@@ -200,6 +205,7 @@ def make_progress(
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
         message=history.warning,
+        more_hours=max(2 * elapsed, elapsed + 2 * needed) / HOUR if short else None,
     )
 
 

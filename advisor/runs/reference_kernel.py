@@ -8,6 +8,7 @@ from itertools import pairwise
 from advisor.findings.run_facts import steps_done
 from advisor.readers.run_table import RunTable
 from advisor.records import Plan
+from advisor.store.adopted import AdoptedPlan
 
 STEADY = 1.5  # ratio of the quartiles of the readings: beyond it no one factor corrects the median step
 
@@ -29,7 +30,7 @@ def reference_seconds(run: RunTable) -> float | None:
     return middle if high <= STEADY * low else None
 
 
-def drift_factor(reference: float | None, plan: Plan | None) -> float | None:
+def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> float | None:
     """By how much the machine itself made steps longer than when it was calibrated; None where that is not known."""
     if reference is None or plan is None or not plan.reference_seconds:
         return None

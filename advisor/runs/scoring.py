@@ -15,6 +15,7 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
+from advisor.hardware.offers import OWN_MACHINE
 from advisor.predict.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, PlanPrediction
@@ -229,7 +230,8 @@ def _final_loss(run: RunTable) -> float | None:
 def _cost(wall: float, usd_per_hour: float | None, energy_kwh: float | None, plan: Plan | None) -> float | None:
     """Dollars of the run: rent as paid (else as planned), plus metered energy at the goal's tariff."""
     price = usd_per_hour if usd_per_hour is not None else (plan.usd_per_hour if plan else None)
-    tariff = plan.usd_per_kwh if plan else None
+    rented = plan is not None and bool(plan.goal.own) and plan.price_source != OWN_MACHINE
+    tariff = plan.goal.usd_per_kwh if plan is not None and not rented else None  # rent has the energy in it
     if price is None or (tariff and energy_kwh is None):
         return None
     return wall / 3600 * price + (energy_kwh * tariff if tariff and energy_kwh is not None else 0.0)

@@ -109,6 +109,7 @@ class AdoptedBurst:
     torch: str | None = None
     processes: int = 1  # that trained together
     model: ModelShape | None = None  # of a decoder, by its weights; None: it is none that is known
+    reference_seconds: tuple[float, ...] = ()  # of the reference kernel, beside its timed steps; empty: not timed
 
     def value(self, name: str) -> float | None:
         """What a knob was set to; None: it was left as it is."""
@@ -190,6 +191,8 @@ class AdoptedPlan:
     warnings: tuple[str, ...]
     software: str | None = None  # as the probe saw it
     basis: str = PROBE  # of its numbers: probe | log
+    reference_seconds: float | None = None  # of the reference kernel during the bursts; None: not timed
+    drift_exponent: float = 0.0  # step time goes as the reference kernel's time to this power
     bootstrap: str | None = None  # the user's own line of a shell, before the command, where it runs elsewhere
     schema: int = SCHEMA
 

@@ -56,6 +56,9 @@ class Trainer(Protocol):
     def used_seconds(self, folder: Path) -> float:
         """What earlier attempts count against the configuration's time limit; raises AdvisorError for a damaged log."""
 
+    def needed_seconds(self, folder: Path) -> float:
+        """What an attempt must have left of its limit to do a step; 0 where no limit ended the last one."""
+
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
         """What earlier attempts cost, each at its own price; at the given one where that is not known."""
 

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class AdoptedLog:
     """The log of an adopted run, while its guard writes it."""
 
     def __init__(self, folder: Path):
-        self.folder, self._told, self._last = folder, 0, 0
+        self.folder, self._told, self._last, self._witnesses = folder, 0, 0, 0
 
     def attempts(self) -> int:
         """How often the run was started before."""
@@ -59,7 +59,7 @@ class AdoptedLog:
     def header(self, plan: AdoptedPlan, attempt: int, began: float, command: Sequence[str]) -> None:
         """A new attempt."""
         who = {"host": socket.gethostname(), "pid": os.getpid(), "plan": plan.id, "trainer": plan.trainer,
-               "basis": plan.basis}  # fmt: skip
+               "basis": plan.basis, "reference_seconds": plan.reference_seconds}  # fmt: skip
         self._write([{"kind": "header", "time": began, "attempt": attempt, **who, "command": list(command)}])
 
     def steps(
@@ -79,9 +79,15 @@ class AdoptedLog:
         self._last = at[-1] if len(at) else 0
         self._write([{"kind": "step", "time": moments[i], "step": at[i], "seconds": took[i], **memory} for i in new])
 
-    def final(self, outcome: Outcome, reason: str, began: float) -> None:
+    def witnesses(self, readings: Sequence[Mapping[str, Any]], moments: Sequence[float]) -> None:
+        """What the reference kernel took since, and after which step of this attempt."""
+        new = readings[self._witnesses :]
+        self._witnesses = len(readings)
+        self._write([{"kind": "witness", "time": reading["time"], "step": bisect_right(moments, reading["time"]),
+                      "reference_seconds": reading["reference_seconds"]} for reading in new])  # fmt: skip
+
+    def final(self, outcome: Outcome, reason: str, began: float, now: float) -> None:
         """The end of this attempt."""
-        now = time.time()
         self._write([{"kind": "final", "time": now, "outcome": outcome.value, "reason": reason, "seconds": now - began,
                       "step": self._last}])  # fmt: skip
 
@@ -148,6 +154,10 @@ class AdoptedTrainer:
     def used_seconds(self, folder: Path) -> float:
         """What all attempts lived."""
         return spent_seconds(folder)
+
+    def needed_seconds(self, folder: Path) -> float:
+        """Not known."""
+        return 0.0
 
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
         """The same at the run's price."""

@@ -73,6 +73,10 @@ class OwnTrainer:
         """Seconds of every attempt, as the trainer itself adds them up."""
         return _spent(folder).seconds
 
+    def needed_seconds(self, folder: Path) -> float:
+        """As the last attempt reckoned when its limit ended it."""
+        return _spent(folder).needed_seconds or 0.0
+
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
         """Dollars of every attempt, as the trainer itself adds them up."""
         return _spent(folder).usd(usd_per_hour)

@@ -15,7 +15,10 @@ PLAN = {
     "--micro-batch": "Micro-batch", "--power-cap": "Power cap", "--interruptions": "Interrupted every",
     "--value-of-time": "Value of time", "--checkpoint-every": "Checkpoint every",
 }  # fmt: skip
-LAUNCH = {"--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)"}
+LAUNCH = {
+    "--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)",
+    "--synthetic": "Train on random tokens",
+}  # fmt: skip
 ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU and hour)"}
 ADOPT = {
     "--deadline": "Deadline", "--budget-seconds": "Time for the bursts (seconds)", "--budget": "Budget",

@@ -15,7 +15,7 @@ from advisor.hardware.offers import offers_by_provider
 from advisor.launch.claim import running_with
 from advisor.launch.engines import parse_place
 from advisor.launch.export.targets import TARGETS
-from advisor.launch.guards import parse_loss_stop
+from advisor.launch.guards import NO_DATA, parse_loss_stop
 from advisor.records import Plan
 from advisor.report.cards import OFFER_NUMBERS, offer_rows
 from advisor.report.plan import sentence
@@ -25,7 +25,7 @@ from advisor.ui import loaders
 from advisor.ui.controls import LAUNCH, in_controls
 from advisor.ui.tables import plain, table
 from advisor.workflows.export import Exported, export
-from advisor.workflows.launch import HERE, Limits, beforehand, launch
+from advisor.workflows.launch import HERE, Limits, beforehand, launch, with_synthetic
 from advisor.workflows.preflight import Finding, preflight
 from trainer.schema import dump_config
 
@@ -73,6 +73,11 @@ def form(plan: Plan) -> None:
     if running is not None:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
         return
+    if plan.run.data.path is None and not plan.run.data.synthetic:
+        st.info(f"{NO_DATA[0].upper()}{NO_DATA[1:]}. Prepare your text on the page Data, and plan with it.")
+        if not st.checkbox(LAUNCH["--synthetic"], help="A speed test, paid for like any run; its loss means nothing."):
+            return
+        plan = with_synthetic(plan, True)
     lacking = _lacking_here(plan)
     if lacking:
         _where_to_rent(plan, lacking)

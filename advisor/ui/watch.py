@@ -193,6 +193,11 @@ def _buttons(progress: Progress, folder: Path) -> None:
             with st.spinner("stopping: the step in progress ends, then a checkpoint is written"):
                 stop(loaders.store(), folder)
             st.rerun()
+    elif progress.more_hours is not None:
+        st.info(
+            "Its limit has no room for a step more. With a longer one it goes on: "
+            f"`advisor resume {folder.name} --max-hours {progress.more_hours:.3g}`"
+        )
     elif progress.outcome != "completed" and st.button(
         "Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"
     ):

@@ -43,6 +43,7 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
     """Measure, plan again, and leave what follows in the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
+    started = time.monotonic() - _age()
     plan, config = load_plan(job / PLAN), read_run_config(job)
     here = _with_data(plan, config, job)
     with disk_errors("write to", run):
@@ -56,8 +57,8 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
             arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), seconds=seconds,
                              may_change_depth=may_change_depth, stop_if_over=stop_if_over)  # fmt: skip
         except AdvisorError as error:
-            arrival = _unmeasured(here, _age(), f"{error.message}; the plan stays")
-        arrival = replace(arrival, seconds=round(_age(), 2))
+            arrival = _unmeasured(here, time.monotonic() - started, f"{error.message}; the plan stays")
+        arrival = replace(arrival, seconds=round(time.monotonic() - started, 2))
     else:
         arrival = _unmeasured(here, longest, "its calibration was cut off and is not paid for again; the plan stays")
     return _leave(arrival, plan, config, run)

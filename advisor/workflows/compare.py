@@ -21,7 +21,7 @@ from advisor.readers.sidecars import with_plan
 from advisor.records import Plan, Workload
 from advisor.run_records import LaunchRecord
 from advisor.runs.adopted import is_adopted
-from advisor.runs.adopted_scores import score_adopted, with_run
+from advisor.runs.adopted_scores import score_adopted, why_not_learnt, with_run
 from advisor.runs.energy import run_kwh
 from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run
@@ -123,9 +123,13 @@ def _adopted(store: Store, run_dir: Path, record: bool | None) -> Reviewed:
     step = scored.actual("step_seconds")
     if place:
         return replace(reviewed, recorded=True, not_learnt=f"it ran on {place}, and its command was measured here")
-    if short is not None or step is None or plan.trainer not in adopted_names(store.home):
-        return replace(reviewed, recorded=True, not_learnt=short or "its command is not adopted here any more")
-    save_adopted(store.home, with_run(load_adopted(store.home, plan.trainer), plan, run, step))
+    if plan.trainer not in adopted_names(store.home):
+        return replace(reviewed, recorded=True, not_learnt="its command is not adopted here any more")
+    if (why := short or why_not_learnt(scored, plan, run)) is not None:
+        return replace(reviewed, recorded=True, not_learnt=why)
+    assert step is not None  # or it would not be learnt from
+    found = with_run(load_adopted(store.home, plan.trainer), plan, run, step, scored.reference_seconds)
+    save_adopted(store.home, found)
     return replace(reviewed, recorded=True)
 
 

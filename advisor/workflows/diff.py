@@ -21,8 +21,8 @@ from advisor.store.disk import read_yaml
 from advisor.store.folders import names_apart
 from advisor.store.run_folder import CONFIG, is_run_folder, read_launch, read_run_config, read_run_plan
 from advisor.store.store import Store
+from advisor.trainers.configured import workload_of_config
 from advisor.workflows.compare import review
-from advisor.workflows.configured import workload_of_config
 from advisor.workflows.launch import read_source
 from trainer.schema import RunConfig, to_dict
 

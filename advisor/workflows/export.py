@@ -11,11 +11,11 @@ from advisor.errors import AdvisorError
 from advisor.launch.export.bundle import ExportJob, common_files
 from advisor.launch.export.settle import export_job
 from advisor.launch.export.targets import TARGETS
-from advisor.launch.guards import guarded, limit_seconds, make_guards
+from advisor.launch.guards import guarded, limit_seconds, make_guards, refuse_edited
 from advisor.records import Plan
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.units import format_seconds
-from advisor.workflows.launch import Limits, refuse_data_elsewhere
+from advisor.workflows.launch import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Exported:
 
 def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engine()) -> Exported:  # noqa: B008
     """The files of a plan for an engine of `TARGETS`; AdvisorError for what it cannot take."""
-    refuse_data_elsewhere(plan)
+    refuse_edited(plan)
     target = TARGETS[to]
     prices = {"usd_per_hour": plan.usd_per_hour, "max_usd": limits.max_usd, "max_hours": limits.max_hours}
     guards = make_guards(plan.run, loss=limits.loss or (), **prices)

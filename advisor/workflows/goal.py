@@ -32,6 +32,7 @@ class PlanOptions:
     tokens: int | None = None
     depth: int | None = None
     data: Path | None = None
+    synthetic: bool = False
     ratio: float | None = None
     ratio_counts: str | None = None
     inference_tokens: float | None = None  # that the model will serve
@@ -63,6 +64,7 @@ class PlanOptions:
     ffn_width: int | None = None
     data_tokens: int | None = None  # of data that are not here
     epochs: float | None = None
+    download_rate: float | None = None  # bytes a second
     own: Sequence[str] = ()  # "rtx-4090:2", or files of machines
 
 
@@ -75,8 +77,14 @@ def goal_from(options: PlanOptions) -> Goal:
     keys, own, by_card = _devices(options, by_card)
     gpu = ",".join(keys)
     numbers = tuple(options.gpus or usual_counts(gpu, own))
-    if alone is not None and (gpu in (ANY, OWN) or len(keys) > 1):
-        raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
+    named = {*keys, *(machine.gpu for machine in own)} - {OWN}
+    if alone is not None and (ANY in named or len(named) > 1):
+        message = "--price without a GPU's name is for one kind of GPU, and several are looked at"
+        raise AdvisorError(message, "say of which: --price l4=0.50", exit_code=2)
+    if alone is not None and own:
+        by_card += (GpuPrice(gpu=own[0].gpu, usd_per_gpu_hour=alone),)
+        alone = None
+    _refuse_without_effect(options, named, by_card, rented=gpu != OWN and "cpu" not in named)
     if options.sharding == "full" and max(numbers) == 1:
         message = "--sharding full shares a model out over several GPUs, and there is one"
         raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
@@ -92,6 +100,7 @@ def goal_from(options: PlanOptions) -> Goal:
         tokens=options.tokens,
         depth=options.depth,
         data=str(options.data.expanduser().resolve()) if options.data else None,
+        synthetic=options.synthetic,
         ratio=options.ratio,
         ratio_counts=options.ratio_counts or ("matrices+head" if options.family == "nanochat" else "total"),
         usd_per_gpu_hour=alone,
@@ -123,9 +132,32 @@ def goal_from(options: PlanOptions) -> Goal:
         own=own,
         usd_per_waiting_hour=options.value_of_time,
         checkpoint_seconds=options.checkpoint_every,
+        download_bytes_per_second=options.download_rate,
     )
     check_ranges(goal)
     return goal
+
+
+def _refuse_without_effect(options: PlanOptions, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
+    """Raise AdvisorError (exit 2) for an option that could change nothing of the answer."""
+    priced = {price.gpu for price in by_card}
+    if unnamed := sorted(priced - named) if ANY not in named else []:
+        message = f"--price {unnamed[0]}: no {unnamed[0]} is looked at"
+        raise AdvisorError(message, f"add it: --gpu {unnamed[0]}", exit_code=2)
+    offered = "--provider" if options.providers else "--spot" if options.spot != PlanOptions.spot else None
+    if offered and not rented:
+        message = f"{offered} is of rented GPUs, and none is looked at"
+        raise AdvisorError(message, "leave it out, or add --gpu", exit_code=2)
+    if offered and (named <= priced or (options.prices and not by_card)):
+        raise AdvisorError(f"{offered} and --price both say what is rented", "leave one out", exit_code=2)
+    paid = options.prices or options.kwh_price
+    if options.budget is not None and not rented and not paid:
+        hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
+        raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
+    if options.download_rate is not None and options.data is not None:
+        raise AdvisorError("--download-rate: the data of --data are here", "leave one of them out", exit_code=2)
+    if options.value_of_time is not None and options.budget is None:
+        raise AdvisorError("--value-of-time is of a budget, and there is none", "add --budget", exit_code=2)
 
 
 def with_shape(options: PlanOptions) -> PlanOptions:
@@ -235,6 +267,9 @@ def _refuse_two_sizes_of_data(options: PlanOptions) -> None:
     if options.data and options.data_tokens:
         hint = "leave --data-tokens out: the folder's are counted"
         raise AdvisorError("--data and --data-tokens both say how much data there is", hint, exit_code=2)
+    if options.synthetic and (options.data or options.data_tokens):
+        given = "--data" if options.data else "--data-tokens"
+        raise AdvisorError(f"--synthetic means random tokens, {given} means yours", "leave one out", exit_code=2)
     if options.epochs and options.tokens:
         hint = "leave one out: --epochs works the tokens out"
         raise AdvisorError("--epochs and --tokens both settle the tokens to train on", hint, exit_code=2)

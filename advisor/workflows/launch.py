@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import overload
 
 from advisor.errors import AdvisorError
 from advisor.launch.backend import Backend, Job, LaunchRequest
@@ -24,7 +25,6 @@ from advisor.store.run_folder import read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
-from advisor.units import format_tokens
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
 from trainer.schema import LossStop, RunConfig
 
@@ -67,6 +67,23 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
     if problems := [problem for problem in config.problems() if problem.startswith("stop.notice")]:
         raise AdvisorError(f"--notice {notice}: {problems[0]}", "let something there write a file", exit_code=2)
     return replace(source, run=config) if isinstance(source, Plan) else config
+
+
+@overload
+def with_synthetic(source: Plan, asked: bool) -> Plan: ...
+@overload
+def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig: ...
+def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
+    """The plan or configuration, with random tokens where these were asked for; AdvisorError where it has data."""
+    config = source.run if isinstance(source, Plan) else source
+    if not asked:
+        return source
+    if config.data.path is not None:
+        raise AdvisorError(f"--synthetic: it trains on {config.data.path}", "leave --synthetic out", exit_code=2)
+    config = replace(config, data=replace(config.data, synthetic=True))
+    if not isinstance(source, Plan):
+        return config
+    return replace(source, goal=replace(source.goal, synthetic=True), run=config)  # an arrival plans by the goal again
 
 
 def launch(
@@ -124,11 +141,13 @@ def resume(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     usd_per_hour: float | None = None,
+    synthetic: bool = False,
     backend: Backend | None = None,
 ) -> Started:
     """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
 
     `usd_per_hour` is the price of all devices from now on; what was spent before was spent at the old one.
+    `synthetic` lets a run go on that has no data and was not asked to have none.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
@@ -138,7 +157,7 @@ def resume(
         settle(run_dir)
         status = describe(run_dir, store)
         job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
-                          usd_per_hour=usd_per_hour)  # fmt: skip
+                          usd_per_hour=usd_per_hour, synthetic=synthetic)  # fmt: skip
         started = _submit(backend, job)
     again = steps_again(run_dir, status.step)
     return started if again is None else replace(started, warnings=(*started.warnings, again))
@@ -161,15 +180,18 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
     """What a launch needs, each looked at: here, or by asking the engine; nothing is started or written."""
     if place.engine == HERE.engine:
         return preflight(store, source, place)
+    config = source.run if isinstance(source, Plan) else source
+    if config.data.path is None and not config.data.synthetic:
+        return list(data_checks(config))  # there is no job to ask the engine about
     backend = backend_of(place.engine, store)
     try:
         offer = backend.offer(backend.dryrun(_job(store, source, None, limits, OWN, place)))
     except AdvisorError as error:
         return [Check(of=place.engine, finding=Finding.MISSING, words=error.message)]
     checks = [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offer]
-    config = source.run if isinstance(source, Plan) else source
     checks += checkpoint_checks(store, source) if isinstance(source, Plan) else ()
-    checks += data_checks(config) if place.engine == "ssh" else ()  # it brings what is here
+    brought = place.engine == "ssh" or config.data.path is None
+    checks += data_checks(config) if brought else ()  # elsewhere the data are not looked at from here
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
         words = "nobody limits what it may spend there, and it starts again after a failure: --max-usd or --max-hours"
         checks.append(Check(of="limits", finding=Finding.WARNING, words=words))
@@ -188,7 +210,6 @@ def _job(
     arriving: Arriving | None = None,
 ) -> Job:  # fmt: skip
     """The first attempt, in a folder that need not be there yet."""
-    refuse_data_elsewhere(source)
     now = datetime.now(UTC)
     name = source.run.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
@@ -204,14 +225,6 @@ def _job(
         place=place,
         arriving=arriving,
     )
-
-
-def refuse_data_elsewhere(source: Plan | RunConfig) -> None:
-    if isinstance(source, Plan) and source.goal.data_tokens and source.run.data.path is None:
-        raise AdvisorError(
-            f"the plan is for {format_tokens(source.goal.data_tokens)} tokens of data that are not here",
-            "bring them, `advisor data prepare FILES --out FOLDER`, and plan again with --data FOLDER",
-        )
 
 
 def _in_its_folder(job: Job, store: Store, *, is_given: bool) -> Job:

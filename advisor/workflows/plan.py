@@ -64,11 +64,10 @@ def beside(
     store: Store,
     *,
     depths: Sequence[int] = (),
-    bytes_per_second: float | None = None,
     seen: SeenRun | None = None,
     current: Workload | None = None,
 ) -> Beside:
-    """Memory, depths and data of a plan by what the store knows of its device; the download at a rate, if given.
+    """Memory, depths and data of a plan by what the store knows of its device.
 
     Depths are held against a `current` run on the same cards, else against the plan's own configuration.
     """
@@ -87,7 +86,7 @@ def beside(
     return Beside(
         memory=memory_bill(profile, work),
         depths=at_depths(profile, current or work, depths) if depths else (),
-        data=None if here else download(fresh, work.shape.vocab_size, bytes_per_second),
+        data=None if here else download(fresh, work.shape.vocab_size, plan.goal.download_bytes_per_second),
     )
 
 

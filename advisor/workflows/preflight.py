@@ -17,14 +17,15 @@ from advisor.hardware.here import cards, check_is_here, device_key
 from advisor.hardware.software_support import installed_problem
 from advisor.launch.cards import taken_by, visible_ids
 from advisor.launch.engines import PLACES, describe
+from advisor.launch.guards import refuse_without_data
 from advisor.launch.state import RunState, this_host
 from advisor.records import Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder, read_launch, read_run_config
 from advisor.store.store import Store
+from advisor.trainers.configured import workload_of_config
 from advisor.units import HOUR, format_bytes, format_seconds, format_tokens, format_usd
-from advisor.workflows.configured import workload_of_config
 from advisor.workflows.data import read_data
 from trainer.damage import damage
 from trainer.schema import RunConfig
@@ -137,6 +138,14 @@ def _disk(plan: Plan, folder: Path) -> Iterator[Check]:
 def data_checks(config: RunConfig) -> Iterator[Check]:
     """The token files are whole, of a vocabulary that the model has, and long enough for one sample of each split."""
     if config.data.path is None:
+        if config.data.synthetic:
+            words = "it trains on random tokens, as --synthetic asks: a speed test, whose loss means nothing"
+            yield Check(of="data", finding=Finding.WARNING, words=words)
+            return
+        try:
+            refuse_without_data(config.data)
+        except AdvisorError as error:
+            yield Check(of="data", finding=Finding.MISSING, words=f"{error.message}; {error.hint}")
         return
     try:
         meta = read_data(config.data.path)

@@ -9,10 +9,11 @@ from advisor.cli.plan import command
 from advisor.records import Basis, Candidate, Estimate, Goal, Plan, PlanPrediction, WallClock, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store
+from advisor.trainers.configured import workload_of_config
 from advisor.workflows.calibrate import CalibrationOptions, calibrate
 from advisor.workflows.goal import PlanOptions, goal_from
 from advisor.workflows.plan import recommend
-from trainer.schema import CheckpointConfig, EvalConfig, RunConfig, TelemetryConfig, make_shape
+from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, TelemetryConfig, make_shape
 
 SHAPE = make_shape("nanochat", depth=1, width=32, heads=2, vocab_size=64, seq_len=32)
 
@@ -21,7 +22,7 @@ def goal_of(words: list[str]) -> Goal:
     """The goal that `advisor plan` with these words plans for."""
     with command.make_context("plan", words) as context:
         # what is done with the plan, not what is planned
-        beside = ("measure", "out", "everything", "gates", "depths", "download_rate", "as_json")
+        beside = ("measure", "out", "everything", "gates", "depths", "as_json")
         beside += ("again_of", "was", "config")
         return goal_from(PlanOptions(**{name: value for name, value in context.params.items() if name not in beside}))
 
@@ -41,6 +42,7 @@ def small_run(steps: int = 20, **changes) -> RunConfig:
         eval=EvalConfig(tokens=0),
         checkpoint=CheckpointConfig(every_seconds=None),
         telemetry=TelemetryConfig(hz=0),
+        data=DataConfig(synthetic=True),
     )
     return replace(config, **changes)
 
@@ -88,7 +90,7 @@ def small_plan(steps: int = 20, step_seconds: float = 0.01, usd_per_hour: float 
     plan = Plan(
         id="plan-small",
         created="2026-11-21T03:00:00+00:00",
-        goal=Goal(gpu="cpu", depth=1, ratio=0.1 + 0.2),
+        goal=Goal(gpu="cpu", depth=1, ratio=0.1 + 0.2, synthetic=True),
         run=small_run(steps),
         workload=workload,
         usd_per_hour=usd_per_hour,
@@ -102,6 +104,14 @@ def small_plan(steps: int = 20, step_seconds: float = 0.01, usd_per_hour: float 
         inputs=("calibration cpu-1",),
     )
     return replace(plan, **changes)
+
+
+def changed(plan: Plan, *, gpu: str | None = None, gpus: int | None = None, **run) -> Plan:
+    """The plan of another run, or of another machine; what it promises stays."""
+    config = replace(plan.run, **run)
+    work = workload_of_config(config, gpu or plan.workload.gpu, gpus or plan.workload.gpus)
+    goal = replace(plan.goal, gpu=work.gpu, gpus=work.gpus)
+    return replace(plan, run=config, workload=work, goal=goal, chosen=replace(plan.chosen, steps=config.steps))
 
 
 SIZES = ("--seq-len", "64", "--vocab-size", "256", "--depth", "2")  # of models that are measured here
@@ -132,4 +142,4 @@ def slowed(calibration: Calibration, factor: float) -> Calibration:
 def planned(home: Path, calibration: Calibration, *words: str) -> Plan:
     store = Store(home)
     store.save_calibration(calibration)
-    return recommend(goal_of(["--gpu", "cpu", *words]), store)
+    return recommend(goal_of(["--gpu", "cpu", "--synthetic", *words]), store)

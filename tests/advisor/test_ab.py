@@ -16,7 +16,8 @@ from advisor.workflows.ab import other_text, read_arms
 CONFIG = {
     "model": {"family": "nanochat", "depth": 1, "width": 32, "heads": 1, "kv_heads": 1, "ffn_width": 64,
               "vocab_size": 64, "seq_len": 32},
-    "steps": 40, "micro_batch": 4, "device": "cpu", "eval": {"tokens": 512}, "optimizer": {"learning_rate": 0.003},
+    "steps": 40, "micro_batch": 4, "device": "cpu", "eval": {"tokens": 512}, "data": {"synthetic": True},
+    "optimizer": {"learning_rate": 0.003},
 }  # fmt: skip
 
 

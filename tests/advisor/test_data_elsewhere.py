@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -18,7 +18,7 @@ from advisor.plan.command import plan_command
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES
 from advisor.records import Plan
 from advisor.store.store import Store
-from advisor.workflows.launch import dry_run
+from advisor.workflows.launch import dry_run, with_synthetic
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.plans import goal_of
 
@@ -122,7 +122,23 @@ def test_the_command_gives_the_same_goal():
 
 def test_a_plan_for_data_elsewhere_is_not_launched_on_synthetic_tokens(tmp_path):
     plan = plan_of("--gpu cpu --deadline 1h --data-tokens 20M", small_cpu())
-    with pytest.raises(AdvisorError, match="20 M tokens of data that are not here") as refused:
+    with pytest.raises(AdvisorError, match="no data given: this run would train on random tokens") as refused:
         dry_run(Store(tmp_path), plan)
     assert "advisor data prepare" in (refused.value.hint or "")
-    assert dry_run(Store(tmp_path), replace(plan, goal=replace(plan.goal, data_tokens=None)))
+    assert dry_run(Store(tmp_path), with_synthetic(plan, True))
+
+
+def test_what_is_named_as_a_download_is_in_the_bill_or_says_why_not(call, tmp_path, monkeypatch):
+    """100 B tokens at 100 MB/s are half an hour of eight GPUs, billed where they are to be brought."""
+    monkeypatch.setenv("ADVISOR_HOME", str(tmp_path / "home"))
+    words = ("plan", "--gpu", "h100-80gb-sxm", "--gpus", "8", "--depth", "24", "--tokens", "100B", "--all")
+    bare = " ".join(call(*words)[1].split())
+    assert "not in the bill, for no data are given: --data-tokens" in bare
+    brought = (*words, "--data-tokens", "200B")
+    assert "not in the bill, for no data" not in " ".join(call(*brought)[1].split())
+    billed = [json.loads(call(*brought, *rate, "--json")[1]) for rate in ((), ("--download-rate", "10MB"))]
+    times = [plan["prediction"]["wall_clock"]["download_seconds"]["value"] for plan in billed]
+    named = [plan["data_to_fetch"]["seconds"]["value"] for plan in billed]
+    software = seconds_of(SOFTWARE_BYTES)
+    assert times == pytest.approx([seconds + software for seconds in named], rel=1e-3)
+    assert named[1] == pytest.approx(billed[1]["data_to_fetch"]["download_bytes"] / 1e7) and named[1] > 5 * named[0]

@@ -291,7 +291,7 @@ def test_the_terminal_shows_all_of_it(call):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--gpu", "any", "--price", "2", "--budget", "5"), "for one card only"),
+        (("--gpu", "any", "--price", "2", "--budget", "5"), "for one kind of GPU"),
         (("--gpu", "l4", "--price", "l4=cheap", "--budget", "5"), "--price l4=cheap"),
         (("--gpu", "any"), "needs a limit or a task"),
         (("--gpu", "l4", "--provider", "gpc", "--budget", "5"), "unknown provider"),

@@ -37,7 +37,8 @@ def test_a_card_nobody_calibrated_is_planned_by_its_prior(planned, tmp_path):
 
 
 def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(planned, tmp_path):
-    code, out, _ = planned("--gpu", "l4", "--deadline", "2h", "--out", str(tmp_path / "plan.yaml"), "--all")
+    wishes = ("--gpu", "l4", "--deadline", "2h", "--synthetic")
+    code, out, _ = planned(*wishes, "--out", str(tmp_path / "plan.yaml"), "--all")
     assert code == 0
     for words in ("Train depth", "in all", "Depths considered", "Micro-batches considered", "chosen", "- ", "! ",
                   "next, on 1 x l4 rented from runpod: advisor launch"):  # fmt: skip
@@ -47,6 +48,7 @@ def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(planned, tm
 def test_the_next_commands_can_be_copied_and_give_the_same_plan(planned, monkeypatch):
     monkeypatch.setattr(render.console(), "width", 60)
     wishes = ("--gpu", "l4,rtx-4090", "--budget", "20", "--deadline", "8h", "--provider", "runpod", "--sure")
+    wishes += ("--synthetic",)
     _, out, _ = planned(*wishes)
     lines = out.splitlines()
     [again] = [line for line in lines if line.startswith("next: ")]

@@ -26,7 +26,7 @@ from advisor.workflows import preflight as flow
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
-from tests.advisor.plans import guess, small_plan
+from tests.advisor.plans import changed, guess, small_plan
 from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config, make_shape
 
 H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
@@ -56,8 +56,7 @@ class WaitingTrainer(OwnTrainer):
 
 def on_card(**changes):
     plan = small_plan()
-    run = replace(plan.run, device="cuda", **changes)
-    return replace(plan, run=run, workload=replace(plan.workload, gpu="h100-80gb-sxm"))
+    return changed(plan, gpu="h100-80gb-sxm", device="cuda", **changes)
 
 
 def found(checks, of):
@@ -239,7 +238,6 @@ def test_where_skypilot_is_not_installed_it_says_what_to_type(tmp_path, monkeypa
 def test_a_run_that_writes_no_checkpoint_on_its_way_says_what_is_at_stake(tmp_path):
     """200,000 steps of 0.9 s and 6 s around them are 50 hours; at 3.6 dollars an hour 180."""
     store, plan = Store(tmp_path), small_plan(steps=200_000, step_seconds=0.9)
-    plan = replace(plan, run=replace(plan.run, steps=200_000))
     [(finding, words)] = found(preflight(store, plan, Place()), "checkpoints")
     assert finding is Finding.WARNING and "up to all 200,000 steps, 2.08 days and $180;" in words
     assert f"warning: {words}" in told(preflight(store, plan, Place()))

@@ -25,6 +25,7 @@ from advisor.records import Plan, Workload
 from advisor.store.calibration import PARTIAL, Calibration, Quality, Verdict, calibration_to_dict
 from advisor.store.disk import dump_yaml
 from advisor.store.store import Store, default_store, load_calibration
+from advisor.workflows.calibrate import Calibrated
 from advisor.workflows.plan import load_profiles
 from tests.advisor.plans import goal_of
 from trainer.schema import make_shape
@@ -270,3 +271,11 @@ def test_a_shipped_calibration_stays(good, tmp_path):
     with pytest.raises(AdvisorError, match="came with the program"):
         store.delete_calibration("cpu-good")
     assert profile_of(store.newest_calibration("cpu")).widening == 1
+
+
+def test_a_rejected_calibration_ends_with_a_code_that_scripts_see(call, good, condemned, monkeypatch):
+    for calibration, code in ((good, 0), (condemned, 1)):
+        done = Calibrated(calibration=calibration, profile=profile_of(calibration), held_out=None)
+        monkeypatch.setattr("advisor.workflows.calibrate.calibrate", lambda *given, found=done: found)
+        for more in ((), ("--json",)):
+            assert call("calibrate", "--gpu", "cpu", *more)[0] == code

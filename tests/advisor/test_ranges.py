@@ -77,6 +77,7 @@ def test_twice_the_most_is_refused(option):
     most = RANGES[option][1]
     beyond = int(2 * most)
     beside = ["--data-tokens", "1B"] if option == "--epochs" else []  # what a number means nothing without
+    beside += ["--budget", "5"] if option == "--value-of-time" else []
     beside += ["--depth", "12"] if option in ("--width", "--heads", "--kv-heads", "--ffn-width") else []
     with pytest.raises((AdvisorError, click.UsageError)) as refused:
         goal_of(["--gpu", "l4", *beside, f"{option}={beyond}"])

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from advisor.launch.process import ProcessId, is_alive
 from advisor.launch.state import RunState, run_status, settle
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
-from tests.advisor.plans import small_plan
+from tests.advisor.plans import changed, small_plan
 from tests.chaos.tally import KILLS, TALLY
 from trainer.budget import read_spent
 from trainer.runlog import LOG_NAME, load_run_log
@@ -54,8 +53,7 @@ def launched(home: Path, folder: Path, plan: Path) -> subprocess.Popen[bytes]:
 def test_a_budget_ends_a_run_whoever_watches_it_is_killed(tmp_path):
     """The starter first, then one watcher after the other, in starts, looks and prints; the run is nobody's child."""
     rng, home, kills, number = random.Random(3), tmp_path / "home", 0, 0
-    plan = small_plan(steps=10**6)
-    plan = replace(plan, run=replace(plan.run, micro_batch=16))
+    plan = changed(small_plan(steps=10**6), micro_batch=16)
     path = Store(home).save_plan(plan, tmp_path / "plan.yaml")
     while kills < AT_LEAST:
         folder, number = tmp_path / f"run-{number}", number + 1

@@ -20,7 +20,7 @@ from advisor.launch.export.slurm import slurm_time
 from advisor.launch.export.targets import TARGETS
 from advisor.workflows.export import Engine, export
 from advisor.workflows.launch import Limits
-from tests.advisor.plans import guess, small_plan
+from tests.advisor.plans import changed, guess, small_plan
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, DataConfig
 
@@ -29,13 +29,12 @@ SECONDS = 120.0  # that a run of these tests may take on a machine that does oth
 
 def slow_plan(steps: int = 150):
     """A run of some seconds that saves often."""
-    plan = small_plan(steps=steps)
-    run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
-    return replace(plan, run=run)
+    often = CheckpointConfig(every_steps=20, every_seconds=None)
+    return changed(small_plan(steps=steps), micro_batch=16, checkpoint=often)
 
 
 def on_card(plan, gpus: int = 8, gpu: str = "h100-80gb-sxm"):
-    return replace(plan, workload=replace(plan.workload, gpu=gpu, gpus=gpus), provider="aws")
+    return replace(changed(plan, gpu=gpu, gpus=gpus), provider="aws")
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_a_script_runs_without_us_to_the_end(by_hand):
 @pytest.mark.parametrize("processes", [1, 2])  # two under torchrun, which hands the signal on
 def test_a_signal_saves_and_the_same_script_goes_on(by_hand, processes):
     plan = slow_plan()
-    folder, start = by_hand(replace(plan, workload=replace(plan.workload, gpus=processes)))
+    folder, start = by_hand(changed(plan, gpus=processes))
     first = start()
     waited(lambda: steps_done(folder) >= 30)
     first.send_signal(signal.SIGTERM)

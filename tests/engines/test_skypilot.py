@@ -27,7 +27,7 @@ from advisor.launch.state import RunState
 from advisor.store.run_folder import write_launch
 from advisor.store.store import Store
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch
-from tests.advisor.plans import small_plan
+from tests.advisor.plans import changed, small_plan
 from trainer.runlog import load_run_log
 
 SECONDS = 300.0
@@ -86,7 +86,7 @@ def store(tmp_path):
 
 def rented(usd_per_hour: float = 29.9):
     plan = small_plan(usd_per_hour=usd_per_hour)
-    return replace(plan, workload=replace(plan.workload, gpu="h100-80gb-sxm", gpus=8), provider="aws")
+    return replace(changed(plan, gpu="h100-80gb-sxm", gpus=8), provider="aws")
 
 
 def told(store, plan):
@@ -154,7 +154,7 @@ def printing(lines, asked):
 
 def test_the_log_that_comes_home_is_the_log_that_was_written(store, tmp_path, monkeypatch):
     """By bash, as SkyPilot would on the machine it rents, with what it puts before each line."""
-    plan = replace(rented(), workload=replace(rented().workload, gpus=1))
+    plan = changed(rented(), gpus=1)
     started = dry_run(store, plan, tmp_path / "here", place=parse_place("skypilot"))
     subprocess.run(["sh", "-c", started.script.rpartition("\n")[0]], check=True)
     task = yaml.safe_load(started.files["job/task.yaml"])

@@ -23,7 +23,7 @@ from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch, resume, stop
-from tests.advisor.plans import SIZES, planned, slowed, small_plan
+from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
 from tests.engines.waiting import SECONDS, over, waited
 from trainer.runlog import load_run_log
@@ -48,9 +48,8 @@ def store(tmp_path):
 
 
 def slow_plan(steps=80):
-    plan = small_plan(steps=steps)
-    run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
-    return replace(plan, run=run)
+    often = CheckpointConfig(every_steps=20, every_seconds=None)
+    return changed(small_plan(steps=steps), micro_batch=16, checkpoint=often)
 
 
 def losses(folder):

@@ -30,7 +30,7 @@ from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, dry_run, fetch, launch, resume, stop
-from tests.advisor.plans import SIZES, planned, slowed, small_plan
+from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
 from tests.engines.waiting import SECONDS, over, waited
 from trainer.runlog import load_run_log
@@ -117,9 +117,8 @@ def start(there, store, monkeypatch):
 
 
 def slow_plan(steps=80, gpus=1):
-    plan = small_plan(steps=steps)
-    run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
-    return replace(plan, run=run, workload=replace(plan.workload, gpus=gpus))
+    often = CheckpointConfig(every_steps=20, every_seconds=None)
+    return changed(small_plan(steps=steps), gpus=gpus, micro_batch=16, checkpoint=often)
 
 
 def losses(folder):
@@ -132,8 +131,7 @@ def test_the_same_plan_here_and_there_has_the_same_losses_and_comes_home(there, 
     tokens = tmp_path / "tokens of mine"
     size = prepare_data([text], tokens, vocab_size=300).vocab_size
     plan = small_plan(steps=30)
-    run = replace(plan.run, data=DataConfig(path=str(tokens)), model=replace(plan.run.model, vocab_size=size))
-    plan = replace(plan, run=run)
+    plan = changed(plan, data=DataConfig(path=str(tokens)), model=replace(plan.run.model, vocab_size=size))
     warning, offer = beforehand(store, plan, parse_place(HERE), Limits(max_hours=1))
     assert "no checkpoint is written on the way" in warning
     assert any("nobody limits" in words for words in beforehand(store, plan, parse_place(HERE), Limits()))

@@ -26,7 +26,7 @@ from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
 from advisor.workflows.plan import recommend
-from tests.advisor.plans import guess, small_plan, small_run
+from tests.advisor.plans import changed, guess, small_plan
 from tests.ui.serving import ROOT
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
@@ -68,7 +68,7 @@ def example_in(store: Store):
 
 
 def endless_plan():
-    return replace(small_plan(), run=small_run(LONG))
+    return changed(small_plan(), steps=LONG)
 
 
 def test_two_tabs_launch_a_plan_once(store):
@@ -117,6 +117,9 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     at = app("watch").run()
     at.selectbox[0].select_index(0).run()
     assert not at.exception and not at.error
+    assert "No data given: this run would train on random tokens" in words(at)
+    assert "Launch" not in [button.label for button in at.button] and "as files" not in words(at)
+    at.checkbox[0].check().run()
     said = words(at)
     assert "It cannot run on this machine" in said and "l4" in said
     assert any("runpod" in list(frame.value.get("Provider", frame.value.get("provider", []))) for frame in at.table)

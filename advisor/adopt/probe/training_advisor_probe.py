@@ -20,6 +20,9 @@ from typing import Any
 Record = dict[str, Any]
 FOLDER, SHAPES = "TRAINING_ADVISOR_PROBE", "TRAINING_ADVISOR_PROBE_SHAPES"
 FLUSH_SECONDS = 0.25  # between writes: the work of a write is shared by the steps of this time
+# the reference kernel of training-advisor's own trainer (trainer/witness): 8 products of 512 x 512, about 10 ms
+KERNEL_SIZE, KERNEL_REPEATS = 512, 8
+KERNEL_EVERY = 0.33, 5.0  # seconds: at first, as in a burst; later, as in a run
 
 
 def autoload() -> None:
@@ -57,6 +60,9 @@ class Probe:
         self.model: Any = None  # the largest module that is called, until its weights are noted
         self.within: set[int] = set()  # the modules that it consists of
         self.handle: Any = None
+        self.clock = time.time() - time.monotonic()  # Unix seconds that setting the system's clock does not shift
+        self.kernel: Any = None  # the matrices of the reference kernel
+        self.kernel_due = self.kernel_first = time.monotonic()
         self.steps_handle = register_optimizer_step_post_hook(self.after_step)
         if shapes:
             from torch.nn.modules.module import register_module_forward_pre_hook
@@ -92,21 +98,50 @@ class Probe:
 
     # The records
 
+    def now(self) -> float:
+        return self.clock + time.monotonic()
+
     def note_step(self, optimizer: Any) -> None:
         known = self.optimizers.get(id(optimizer))
         if known is None:
             known = self.optimizers[id(optimizer)] = len(self.optimizers)
             self.note_optimizer(optimizer, known)
-        now = time.time()
+        now = self.now()
         record = {"kind": "step", "optimizer": known, "time": now}
         if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
             self.time_on_card(record)
         else:
             self.lines.append(record)
+            self.note_machine(optimizer)
         if self.handle is not None:
             self.note_shape(known)
-        if now - self.written >= FLUSH_SECONDS or now < self.written:
+        if now - self.written >= FLUSH_SECONDS:
             self.write()
+
+    def note_machine(self, optimizer: Any) -> None:
+        """How fast the machine itself is now, by the reference kernel; the time that takes is no step's."""
+        began = time.monotonic()
+        trained = optimizer.param_groups[0]["params"][0].device.type
+        if began < self.kernel_due or trained != "cpu" or int(os.environ.get("RANK") or 0):
+            return
+        at, torch = self.now(), self.torch
+        with torch.no_grad():
+            if self.kernel is None:
+                # not the program's own generator, whose numbers stay as they are
+                drawn = torch.Generator(device="cpu").manual_seed(0)
+                how = {"generator": drawn, "dtype": torch.float32, "device": "cpu"}
+                left, right = (torch.randn(KERNEL_SIZE, KERNEL_SIZE, **how) for _ in range(2))
+                self.kernel = left, right, torch.empty_like(left)
+                torch.mm(left, right, out=self.kernel[2])  # the first pays for set-up
+            left, right, out = self.kernel
+            measured = time.perf_counter()
+            for _ in range(KERNEL_REPEATS):
+                torch.mm(left, right, out=out)
+            took = time.perf_counter() - measured
+        now = time.monotonic()
+        self.lines.append({"kind": "witness", "time": at, "reference_seconds": took, "held_seconds": now - began})
+        first, later = KERNEL_EVERY
+        self.kernel_due = now + min(later, max(first, 0.05 * (now - self.kernel_first)))
 
     def note_optimizer(self, optimizer: Any, number: int) -> None:
         tensors = [p for group in optimizer.param_groups for p in group["params"]]
@@ -180,7 +215,7 @@ class Probe:
             self.handle = None
 
     def note_memory(self) -> None:
-        record = {"kind": "memory", "time": time.time()}
+        record = {"kind": "memory", "time": self.now()}
         cuda = self.torch.cuda
         if cuda.is_available() and cuda.is_initialized():
             record["allocated_peak_bytes"] = cuda.max_memory_allocated()
@@ -194,7 +229,7 @@ class Probe:
     # The file
 
     def write(self) -> None:
-        self.written = time.time()
+        self.written = self.now()
         self.note_memory()
         if self.file is None:
             self.file = open(os.path.join(self.folder, f"probe-{self.pid}.jsonl"), "a", encoding="utf-8")  # noqa: SIM115 - open while the program lives

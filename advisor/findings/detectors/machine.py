@@ -53,7 +53,7 @@ def readings(case: Case) -> Readings | None:
     at, place = np.unique(np.array(steps, dtype=float), return_inverse=True)
     took = np.zeros(len(at))
     np.maximum.at(took, place, seconds)  # of several after one step the slowest
-    calibrated = [case.plan.reference_seconds if case.plan else None]
+    calibrated = [case.plan.reference_seconds if case.plan else facts.get("witness_quiet_seconds")]
     calibrated += [case.profile.reference_seconds if case.profile else None]
     quiet = min([float(np.quantile(took, _QUIETEST)), *(reading for reading in calibrated if reading)])
     return Readings(step=at, seconds=took, quiet_seconds=quiet) if quiet > 0 else None

@@ -11,6 +11,7 @@ from pathlib import Path
 import trainer
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
+from advisor.launch.guards import refuse_without_data
 from advisor.records import Plan
 from advisor.run_records import Arriving
 from advisor.store.plan_files import dump_plan
@@ -47,6 +48,9 @@ class ExportJob:
     infra: str | None = None  # where SkyPilot and dstack may rent; SkyPilot takes several, with commas between
     run_id: str | None = None  # of a run that is started from here; None: it is only exported
     arriving: Arriving | None = None  # how it is measured before its first step; None: it is not
+
+    def __post_init__(self) -> None:
+        refuse_without_data(self.config.data)
 
     @property
     def name(self) -> str:

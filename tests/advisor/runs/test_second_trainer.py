@@ -74,6 +74,9 @@ class NanoGPT:
     def used_seconds(self, folder):
         return 0.0
 
+    def needed_seconds(self, folder):
+        return 0.0
+
     def used_usd(self, folder, usd_per_hour):
         return 0.0
 
