@@ -143,13 +143,13 @@ def test_cards_that_cannot_be_capped_so_far_are_left_out():
 
 def test_more_time_can_be_cheaper():
     """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
-    goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
+    goal = replace(GOAL, budget_usd=None, deadline_seconds=3 * 3600.0)
     goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_gpu_hour=0.5),))
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
     space = open_space(goal, profiles, None)
     tight = select(space, space.limits)
-    loose = cheapest_as_good(space, tight.score * LEVEL, Limits(deadline_seconds=8 * 3600.0))
-    assert loose.score <= tight.score * 1.002 and 2 * 3600 < loose.seconds <= 8 * 3600
+    loose = cheapest_as_good(space, tight.score * LEVEL, Limits(deadline_seconds=12 * 3600.0))
+    assert loose.score <= tight.score * 1.002 and 3 * 3600 < loose.seconds <= 12 * 3600
     assert loose.usd < 0.9 * tight.usd
     plan = answer(goal, profiles, now=NOW)
     [said] = [text for text in plan.search.sensitivity if "would take the price" in text]
