@@ -10,6 +10,7 @@ import numpy as np
 from advisor.predict.groups import group_keys
 from advisor.records import Prediction
 
+ALIKE = 0.995  # of the best tokens/s: what recomputes or shards nothing is taken where it is this fast
 ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
 
 
@@ -37,19 +38,22 @@ class Tries:
 def one_micro_batch(tries: Tries, usable: np.ndarray) -> np.ndarray:
     """Bool (n,): one configuration for each setting and target.
 
-    Of each kind the smallest micro-batch within ENOUGH of its best tokens/s among the `usable` (a mask), and of these
-    the fastest; where none is usable, the one that needs the least memory. What serves two targets is left once.
+    Each kind has the smallest micro-batch within ENOUGH of its best tokens/s among the `usable` (a mask). Of all that
+    is within ALIKE of the fastest of these the plainest kind is left, at its smallest micro-batch; where nothing is
+    usable, the one that needs the least memory. What serves two targets is left once.
     """
     rate = np.where(usable & ~np.isnan(tries.rate), tries.rate, 0.0)
     group, best = _best(group_keys(tries.setting, tries.target), rate)
     own, best_of_kind = _best(group_keys(group, tries.kind), rate)
     hopeless = best[group] == 0
-    # The smallest of each kind that is fast enough,
-    slow = ~(usable & (rate >= ENOUGH * best_of_kind[own]))
-    order = np.lexsort((np.where(hopeless, tries.memory, tries.micro_batch), slow & ~hopeless, own))
-    chosen = order[np.diff(own[order], prepend=-1) > 0]
-    # and of these the fastest kind, the first where they are alike.
-    order = chosen[np.lexsort((tries.kind[chosen], np.where(hopeless, tries.memory, -rate)[chosen], group[chosen]))]
+    fast = usable & (rate >= ENOUGH * best_of_kind[own]) & ~hopeless
+    order = np.lexsort((tries.micro_batch, ~fast, own))
+    smallest = order[np.diff(own[order], prepend=-1) > 0]
+    enough = np.zeros(len(best))
+    np.maximum.at(enough, group[smallest], ALIKE * rate[smallest])
+    good = fast & (rate >= enough[group])
+    sizes = np.where(hopeless, tries.memory, tries.micro_batch)
+    order = np.lexsort((sizes, np.where(hopeless, 0, tries.kind), ~(good | hopeless), group))
     chosen = order[np.diff(group[order], prepend=-1) > 0]
     alike = group_keys(tries.setting, tries.micro_batch, tries.grad_accum, tries.kind)
     _, first = np.unique(alike[chosen], return_index=True)

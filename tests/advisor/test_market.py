@@ -258,7 +258,8 @@ def test_rows_shown_are_predicted_one_by_one(plan):
         profile = next(p for p in PROFILES if p.key == c.gpu)
         w = Workload(shape=make_shape("nanochat", depth=c.depth, vocab_size=32768, seq_len=2048), gpu=c.gpu,
                      gpus=c.gpus, micro_batch=c.micro_batch, grad_accum=c.grad_accum, compile=True,
-                     precision=profile.precision, activation_checkpointing=c.activation_checkpointing)  # fmt: skip
+                     precision=profile.precision, activation_checkpointing=c.activation_checkpointing,
+                     sharding=c.sharding)  # fmt: skip
         [prediction] = predict_batch(profile, [w], expected=True)
         sides = [(e.low, e.value, e.high) for e in (prediction.step_seconds, c.step_seconds)]
         assert sides[0] == pytest.approx(sides[1], rel=1e-12) and prediction.fits

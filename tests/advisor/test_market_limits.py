@@ -54,7 +54,7 @@ def test_more_money_never_trains_worse_at_the_same_value_of_time(usd_per_hour):
 
 
 def test_time_has_a_value_where_nothing_but_a_budget_ends_the_run():
-    """By hand: √1,000 dollars a day after the first; the patient answer takes longer, and is on the front."""
+    """By hand: √1,000 dollars a day after the first; the patient answer takes longer, and the front has it."""
     goal = replace(GOAL, deadline_seconds=None, budget_usd=1000.0)
     plan, patient = (answer(replace(goal, usd_per_waiting_hour=v), PROFILES, now=NOW) for v in (None, 0.0))
     hours = [p.prediction.wall_clock.total_seconds.value / 3600 for p in (plan, patient)]
@@ -63,8 +63,8 @@ def test_time_has_a_value_where_nothing_but_a_budget_ends_the_run():
     assert any("$31.60" in reason for reason in plan.reasons)
     said = [text for text in plan.search.sensitivity if "cheapest is" in text]
     assert len(said) == 1 and "fastest" in said[0]
-    fronts = [(c.depth, c.gpu, c.gpus, c.steps) for c in plan.search.front]
-    assert (patient.chosen.depth, patient.workload.gpu, patient.workload.gpus, patient.run.steps) in fronts
+    best, paid = patient.chosen.score, patient.prediction.cost_usd.value  # or a larger model of the same score
+    assert any(c.score <= LEVEL * best and c.cost_usd.value <= LEVEL * paid for c in plan.search.front)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_cards_that_cannot_be_capped_so_far_are_left_out():
 
 def test_more_time_can_be_cheaper():
     """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
-    goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
+    goal = replace(GOAL, budget_usd=None, deadline_seconds=3 * 3600.0)
     goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_gpu_hour=0.5),))
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
     space = open_space(goal, profiles, None)
     tight = select(space, space.limits)
-    loose = cheapest_as_good(space, tight.score * LEVEL, Limits(deadline_seconds=8 * 3600.0))
-    assert loose.score <= tight.score * 1.002 and 2 * 3600 < loose.seconds <= 8 * 3600
+    loose = cheapest_as_good(space, tight.score * LEVEL, Limits(deadline_seconds=12 * 3600.0))
+    assert loose.score <= tight.score * 1.002 and 3 * 3600 < loose.seconds <= 12 * 3600
     assert loose.usd < 0.9 * tight.usd
     plan = answer(goal, profiles, now=NOW)
     [said] = [text for text in plan.search.sensitivity if "would take the price" in text]

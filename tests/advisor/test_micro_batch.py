@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from advisor.predict.groups import group_keys
 from advisor.predict.micro_batch import Tries, one_micro_batch
@@ -27,6 +28,28 @@ def test_the_smallest_micro_batch_within_two_per_cent_of_the_fastest():
     assert left(True, False, True, True) == [4]
     assert left(True, False, False, False) == [1]
     assert left(False, False, False, False) == [1]  # nothing fits: the least memory
+
+
+@pytest.mark.parametrize(
+    ("sharded", "left"),
+    [
+        ((99.0, 100.2), (0, 4)),  # alike: the plain kind, at the smallest that is as fast
+        ((101.0, 103.0), (1, 2)),  # the smallest within 2 % of its best, and faster than anything plain
+        ((90.0, 90.0), (0, 2)),
+    ],
+)
+def test_a_way_of_saving_memory_is_taken_where_it_is_faster(sharded, left):
+    tries = Tries(
+        setting=np.zeros(4, dtype=int),
+        target=np.zeros(4, dtype=int),
+        micro_batch=np.array([2, 4, 2, 4]),
+        grad_accum=np.array([2, 1, 2, 1]),
+        kind=np.array([0, 0, 1, 1]),
+        rate=np.array([98.2, 100.0, *sharded]),
+        memory=np.array([2.0, 4.0, 1.0, 2.0]),
+    )
+    [place] = np.nonzero(one_micro_batch(tries, np.ones(4, dtype=bool)))[0].tolist()
+    assert (tries.kind[place], tries.micro_batch[place]) == left
 
 
 def test_rows_are_told_apart_by_every_column():

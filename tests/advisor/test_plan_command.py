@@ -131,7 +131,7 @@ def test_memory_is_one_number_wherever_it_is_called_so(planned):
     assert held["value"] + balanced["headroom_bytes"] == require_gpu("l4").memory_bytes
     cell = format_estimate(Estimate(**held), format_bytes)
     [bill] = [line for line in out.splitlines() if line.startswith("memory per GPU, all of it")]
-    [card] = [line for line in out.splitlines() if line.startswith("memory per GPU ")]
+    [card] = [line for line in out.splitlines() if line.startswith("memory per GPU  ")]
     assert cell in bill and cell in card
     chosen = [line for line in out.splitlines() if "chosen" in line]
     assert len(chosen) == 2 and all(format_centre(Estimate(**held), format_bytes) in line for line in chosen)
