@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
-from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers, steps_by_epoch, with_first_epochs
+from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers, with_first_epochs
 from advisor.readers.card_columns import PREFIX, with_readings_of_rows
+from advisor.readers.console_steps import reached_by
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.plan_lines import Planned
@@ -35,12 +36,14 @@ def assemble(
     starts: Sequence[int] = (),
     apart: Sequence[int] = (),
     plans: Sequence[Planned] = (),
+    further: Sequence[tuple[int, float]] = (),
 ) -> RunTable:
     """Join the records of a log into one table: repeats dropped, restarts joined, phases numbered, evaluations merged.
 
     `phase_names[i]` names the phase of records of rule i ("" where the format does not say), `borrowed[i]` says whose
     step records of rule i have that print none, `starts` are lines where a program began again, `apart` those
-    that are surely no other process of the same run, `plans` settings that say how far it goes. Columns that hold
+    that are surely no other process of the same run, `plans` settings that say how far it goes, `further` lines of
+    records behind which a bar went on, and how far. Columns that hold
     nothing are left out.
     """
     notes, records = list(notes), with_first_epochs(without_quote(records))
@@ -52,8 +55,7 @@ def assemble(
         notes.append(axis.note)
     found = attempts(records, axis.values, phase_names, [event.line for event in events if event.kind == "finished"])
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
-    by_epoch = None if axis.printed else steps_by_epoch(records, dict(facts or {}))
-    step = axis.values if axis.printed else row_numbers(records) if by_epoch is None else by_epoch
+    step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}
     kept = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     table = RunTable(
@@ -61,7 +63,7 @@ def assemble(
         format=format,
         framework=framework,
         columns=_columns(columns, kept, pieces),
-        provenance=_provenance(provenance or {}, columns, axis, by_epoch is not None),
+        provenance=_provenance(provenance or {}, columns, axis),
         phases=_phases(pieces, found),
         facts=dict(facts or {}),
         rows=whole.losses or (whole.evals if whole.train else 0),
@@ -72,7 +74,8 @@ def assemble(
     table = with_readings_of_rows(_with_main_phase(table, found, axis))
     notes += [*_told(found, table), *_numbered(table)]
     train_lines = whole.line[whole.kind == TRAIN]
-    placed = _placed([*events, *_restart_events(found, records)], train_lines, records.line, step)
+    reached = reached_by(records.line, step, further)
+    placed = _placed([*events, *_restart_events(found, records)], train_lines, records.line, reached)
     table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
     cuts = Cuts(
         phases=_kept_phases(found, pieces),
@@ -131,12 +134,10 @@ def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[
     return out
 
 
-def _provenance(
-    told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis, by_epoch: bool
-) -> dict[str, str]:
+def _provenance(told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis) -> dict[str, str]:
     out = {name: told.get(name, "as printed") for name in columns if name in COLUMNS}
     if not axis.printed and columns:
-        out["step"] = "from the epoch: the log prints no step" if by_epoch else ROW_NUMBERS
+        out["step"] = ROW_NUMBERS
     elif axis.note:
         out["step"] = axis.note
     out["phase"] = "from steps that start again"

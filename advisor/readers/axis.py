@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -197,18 +195,3 @@ def with_first_epochs(records: Records) -> Records:
 def row_numbers(records: Records) -> np.ndarray:
     """1, 2, … for training records: the step where a log prints none; others take the one before."""
     return np.maximum(1.0, np.cumsum(records.kind == TRAIN).astype(np.float64))
-
-
-def steps_by_epoch(records: Records, facts: Mapping[str, Any]) -> np.ndarray | None:
-    """Steps of records that print an epoch to the hundredth and no step, where the log says of how many of both.
-
-    None where it does not, or where epochs are whole: one record each says nothing of steps.
-    """
-    planned, epochs = facts.get("planned_steps"), facts.get("planned_epochs")
-    epoch = records.column("epoch")
-    known = epoch[np.isfinite(epoch)]
-    if not isinstance(planned, int | float) or not isinstance(epochs, int | float) or not len(known):
-        return None
-    if not 0 < epochs < 1e6 or known.max() > 1.02 * epochs or np.all(known == np.round(known)):
-        return None  # with a limit of steps the Trainer prints more epochs than anybody plans
-    return np.round(epoch * (planned / epochs))

@@ -16,4 +16,5 @@ FORMAT = LineFormat(
     ),
     signs=(Sign(pattern=rb"\[axolotl\.|axolotl\.cli", weight=0.97), *SIGNS),
     notes=NOTES,
+    steps_by_bar=True,
 )

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from advisor.readers.chunks import Chunk
+from advisor.readers.console_steps import ConsoleMarks
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
 from advisor.readers.records import RecordStore
@@ -68,6 +69,7 @@ class Engine:
     format: LineFormat
     store: RecordStore
     listeners: Sequence[Listener] = ()
+    marks: ConsoleMarks | None = None  # of a format whose rows print no step
     plans: list[Plan] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
     told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
@@ -77,6 +79,8 @@ class Engine:
     def feed(self, chunk: Chunk) -> None:
         """Read one chunk."""
         lines = Lines.of(chunk)
+        if self.marks is not None:
+            self.marks.feed(lines.text, lines.starts, self.done)
         ids = self._plan_ids(lines)
         loose = np.zeros(len(ids), bool)
         for plan_id in np.flatnonzero(np.bincount(ids)).tolist():

@@ -1,7 +1,7 @@
 """Hugging Face Trainer on stdout: `{'loss': 3.5, 'grad_norm': 0.3, 'learning_rate': 5e-05, 'epoch': 0.01}`.
 
-The Trainer prints Python dictionaries with an epoch and no step, rounded so that epochs repeat: steps come from the
-order of the rows. A progress bar may stand before the dictionary in its line. Version 5 prints the numbers as strings.
+The Trainer prints Python dictionaries with an epoch and no step, rounded so that epochs repeat: `console_steps` finds
+the steps. A progress bar may stand before the dictionary in its line. Version 5 prints the numbers as strings.
 `learning_rate` is that of the next step, `loss` the mean since the last record.
 """
 
@@ -13,7 +13,9 @@ from typing import Any
 from advisor.readers.deepspeed import FACTS as DEEPSPEED_FACTS
 from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Pairs, Sign
 
-_START = rb"[^{]*\{(?=['\"])"
+# ms-swift counts: 'global_step/max_steps': '5/40'
+_COUNTED = rb"(?:(?=[^}]*['\"]global_step/max_steps['\"]: ['\"]\d+/(?P<planned_steps>\d+))|(?=['\"]))"
+_START = rb"[^{]*\{" + _COUNTED
 _PAIR = rb"['\"](?P<key>[^'\"]{1,80})['\"]: ['\"]?(?P<value>" + LOSS + rb")(?:/\d+)?['\"]?(?=[,}])"
 _TRAIN_KEYS = {
     "loss": "loss",
@@ -23,6 +25,7 @@ _TRAIN_KEYS = {
     "step": "step",
     "iter": "step",
     "global step": "step",
+    "global step/max steps": "step",
     "num tokens": "tokens",
     "num input tokens seen": "tokens",
     "tokens per second per gpu": "device_tokens_per_second",
@@ -48,13 +51,21 @@ ROWS = (
 
 def row_with(text: bytes, facts: Mapping[str, Any] | None = None) -> Pairs:
     """A training record that only a trainer built on this one prints: its dictionary has `text` (an expression)."""
-    start = rb"[^{]*\{(?=[^}]*(?:" + text + rb"))(?=['\"])"
+    start = rb"[^{]*\{(?=[^}]*(?:" + text + rb"))" + _COUNTED
     return Pairs(start=start, pair=_PAIR, keys=_TRAIN_KEYS, required=("loss",), needs=b"loss", facts=facts or {})
 
 
 def _option(name: bytes, fact: bytes, value: bytes = rb"[\d.eE+-]+", needs: bytes = b"") -> Facts:
     """A fact from the command line, `--name value`, as launchers and shells with -x print it."""
     return Facts(pattern=rb"--" + name + rb"[ =]['\"]?(?P<" + fact + rb">" + value + rb")", needs=needs or b"--" + name)
+
+
+def _setting(name: bytes, fact: bytes, value: bytes) -> Facts:
+    """The same wherever it is printed: `name=10`, `'name': 10`, `name: 10`, `--name 10`."""
+    return Facts(
+        pattern=rb"(?<![\w.])" + name + rb"['\"]?\s*[=: ]\s*['\"]?(?P<" + fact + rb">" + value + rb")(?![\w.])",
+        needs=name,
+    )
 
 
 FACTS = (
@@ -64,8 +75,9 @@ FACTS = (
     Facts(pattern=rb"Gradient Accumulation steps = (?P<grad_accum>[\d,]+)", needs=b"Gradient Accumulation"),
     Facts(pattern=rb"Total train batch size \([^)\n]*\) = (?P<step_samples>[\d,]+)", needs=b"Total train batch size"),
     Facts(pattern=rb"\|\| all params: (?P<parameters>[\d,]+)", needs=b"|| all params"),
+    _setting(b"logging_steps", b"logging_steps", rb"[1-9]\d*|0?\.\d+"),
+    _setting(b"max_steps", b"planned_steps", rb"[1-9]\d*"),
     _option(b"num_train_epochs", b"planned_epochs", rb"[\d.]+"),
-    _option(b"max_steps", b"planned_steps", rb"[1-9]\d*"),
     _option(b"per_device_train_batch_size", b"micro_batch", rb"\d+"),
     _option(b"gradient_accumulation_steps", b"grad_accum", rb"\d+"),
     _option(b"learning_rate", b"learning_rate"),
@@ -95,4 +107,5 @@ FORMAT = LineFormat(
     facts=FACTS,
     signs=SIGNS,
     notes=NOTES,
+    steps_by_bar=True,
 )

@@ -71,14 +71,14 @@ def ends_round(table: RunTable, phase: int) -> str:
         return ""
     first, last, stride = int(counted[0]), int(counted[-1]), int(np.median(np.diff(counted)))
     ends = {last, last + 1} if first in (0, stride - 1) else {last}
-    end = max(ends, key=_grain)
-    if stride / _grain(end) > BY_CHANCE:
+    end = max(ends, key=grain)
+    if stride / grain(end) > BY_CHANCE:
         return ""
     counts = "" if end == last else f", counted from 0, is the {end:,}th: it"
     return f"its last {unit} {last:,}{counts} {ROUND}"
 
 
-def _grain(count: int) -> int:
+def grain(count: int) -> int:
     """The largest of 1, 2, 5, 10, 20, 50 … that divides a count: 3,000 is 3 of 1,000."""
     grains = [m * 10**k for k in range(len(str(count))) for m in (1, 2, 5)]
     return max((grain for grain in grains if count and count % grain == 0), default=1)

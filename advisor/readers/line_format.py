@@ -278,6 +278,7 @@ class LineFormat:
     notes: Mapping[str, str] = field(default_factory=dict)  # column → what the reader has to know of it
     refuse: bytes = b""  # text that shows another format, whose records look the same
     finish: Callable[[Any], Any] | None = None  # last word on the assembled RunTable
+    steps_by_bar: bool = False  # rows print no step: bars, epochs and the end tell it
     learnt: bool = False  # the log taught it: what its banner says is looked for by the names of settings
 
 

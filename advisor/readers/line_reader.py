@@ -12,6 +12,7 @@ import numpy as np
 from advisor.readers.assemble import assemble
 from advisor.readers.banner_facts import BannerFacts
 from advisor.readers.chunks import Chunk, Progress, chunks, sample
+from advisor.readers.console_steps import ConsoleMarks, with_steps
 from advisor.readers.engine import Engine, Listener
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import FactLines
@@ -51,7 +52,9 @@ class LineReader:
         starts, plans = StartLines(), PlanLines()
         banner = BannerFacts() if self.format.learnt else None
         heard: list[Listener] = [facts, events, starts, plans]
-        engine = Engine(format=self.format, store=store, listeners=heard if banner is None else [*heard, banner])
+        marks = ConsoleMarks() if self.format.steps_by_bar else None
+        heard += [] if banner is None else [banner]
+        engine = Engine(format=self.format, store=store, listeners=heard, marks=marks)
         for chunk in chunks(path, progress):
             engine.feed(chunk if self.mend is None else self.mend(chunk))
         records, said = store.records(), events.finish()
@@ -64,12 +67,15 @@ class LineReader:
         told = {} if banner is None else banner.told(records, of_rows)
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         began = starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf))
+        known = {**told, **of_rows, **facts.facts()}
+        records, further = (records, []) if marks is None else with_steps(records, marks, known)
         table = assemble(
             records,
             source=str(path),
             format=self.format.name,
             framework=self.format.framework,
-            facts={**told, **of_rows, **facts.facts()},
+            facts=known,
+            further=further,
             events=[*said, *facts.events],
             provenance=provenance(rows, self.format.notes),
             phase_names=[row.phase for row in rows],

@@ -19,6 +19,7 @@ class Records:
     line: np.ndarray  # 1-based
     kind: np.ndarray  # TRAIN or EVAL
     rule: np.ndarray  # index of the format's row
+    order: np.ndarray  # place in the file: lines, those that end with a lone CR counted too
     columns: dict[str, np.ndarray]
     losses: int  # TRAIN records with a loss, or whose steps were all skipped, before thinning
     evals: int  # records with a validation loss, before thinning
@@ -37,6 +38,7 @@ class Records:
             line=self.line[index],
             kind=self.kind[index],
             rule=self.rule[index],
+            order=self.order[index],
             columns={name: values[index] for name, values in self.columns.items()},
             losses=self.losses,
             evals=self.evals,
@@ -85,6 +87,7 @@ class RecordStore:
             line=block.line,
             kind=self._kind(block.rule),
             rule=block.rule,
+            order=block.order,
             columns=block.columns,
             kept_every=self.kept_every,
             **{name: kept[name] + self.dropped[name] for name in kept},

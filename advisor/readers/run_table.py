@@ -224,6 +224,7 @@ FACTS = {
     "step_samples": "sequences of one optimizer step",
     "planned_steps": "",
     "planned_epochs": "",
+    "logging_steps": "between printed rows; below 1 a share of all",
     "dataset_tokens": "unique training tokens",
     "dataset_bytes": "",
     "data_fingerprint": "of the tokens trained on; the same data have the same one",

@@ -69,7 +69,9 @@ def status_of(
     said = _ends_said(events, last_step)
     cause = _cause(ending)
     if cause is not None and not _survived(cause, ending, said, reached, last_step):
-        status, words = _explained(cause, nan_share, _when(last_step, planned_steps, unit))
+        # a bar may have counted on behind the last record
+        reached_step = max(last_step, cause.step or 0.0) if last_step is not None and unit == "step" else last_step
+        status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
         return Status.DIVERGED, "the last losses are not numbers"

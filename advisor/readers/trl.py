@@ -20,4 +20,5 @@ FORMAT = LineFormat(
     facts=FACTS,
     signs=(Sign(pattern=rb"\btrl/trainer/|\b(?:SFT|DPO|GRPO|KTO|ORPO|PPO)(?:Trainer|Config)\b", weight=0.6), *SIGNS),
     notes=NOTES,
+    steps_by_bar=True,
 )

@@ -37,7 +37,7 @@ READ = {
     "deepspeed_pipeline.log": ("deepspeed", 3, 10, 30, 8.25, 6.25, Status.INCOMPLETE),
     "deepspeed_hf_no_loss.log": ("deepspeed_hf", 0, None, None, None, None, Status.COMPLETED),
     "hf_epochs.log": ("hf_stdout", 6, None, None, 2.5, 1.5, Status.COMPLETED),
-    "hf_strings_nan.log": ("hf_stdout", 4, None, None, 3.5, NAN, Status.DIVERGED),
+    "hf_strings_nan.log": ("hf_stdout", 4, 10, 40, 3.5, NAN, Status.DIVERGED),
     "hf_crash.log": ("hf_stdout", 0, None, None, None, None, Status.CRASHED),
     "trl_dpo.log": ("trl", 3, None, None, 0.6931, 0.5, Status.INCOMPLETE),
     "axolotl.log": ("axolotl", 2, 1, 2, 4.75, 2.0312, Status.OUT_OF_MEMORY),

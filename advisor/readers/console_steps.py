@@ -1,0 +1,440 @@
+"""The steps of rows that print none, on consoles whose progress bars, epochs and last words count them.
+
+The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` every so many steps, without the step. What tells it:
+
+* the bar that is drawn before or behind a row; where rows reach a file late, in blocks, a bar that is drawn twice at
+  one step, since tqdm draws it anew behind every row;
+* no row is printed before its step: the next bar is never behind it;
+* the epoch, where the steps of one are known;
+* the end: between the last row and the last step there is less than one interval;
+* `logging_steps` among the printed arguments.
+
+An interval counts where it alone agrees with all of these; otherwise rows have no step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.last_row import grain
+from advisor.readers.line_format import EVAL, TRAIN
+from advisor.readers.records import Records
+
+MOST_BARS = 1 << 20  # remembered, 24 bytes each
+MOST_STRAY = 0.02  # of the rows may disagree: lines that two processes wrote into each other
+MOST_SHARED = 0.2  # of the rows have no bar between them and the next: more, and rows are printed late
+MOST_HITS = 0.9  # of the rows stand beside a bar of their step
+MOST_INTERVAL = 5_000  # steps between rows that are tried
+COME_DOWN = 0.05  # of the highest learning rate: a schedule near its end
+LEAST_RESOLVED = 0.8  # of the rows: below, none has a step
+ROUNDER = 10  # times as round as any other that agrees: an interval that somebody set, 500 beside 499 and 501
+_FEWEST_SHOWN = 3  # steps whose bar was drawn twice
+_NUMBER = rb"['\"]?(\d[\d.]*(?:e[-+]?\d+)?)"
+_BAR = re.compile(rb"(?<![\d.])(\d{1,9})/(\d{1,9}) \[[\d:, days]{4,24}(?:<[^\]\n]{1,80})?(?:it/s|s/it)")
+_SUM = re.compile(
+    rb"train_runtime['\"]: "
+    + _NUMBER
+    + rb"[^\n]*?train_steps_per_second['\"]: "
+    + _NUMBER
+    + rb"(?:[^\n]*?'epoch['\"]: "
+    + _NUMBER
+    + rb")?"
+)
+_BANNER = re.compile(rb"\*{5} Running training \*{5}(?:[^\n]*\n){1,9}")
+_OF_BANNER = {
+    name: re.compile(words + rb"[^=\n]*= ([\d,]+)")
+    for name, words in {
+        "examples": rb"Num examples",
+        "epochs": rb"Num Epochs",
+        "batch": rb"Total train batch size",
+        "steps": rb"Total optimization steps",
+    }.items()
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A number between two bounds."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What a run says of all its steps: in the banner before its first row, or in the sum behind its last."""
+
+    place: float
+    steps: Span | None = None  # of the whole run
+    epoch_steps: Span | None = None
+    is_sum: bool = False
+    epoch: float = 0.0  # at its end
+
+
+@dataclass(kw_only=True)
+class ConsoleMarks:
+    """Bars, banners and sums of a log, each with its place: the number of its line, as records are counted."""
+
+    said: list[_Said] = field(default_factory=list)
+    _bars: list[np.ndarray] = field(default_factory=list)
+    _count: int = 0
+
+    def feed(self, text: bytes, starts: np.ndarray, first: int) -> None:
+        """Look at a chunk whose lines begin at `starts`; the first of them is line `first` of the log."""
+        if self._count < MOST_BARS and (b"it/s" in text or b"s/it" in text):
+            bars = [(m.start(), int(m[1]), int(m[2])) for m in _BAR.finditer(text)]
+            if bars:
+                found = np.array(bars, np.float64)
+                line = np.searchsorted(starts, found[:, 0], side="right") - 1
+                # a bar in the line of a row stands before or behind it
+                behind = [
+                    text.rfind(b"{", a, b) >= 0 for a, b in zip(starts[line], found[:, 0].astype(int), strict=True)
+                ]
+                found[:, 0] = first + line + np.where(behind, 0.25, -0.25)
+                self._bars.append(found)
+                self._count += len(found)
+        if b"train_runtime" in text:
+            self.said += [_sum(m, first + text.count(b"\n", 0, m.start())) for m in _SUM.finditer(text)]
+        if b"Running training" in text:
+            self.said += [_banner(m, first + text.count(b"\n", 0, m.start())) for m in _BANNER.finditer(text)]
+
+    def bars(self) -> np.ndarray:
+        """Place, steps done and steps in all of each bar."""
+        return np.concatenate(self._bars) if self._bars else np.zeros((0, 3))
+
+
+def _sum(match: re.Match[bytes], place: float) -> _Said:
+    seconds, rate = float(match[1]), float(match[2])
+    # three decimals, in version 5 four digits: of a rate it matters, of seconds hardly
+    room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if rate > 0 else math.inf
+    steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
+    epoch = float(match[3] or 0)
+    each = Span(low=steps.low / (epoch + 0.005), high=steps.high / (epoch - 0.005)) if epoch > 0.005 else None
+    return _Said(place=place, steps=steps, epoch_steps=each, is_sum=True, epoch=epoch)
+
+
+def _banner(match: re.Match[bytes], place: float) -> _Said:
+    found = {name: pattern.search(match[0]) for name, pattern in _OF_BANNER.items()}
+    number = {name: float(m[1].replace(b",", b"")) for name, m in found.items() if m is not None}
+    steps = number.get("steps")
+    each = None
+    if number.get("examples") and number.get("batch"):
+        ratio = number["examples"] / number["batch"]
+        each = Span(low=math.floor(ratio), high=math.ceil(ratio))
+    return _Said(place=place, steps=None if steps is None else Span(low=steps, high=steps), epoch_steps=each)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The rows of one training, and what is known of its steps."""
+
+    epoch: np.ndarray
+    room: np.ndarray  # by which a printed epoch may be rounded
+    before: np.ndarray  # step of the last bar before each row, and of the first behind it
+    behind: np.ndarray
+    shown: np.ndarray  # steps whose bar was drawn twice in succession
+    reached: float  # the last bar's
+    steps: Span | None  # of the whole run
+    epoch_steps: Span | None
+    every: float | None  # `logging_steps`
+    over: bool  # the run did all its steps
+    late: bool  # rows are printed late: a bar says nothing of the row beside it
+
+
+def with_steps(
+    records: Records, marks: ConsoleMarks, facts: Mapping[str, Any]
+) -> tuple[Records, list[tuple[int, float]]]:
+    """The records with the steps that their log tells, and how far bars went behind the last row of each run.
+
+    These are lines and steps. Records that print a step, or whose log tells none, stay as they are.
+    """
+    train = np.flatnonzero(records.kind == TRAIN)
+    printed = records.column("step")
+    if not len(train) or np.isfinite(printed[train]).any():
+        return records, []
+    step, planned = printed.copy(), records.column("planned_steps").copy()
+    bars, further, resolved = marks.bars(), [], 0
+    twice = _printed_twice(records, train)
+    parts = _runs(records, train[~twice], marks)
+    borders = [-np.inf, *(float(records.order[part[0]]) for part in parts[1:]), np.inf]
+    for number, part in enumerate(parts):
+        within = (borders[number], borders[number + 1])
+        before = float(records.order[parts[number - 1][-1]]) if number else -np.inf
+        run, total = _run(records, part, bars[(bars[:, 0] > before) & (bars[:, 0] < within[1])], marks, facts, within)
+        found = _steps(run)
+        if found is None:
+            continue
+        step[part] = found
+        planned[part] = total if total is not None else planned[part]
+        _place_evaluations(step, records, part, run, within)
+        resolved += len(part)
+        if run.reached > found[-1]:
+            further.append((int(records.line[part[-1]]), run.reached))
+    if resolved < LEAST_RESOLVED * np.sum(~twice):
+        return records, []
+    step[train[twice]] = step[train[np.flatnonzero(twice) - 1]]
+    columns = {**records.columns, "step": step, "planned_steps": planned}
+    return dataclasses.replace(records, columns=columns), further
+
+
+def _runs(records: Records, train: np.ndarray, marks: ConsoleMarks) -> list[np.ndarray]:
+    """The rows of each training: epochs go back, or one summed itself up between."""
+    epoch, order = records.column("epoch")[train], records.order[train]
+    back = np.diff(epoch) < 0
+    ends = np.array([said.place for said in marks.said if said.is_sum])
+    over = np.diff(np.searchsorted(ends, order)) > 0
+    return np.split(train, np.flatnonzero(back | over) + 1)
+
+
+def _printed_twice(records: Records, part: np.ndarray) -> np.ndarray:
+    """Rows that repeat the one before: some programs print each by their own logger too, a little shorter."""
+    again = np.append(False, np.ones(len(part) - 1, bool))
+    for name, room in (("loss", 5e-5), ("epoch", 0.0051)):
+        values = records.column(name)[part]
+        again[1:] &= np.isclose(values[1:], values[:-1], rtol=0, atol=room)
+    rates = records.column("learning_rate")[part]
+    again[1:] &= np.isclose(rates[1:], rates[:-1], rtol=1e-3, atol=0) & np.isfinite(rates[1:])
+    return again & bool(again.mean() > MOST_HITS / 2)
+
+
+def _run(
+    records: Records,
+    rows: np.ndarray,
+    bars: np.ndarray,
+    marks: ConsoleMarks,
+    facts: Mapping[str, Any],
+    within: tuple[float, float],
+) -> tuple[_Run, float | None]:
+    """What the log tells of the steps of some rows, and the total of their bar."""
+    place = records.order[rows].astype(np.float64)
+    said = [one for one in marks.said if (one.place < within[1] and one.place > place[-1]) == one.is_sum]
+    ends = [one for one in said if one.is_sum and one.place > place[-1]][:1]
+    begins = [one for one in said if not one.is_sum and one.place < place[0]][-1:]
+    planned = facts.get("planned_steps")
+    stated = [one.steps for one in (*begins, *ends) if one.steps] + [Span(low=planned, high=planned)] * bool(planned)
+    total, own = _training_bar(bars, place, stated)
+    at = np.searchsorted(own[:, 0], place)
+    done = np.append(own[:, 1], np.nan)
+    steps = Span(low=total, high=total) if total else next(iter(stated), None)
+    reached = float(own[:, 1].max()) if len(own) else -math.inf
+    over = reached >= total if total else bool(ends) and not _may_have_stopped(records, rows, within)
+    each = next((one.epoch_steps for one in begins if one.epoch_steps), None)
+    whole = bool(ends) and ends[0].epoch >= 0.98 and (ends[0].epoch + 0.02) % 1 <= 0.025  # it did not stop early
+    if each is None and ends and (total or whole) and over and steps is not None and (last := ends[0].epoch_steps):
+        scale = ends[0].steps
+        assert scale is not None
+        each = Span(low=last.low * steps.low / scale.low, high=last.high * steps.high / scale.high)
+        epochs = round(2 * (steps.low + steps.high) / (each.low + each.high)) / 2
+        if epochs >= 1 and each.low < steps.low / epochs and steps.high / epochs < each.high:
+            each = Span(low=max(each.low, steps.low / epochs - 1), high=min(each.high, steps.high / epochs + 1))
+    every = facts.get("logging_steps")
+    if every is not None and every < 1:
+        every = None if steps is None else math.ceil(every * steps.low)
+    epoch = records.column("epoch")[rows]
+    run = _Run(
+        epoch=epoch,
+        room=_room(epoch),
+        before=np.where(at > 0, done[np.maximum(at - 1, 0)], np.nan),
+        behind=done[at],
+        shown=np.unique(own[1:, 1][own[1:, 1] == own[:-1, 1]]),
+        reached=reached,
+        steps=steps,
+        epoch_steps=each,
+        every=every,
+        over=over,
+        late=len(own) > 0 and len(at) > 1 and float(np.mean(np.diff(at) == 0)) > MOST_SHARED,
+    )
+    return run, total
+
+
+def _may_have_stopped(records: Records, rows: np.ndarray, within: tuple[float, float]) -> bool:
+    """Whether a run may have ended before all its steps: it was evaluated, and its learning rate had not come down."""
+    evaluated = np.any((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
+    rates = records.column("learning_rate")[rows]
+    return bool(evaluated and not rates[-1] <= COME_DOWN * np.nanmax(rates, initial=0.0))
+
+
+def _training_bar(bars: np.ndarray, place: np.ndarray, stated: Sequence[Span]) -> tuple[float | None, np.ndarray]:
+    """The bar that counts the steps of rows, by its total; those of evaluations begin again and again."""
+    best, found = (-1, -1, -1.0), (None, np.zeros((0, 3)))
+    for total in np.unique(bars[:, 2]).tolist():
+        own = bars[bars[:, 2] == total]
+        back = own[1:, 0][np.diff(own[:, 1]) < 0]
+        first = back[back < place[0]].max(initial=-np.inf)
+        last = back[back > place[0]].min(initial=np.inf)
+        own = own[(own[:, 0] >= first) & (own[:, 0] < last)]
+        if last < place[-1] or not len(own) or own[:, 1].max() < 1 or total < len(place) - 1:
+            continue
+        at = np.searchsorted(own[:, 0], place)
+        beside = int(np.sum(np.diff(np.concatenate(([0], at, [len(own)]))) > 0))
+        score = (sum(span.low <= total <= span.high for span in stated), beside, total)
+        if score > best:
+            best, found = score, (total, own)
+    return found
+
+
+def _room(epoch: np.ndarray) -> np.ndarray:
+    """By how much printed epochs may be rounded: to two decimals, in version 5 to four digits, or not at all."""
+    known = epoch[np.isfinite(epoch)]
+    texts = [f"{value:.10g}" for value in known[:256].tolist()]
+    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
+    digits = max((len(text.replace(".", "").lstrip("0")) for text in texts), default=0)
+    if decimals <= 2:
+        return np.full(len(epoch), 0.005)
+    if digits <= 4:
+        return 0.5 * 10.0 ** (np.floor(np.log10(np.maximum(epoch, 1e-6))) - 3)
+    return np.full(len(epoch), 1e-6)
+
+
+def _steps(run: _Run) -> np.ndarray | None:
+    """The steps of a run's rows; None where nothing tells them, or several answers agree with all that is told."""
+    direct = [] if run.late else [steps for steps in (run.behind, run.before) if _is_count(steps, run)]
+    regular = [steps for steps in direct if np.mean(steps % _interval(steps) == 0) >= MOST_HITS]
+    if regular:
+        begun = [steps for steps in regular if steps[0] <= _interval(steps)]  # the first row comes after one interval
+        return (begun or regular)[0]
+    for form in (_grid, _with_first, _resumed):
+        grids = ((every, form(every, run)) for every in _intervals(run))
+        answers = [(every, s) for every, s in grids if s is not None and _agrees(s, run, every)]
+        sure = [s for every, s in answers if _is_shown(s, run, every)]
+        if len(sure) == 1:
+            return sure[0]
+        if answers:
+            every, steps = max(answers, key=lambda one: grain(int(one[0])))
+            rounder = all(grain(int(every)) >= ROUNDER * grain(int(other)) for other, _ in answers if other != every)
+            return steps if rounder and _is_told(every, run) else None
+    # rows that come at no fixed interval: where bars count every step, those beside them are theirs
+    close = np.nanmean(np.abs(run.behind - run.before) <= 1) if direct else 0.0
+    return direct[0] if close >= MOST_HITS else None
+
+
+def _is_count(steps: np.ndarray, run: _Run) -> bool:
+    """Whether bars beside rows may be their steps."""
+    rising = len(steps) > 1 and np.isfinite(steps).all() and np.all(np.diff(steps) > 0) and steps[0] > 0
+    return bool(rising and _agrees(steps, run, _interval(steps)))
+
+
+def _intervals(run: _Run) -> Sequence[float]:
+    if run.every:
+        return [run.every]
+    longest = _most(run) / max(1, len(run.epoch) - 1)
+    return range(1, int(min(longest, MOST_INTERVAL)) + 1) if np.isfinite(longest) else []
+
+
+def _grid(every: float, run: _Run) -> np.ndarray:
+    return every * np.arange(1.0, len(run.epoch) + 1)
+
+
+def _with_first(every: float, run: _Run) -> np.ndarray | None:
+    """With a row of step 1 before the others (`logging_first_step`)."""
+    return np.concatenate(([1.0], _grid(every, run)[:-1])) if every > 1 else None
+
+
+def _resumed(every: float, run: _Run) -> np.ndarray | None:
+    """From where the first epoch lies: a run that was taken up again."""
+    if run.epoch_steps is None or not np.isfinite(run.epoch[0]):
+        return None
+    begun = round(run.epoch[0] * (run.epoch_steps.low + run.epoch_steps.high) / (2 * every))
+    return _grid(every, run) + (begun - 1) * every
+
+
+def _most(run: _Run) -> float:
+    """More steps than this the last row cannot have."""
+    known = run.behind[np.isfinite(run.behind)]
+    by_bar = float(known[-1]) if len(known) and np.isfinite(run.behind[-1]) else math.inf
+    by_plan = run.steps.high if run.steps else math.inf
+    by_reach = run.reached if run.reached > 0 and not np.isfinite(run.behind[-1]) else math.inf
+    return min(by_bar, by_plan, by_reach)
+
+
+def _interval(steps: np.ndarray) -> float:
+    return float(np.median(np.diff(steps))) if len(steps) > 1 else float(steps[0])
+
+
+def _is_shown(steps: np.ndarray, run: _Run, every: float) -> bool:
+    """Whether bars say that rows come at these steps: they stand beside them, or are drawn twice at them alone."""
+    beside = (steps == run.before) | (steps == run.behind)
+    if not run.late and len(steps) > 1 and beside.mean() >= MOST_HITS:
+        return True
+    shown = run.shown[(run.shown > 0) & (run.shown <= steps[-1])]
+    if len(shown) < _FEWEST_SHOWN:
+        return False
+    return bool(np.isin(steps, shown).mean() >= MOST_HITS and np.mean(shown % every == 0) >= MOST_HITS)
+
+
+def _is_told(every: float, run: _Run) -> bool:
+    """Whether the one interval that agrees is told, by `logging_steps`, bars, epochs or the end of the run.
+
+    By the end alone only one that people set is believed.
+    """
+    each = run.epoch_steps
+    by_epochs = each is not None and each.high - each.low < 0.1 * each.high
+    bars = np.isfinite(run.behind) & np.isfinite(run.before)
+    by_bars = (run.over and bool(np.isfinite(run.behind).any())) or (not run.late and bars.mean() >= MOST_HITS)
+    digits = f"{every:.0f}".rstrip("0")
+    by_end = run.over and (len(digits) <= 1 or digits.endswith("5"))
+    return bool(run.every) or by_epochs or by_bars or by_end
+
+
+def _agrees(steps: np.ndarray, run: _Run, every: float) -> bool:
+    """Whether nothing that the log tells is against these steps."""
+    wrong = steps > np.where(np.isfinite(run.behind), run.behind, np.inf)
+    if not run.late:
+        wrong |= steps < np.where(np.isfinite(run.before), run.before, -np.inf)
+    if run.every and every != run.every:
+        return False
+    if run.steps and (steps[-1] > run.steps.high or (run.over and steps[-1] + every <= run.steps.low)):
+        return False
+    if np.isfinite(run.epoch).all():
+        wrong |= ~_as_epochs_say(steps, run)
+    return bool(wrong.mean() <= MOST_STRAY)
+
+
+def _as_epochs_say(steps: np.ndarray, run: _Run) -> np.ndarray:
+    """Which steps lie where their epoch says, to the step that an epoch may lack at its end."""
+    each = run.epoch_steps
+    low, high = np.maximum(run.epoch - run.room, 1e-9), run.epoch + run.room
+    if each is None:  # one number of steps for all epochs
+        least, most = (steps - 1 - run.epoch) / high, (steps + 1 + run.epoch) / low
+        each = Span(low=float(least.max()), high=float(most.min()))
+        if each.low > each.high:
+            return np.zeros(len(steps), bool)
+    return np.asarray((steps >= low * each.low - 1 - run.epoch) & (steps <= high * each.high + 1 + run.epoch))
+
+
+def _place_evaluations(
+    step: np.ndarray, records: Records, part: np.ndarray, run: _Run, within: tuple[float, float]
+) -> None:
+    """Give evaluations the step of the row before them where their epoch is the same, else that of their own epoch."""
+    others = np.flatnonzero((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
+    epoch, known = records.column("epoch"), np.isfinite(step[part]) & (records.column("epoch")[part] > 0)
+    last = part[known][-1] if known.any() else None
+    each = run.epoch_steps and (run.epoch_steps.low + run.epoch_steps.high) / 2
+    if each is None and last is not None:
+        each = step[last] / epoch[last]
+    for index in others.tolist():
+        at = int(np.searchsorted(part, index))
+        least = step[part[at - 1]] if at else 0.0
+        most = step[part[at]] if at < len(part) else max(run.reached, run.steps.high if run.steps else least, least)
+        same = at > 0 and epoch[index] == epoch[part[at - 1]]
+        if same or each is None or not np.isfinite(epoch[index]):
+            step[index] = least
+        else:
+            step[index] = np.clip(round(epoch[index] * each), least, most)
+
+
+def reached_by(lines: np.ndarray, steps: np.ndarray, further: Sequence[tuple[int, float]]) -> np.ndarray:
+    """Steps reached by each line, where bars went further than the last rows."""
+    steps = steps.copy()
+    for line, reached in further:
+        last = np.flatnonzero(lines <= line)
+        if len(last):
+            steps[last[-1]] = max(steps[last[-1]], reached)
+    return steps

@@ -1,0 +1,189 @@
+"""The step of rows that print none: bars before, behind and around them, rows in late blocks, epochs and last words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from advisor.readers.read import read_run
+
+BANNER = """***** Running training *****
+  Num examples = {examples}
+  Num Epochs = 2
+  Total train batch size (w. parallel, distributed & accumulation) = 4
+  Gradient Accumulation steps = 2
+  Total optimization steps = {total}
+"""
+
+
+def bar(step, total, seconds=3.0):
+    clock = f"{int(step * seconds) // 60:02}:{int(step * seconds) % 60:02}"
+    return f"{100 * step // total:3}%|###       | {step}/{total} [{clock}<10:00,  {seconds:.2f}s/it]"
+
+
+def row(step, each, **more):
+    pairs = "".join(f", '{name}': {value}" for name, value in more.items())
+    epoch = round(step / each, 2)
+    return f"{{'loss': {3 - step / 1000:.4f}, 'grad_norm': 0.5, 'learning_rate': 1e-05{pairs}, 'epoch': {epoch}}}"
+
+
+def quoted(step, each):
+    return f"{{'loss': '{3 - step / 1000:.4g}', 'learning_rate': '1e-05', 'epoch': '{step / each:.4g}'}}"
+
+
+def total(seconds, steps, epoch):
+    return f"{{'train_runtime': {seconds}, 'train_steps_per_second': {steps / seconds:.3f}, 'epoch': {epoch}}}\n"
+
+
+def redrawn(steps, of, every, text=row):
+    """As tqdm and the Trainer write to one terminal: the bar is taken away for a row and drawn anew behind it."""
+    out = ""
+    for step in range(1, steps + 1):
+        out += "\r" + bar(step, of)
+        if step % every == 0:
+            out += "\r" + " " * 40 + "\r" + text(step, of / 2) + "\n\r" + bar(step, of)
+    return out + "\n"
+
+
+def in_blocks(steps, of, every, block, text=row):
+    """As a file gets it: bars at once, each drawn again where a row was printed, the rows in blocks, late."""
+    out, waiting = "", ""
+    for step in range(1, steps + 1):
+        out += "\r" + bar(step, of)
+        if step % every == 0:
+            out += "\r" + " " * 40 + "\r" + bar(step, of)
+            waiting += text(step, of / 2) + "\n"
+        if waiting.count("\n") == block:
+            out, waiting = out + "\r" + waiting, ""
+    return out + "\n" + waiting
+
+
+def with_evaluations(steps, of, every):
+    out = ""
+    for step in range(1, steps + 1):
+        out += "\r" + bar(step, of)
+        if step % every == 0:
+            out += "\r" + row(step, of / 2) + "\n\r" + bar(step, of)
+        if step % (of // 2) == 0:
+            out += "".join("\n\r" + bar(n, 9, 0.1) + "\x1b[A" for n in range(10))
+            out += f"\r{{'eval_loss': 2.5, 'eval_runtime': 0.9, 'epoch': {step // (of // 2)}.0}}\n\r" + bar(step, of)
+    return out + "\n"
+
+
+CONSOLES = {
+    "bars around the rows": (redrawn(70, 200, 7), 7, 70, 10),
+    "evaluation bars within": (with_evaluations(200, 200, 25), 25, 200, 8),
+    "rows late in blocks, unfinished": (in_blocks(130, 900, 6, 5), 6, 126, 21),
+    "rows late in blocks, to the end": (in_blocks(300, 300, 20, 4) + total(900.0, 300, 2.0), 20, 300, 15),
+    "quoted values": (in_blocks(240, 240, 12, 6, quoted) + total(720.0, 240, 2), 12, 240, 20),
+    "a bar before each row, in its line": (
+        "".join(bar(s, 2600) + row(s, 1300) + "\n" for s in range(500, 2501, 500)),
+        500,
+        2500,
+        5,
+    ),
+    "a bar before each row, drawn late": (
+        "".join(bar(s - 1, 900) + row(s, 450) + "\n" + bar(s + 1, 900) + "\n" for s in range(30, 601, 30)),
+        30,
+        600,
+        20,
+    ),
+    "a bar behind each row": (
+        "".join(row(s, 4850) + "\n  " + bar(s, 9700) + "\n" for s in range(10, 411, 10)),
+        10,
+        410,
+        41,
+    ),
+    "epochs alone, and the sum": (
+        "".join(row(s, 324) + "\n" for s in range(5, 649, 5)) + total(1300.0, 648, 2.0),
+        5,
+        645,
+        129,
+    ),
+    "the banner alone": (
+        BANNER.format(examples="1,296", total=648) + "".join(row(s, 324) + "\n" for s in range(20, 301, 20)),
+        20,
+        300,
+        15,
+    ),
+    "the first step too": (
+        "".join(row(s, 480) + "\n" for s in (1, *range(8, 481, 8))) + total(960.0, 480, 1.0),
+        1,
+        480,
+        61,
+    ),
+    "taken up again": (
+        "".join(row(s, 800) + "\n" for s in range(840, 1601, 40)) + bar(1600, 1600) + "\n" + total(2400.0, 1600, 2.0),
+        840,
+        1600,
+        20,
+    ),
+    "every row twice": (
+        "".join(f"[INFO] {row(s, 200)}\n{row(s, 200)}\n" for s in range(10, 201, 10)) + total(400.0, 200, 1.0),
+        10,
+        200,
+        20,
+    ),
+    "a count beside its end": (
+        "".join(row(s, 200, **{"global_step/max_steps": f"'{s}/400'"}) + "\n" for s in (1, 5, 10, 15)),
+        1,
+        15,
+        4,
+    ),
+    "printed arguments": (
+        "TrainingArguments(\nlogging_steps=15,\nmax_steps=-1,\n)\n"
+        + "".join(row(s, 977) + "\n" for s in range(15, 300, 15)),
+        15,
+        285,
+        19,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSOLES)
+def test_each_row_has_its_step(tmp_path, name):
+    text, first, last, rows = CONSOLES[name]
+    (tmp_path / "train.log").write_text(text)
+    table = read_run(tmp_path / "train.log")
+    steps = table.column("step")[np.isfinite(table.column("loss"))]
+    assert (table.counts_steps, table.first_step, table.last_step, len(np.unique(steps))) == (True, first, last, rows)
+    assert np.allclose(table.column("loss")[np.isfinite(table.column("loss"))], 3 - steps / 1000, atol=5e-3)
+
+
+UNTOLD = {
+    "no bar, no end": "".join(row(s, 977) + "\n" for s in range(10, 300, 10)),
+    # a run of 1,000 steps that stopped early: its last words know how many there were to be, not where it stopped
+    "stopped early": "".join(row(s, 977) + "\n" for s in range(10, 311, 10)) + total(3000.0, 1000, 0.32),
+    "stopped by its evaluations": "".join(
+        row(s, 200) + "\n" + (f"{{'eval_loss': 2.5, 'epoch': {s / 200}}}\n" if s % 200 == 0 else "")
+        for s in range(10, 1001, 10)
+    )
+    + total(3000.0, 2000, 5.0),
+    "a few rows of many": "".join(row(s, 15) + "\n" for s in (1, 2))
+    + "...\n"
+    + row(45, 15)
+    + "\n"
+    + total(45.0, 45, 3.0),
+}
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_no_row_has_the_number_of_its_row_for_a_step(tmp_path, name):
+    (tmp_path / "train.log").write_text(UNTOLD[name])
+    table = read_run(tmp_path / "train.log")
+    assert not table.counts_steps and table.first_step is None and table.last_step is None
+
+
+def test_evaluations_stand_at_their_own_steps(tmp_path):
+    (tmp_path / "train.log").write_text(with_evaluations(200, 200, 40))
+    table = read_run(tmp_path / "train.log")
+    assert table.column("step")[np.isfinite(table.column("eval_loss"))].tolist() == [100, 200]
+    assert table.facts["planned_steps"] == 200
+
+
+def test_two_trainings_in_one_log_each_have_their_own(tmp_path):
+    first = in_blocks(300, 300, 20, 4) + total(900.0, 300, 2.0)
+    second = in_blocks(80, 80, 4, 30) + total(240.0, 80, 2.0)
+    (tmp_path / "train.log").write_text(first + second)
+    runs = read_run(tmp_path / "train.log").runs
+    assert [(run.first_step, run.last_step) for run in runs] == [(20, 300), (4, 80)]
