@@ -43,15 +43,15 @@ def main_rows(run: RunTable) -> np.ndarray:
 def curve(run: RunTable, name: str) -> Curve:
     """One column's finite values of the main phase against steps; empty where the log has none.
 
-    Rows without a printed step (logs that count epochs only) are numbered in their order.
+    Rows without a step are numbered in their order, and the curve is not `counted`.
     """
     rows = main_rows(run)
     value, step = run.column(name)[rows], run.column("step")[rows]
     printed = np.isfinite(value)
-    counted = bool(np.isfinite(step[printed]).any())
-    keep = printed & np.isfinite(step) if counted else printed
-    place = step[keep] if counted else np.arange(1, keep.sum() + 1, dtype=float)
-    return Curve(step=place, value=value[keep], counted=counted)
+    placed = bool(np.isfinite(step[printed]).any())
+    keep = printed & np.isfinite(step) if placed else printed
+    place = step[keep] if placed else np.arange(1, keep.sum() + 1, dtype=float)
+    return Curve(step=place, value=value[keep], counted=placed and run.counts_steps)
 
 
 def rate_curve(run: RunTable) -> Curve:

@@ -8,7 +8,8 @@ from typing import Any
 
 from advisor.findings.case import Case
 from advisor.findings.run_facts import number
-from advisor.findings.workload_of import Inferred, infer
+from advisor.findings.run_metrics import share_of_peak
+from advisor.findings.workload_of import ONE_DEVICE, Inferred, infer
 from advisor.hardware.offers import cheapest_offer, unpriced
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
@@ -33,7 +34,7 @@ def make_case(
     run = dataclasses.replace(run, facts={**run.facts, **stated})
     inferred = infer(run) if plan is None else _of_plan(plan)
     usd_per_hour, source = _price(run, inferred, plan)
-    return Case(
+    case = Case(
         run=run,
         workload=inferred.workload,
         profile=profile,
@@ -43,6 +44,11 @@ def make_case(
         unsure=inferred.unsure,
         notes={name: text for name, text in (("price", source), ("missing", "; ".join(inferred.missing))) if text},
     )
+    if ONE_DEVICE in case.unsure and (share_of_peak(case) or 0.0) > 1:  # there were more: what they cost is unknown
+        facts = {name: value for name, value in run.facts.items() if name != "usd_per_hour"}
+        notes = {**case.notes, "price": "unknown: one device cannot have done this; say how many there were (--gpus)"}
+        case = dataclasses.replace(case, usd_per_hour=None, run=dataclasses.replace(run, facts=facts), notes=notes)
+    return case
 
 
 def _of_plan(plan: Plan) -> Inferred:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+
+import numpy as np
 
 from advisor.findings.case import Case, Confidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.demoted import DEMOTED
@@ -44,6 +47,7 @@ from advisor.findings.learning import LEARNING_DETECTORS
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.savings import stake_seconds, worth_saying
 from advisor.findings.schedule import is_rate_sweep
+from advisor.readers.run_table import RunTable
 
 PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_out_of_memory, detect_nccl_timeout, detect_time_limit, detect_exception, detect_killed),
@@ -99,9 +103,34 @@ def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     verdicts = [detector(case) for detector in DETECTORS]
     if is_rate_sweep(case.run):
         verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in _OF_A_SWEEP]
+    if not case.run.counts_steps:
+        verdicts = [_without_steps(v, case.run) if isinstance(v, Finding) else v for v in verdicts]
     whole = stake_seconds(case)
     findings = [_tempered(_within(v, whole)) for v in verdicts if isinstance(v, Finding)]
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
+
+
+_STEP = re.compile(r"\bstep (\d[\d,]*(?:\.\d+)?)\b")
+_STEPS = re.compile(r"\b(\d[\d,]*) (step)(s?)\b")
+
+
+def _without_steps(finding: Finding, run: RunTable) -> Finding:
+    """A finding about a log whose rows have no step, only a number: it names their epochs, or rows."""
+    number, epoch = run.column("step"), run.column("epoch")
+
+    def place(match: re.Match[str]) -> str:
+        at = np.flatnonzero((number == float(match[1].replace(",", ""))) & np.isfinite(epoch))
+        return f"epoch {epoch[at[0]]:g}" if len(at) else f"row {match[1]}"
+
+    def words(text: str) -> str:
+        return _STEPS.sub(r"\1 row\3", _STEP.sub(place, text))
+
+    return dataclasses.replace(
+        finding,
+        title=words(finding.title),
+        evidence=tuple(dataclasses.replace(one, text=words(one.text)) for one in finding.evidence),
+        actions=tuple(map(words, finding.actions)),
+    )
 
 
 def _within(finding: Finding, whole_seconds: float | None) -> Finding:

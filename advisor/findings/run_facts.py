@@ -57,7 +57,10 @@ def step_tokens(case: Case) -> float | None:
         return declared
     if case.workload:
         return float(case.workload.step_tokens)
-    micro, length = number(case.run.facts, "micro_batch"), number(case.run.facts, "seq_len")
+    samples, length = number(case.run.facts, "step_samples"), number(case.run.facts, "seq_len")
+    if samples and length:
+        return samples * length
+    micro = number(case.run.facts, "micro_batch")
     if micro and length:
         pass_tokens = micro * length * (number(case.run.facts, "world_size") or 1)
         if accumulated := number(case.run.facts, "grad_accum") or _accumulated(case.run, pass_tokens):
@@ -143,6 +146,19 @@ def restarts(run: RunTable) -> list[Event]:
         if not found or first is None or not first == last == found[-1].numbers.get("first_step"):
             found.append(event)
     return found
+
+
+def last_checkpoint(case: Case, before: float = math.inf) -> float | None:
+    """The step of the newest checkpoint before a step, as the log's lines tell, else by the interval that it declares.
+
+    None where nothing speaks of one.
+    """
+    saved = [at for e in case.run.events if e.kind == "checkpoint" and (at := e.numbers.get("step", e.step))]
+    every, done = number(case.run.facts, "checkpoint_every_steps"), steps_done(case.run)
+    if not saved and every and every > 0 and done:
+        most = min(done, before - 1)
+        saved = [most // every * every]
+    return max((at for at in saved if 0 < at < before), default=None)
 
 
 def price(case: Case) -> float | None:

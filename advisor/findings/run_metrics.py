@@ -222,7 +222,16 @@ def flops_per_token(case: Case) -> float | None:
 
 
 def mfu(case: Case) -> float | None:
-    """Model FLOPs utilisation from exact FLOPs, the measured rate and the dense peak; None where one is missing."""
+    """Model FLOPs utilisation from exact FLOPs, the measured rate and the dense peak; None where one is missing.
+
+    More than the peak is no utilisation but a misreading, `share_of_peak` says of how much.
+    """
+    share = share_of_peak(case)
+    return share if share is not None and share <= 1 else None
+
+
+def share_of_peak(case: Case) -> float | None:
+    """What the run would do of its devices' dense peak by what is known of it, impossible or not."""
     speed, work, best = pace(case), flops_per_token(case), peak(case)
     if speed is None or work is None or best is None:
         return None

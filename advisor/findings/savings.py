@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case
-from advisor.findings.run_facts import planned_steps, price, print_gap
+from advisor.findings.run_facts import planned_steps, price, print_gap, steps_done
 from advisor.findings.run_metrics import (
     FROM_CLOCK,
     StepTimes,
@@ -191,6 +191,12 @@ def whole_run_seconds(case: Case) -> float | None:
 def stake_seconds(case: Case) -> float | None:
     """Seconds that acting can save: of a run that is over what it took, of one that may go on what it will take."""
     return whole_run_seconds(case) if case.run.status in _GO_ON else spent_seconds(case)
+
+
+def stake_steps(case: Case) -> float | None:
+    """Steps that acting can save: of a run that is over those it did, of one that may go on those planned."""
+    done = steps_done(case.run)
+    return (planned_steps(case) or done) if case.run.status in _GO_ON else done
 
 
 def saved_share(case: Case, share: float, low: float | None = None, high: float | None = None) -> Saved:

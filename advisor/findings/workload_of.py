@@ -35,6 +35,8 @@ _USUAL_VOCABULARY = {"gpt2": (50257, 50304), "nanochat": (65536, 32768), "llama"
 _USUAL_CONTEXT = {"gpt2": 1024, "nanochat": 2048}
 _DEEPEST = 128
 _COUNT_TOLERANCE = 0.02
+_WORK_TOLERANCE = 0.1  # programs count the FLOPs of a token in their own ways
+ONE_DEVICE = "how many devices: not stated, one assumed (--gpus)"
 _MICRO_TOKENS = 32_768  # of a micro-batch, where only the whole batch is known
 
 
@@ -59,7 +61,7 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
     facts, notes = {**run.facts, **(given or {})}, _Notes()
     gpu, spec = _gpu(facts, notes)
     shape = _shape(facts, (run.framework or "").lower(), notes)
-    gpus = _gpus(facts, gpu, notes)
+    gpus = _gpus(run, facts, gpu, shape, notes)
     batch = _batch(run, facts, shape, gpus, notes) if shape else None
     micro, length = _whole(facts, "micro_batch"), _whole(facts, "seq_len")
     if micro and length and _whole(facts, "grad_accum") is None and facts.get("step_tokens") == micro * length:
@@ -95,11 +97,20 @@ def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec |
     return card.key, card
 
 
-def _gpus(facts: Mapping[str, Any], gpu: str | None, notes: _Notes) -> int:
+def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: ModelShape | None, notes: _Notes) -> int:
+    """How many devices: stated, else all their work over what the log says that one does, else one."""
     count = _whole(facts, "world_size")
-    if count is None and gpu != "cpu":
-        notes.unsure.append("how many devices: not stated, one assumed (--gpus)")
-    return count or 1
+    if count is not None or gpu == "cpu":
+        return count or 1
+    each, seconds = _number(facts, "device_flops"), series.median(run.column("seconds"))
+    tokens = _step_tokens(run, facts, shape) if shape else None
+    if shape and each and tokens and seconds > 0:
+        ratio = tokens / seconds * flops.flops_per_token(shape) / each
+        if round(ratio) and abs(ratio / round(ratio) - 1) <= _WORK_TOLERANCE:
+            notes.unsure.append(f"how many devices: {round(ratio)}, by the FLOP/s that the log says each one does")
+            return round(ratio)
+    notes.unsure.append(ONE_DEVICE)
+    return 1
 
 
 def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShape | None:

@@ -185,11 +185,11 @@ def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str
 def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:
     """Facts that records repeat, of the main phase: the last plan, the usual batch, micro-batches per step."""
     facts: dict[str, Any] = {}
-    for name in ("planned_steps", "planned_epochs", "step_tokens"):
+    for name in ("planned_steps", "planned_epochs", "step_tokens", "device_flops"):
         values = hidden.get(name, np.zeros(0))
         values = values[np.isfinite(values)]
         if len(values):
-            facts[name] = _whole(float(np.median(values) if name == "step_tokens" else values[-1]))
+            facts[name] = _whole(float(values[-1] if name.startswith("planned") else np.median(values)))
     iteration = hidden.get("iteration", np.full(len(step), np.nan))
     both = np.flatnonzero(np.isfinite(iteration) & np.isfinite(step))
     if len(both) and step[both[-1]] > 0:

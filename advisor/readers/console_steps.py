@@ -128,6 +128,8 @@ def _banner(match: re.Match[bytes], place: float) -> _Said:
     if number.get("examples") and number.get("batch"):
         ratio = number["examples"] / number["batch"]
         each = Span(low=math.floor(ratio), high=math.ceil(ratio))
+    elif steps and number.get("epochs", 0) >= 2 and steps % number["epochs"] == 0:  # no limit of steps ends it early
+        each = Span(low=steps / number["epochs"], high=steps / number["epochs"])
     return _Said(place=place, steps=None if steps is None else Span(low=steps, high=steps), epoch_steps=each)
 
 

@@ -39,12 +39,24 @@ _PERPLEXITY = Mark(
 _OF_ALL = (_LM_EVAL, _PERPLEXITY)
 
 
+# how many devices took part, as launchers, schedulers and programs say it under any framework
+_COUNTS = {
+    "world": re.compile(rb"(?i)(?<![\w.])world[_ ]size['\"]?(?:\s*[:=]\s*|\s+is\s+)['\"]?(\d{1,6})\b"),
+    "processes": re.compile(rb"(?:\bNum processes: |--num[_-]processes[= ])(\d{1,6})\b"),
+    "per_node": re.compile(rb"(?:--nproc[-_]per[-_]node[= ]|\bSLURM_GPUS_ON_NODE=)(\d{1,4})\b"),
+    "nodes": re.compile(rb"(?:--nnodes[= ]|\bSLURM_(?:JOB_NUM_NODES|NNODES)=)(\d{1,5})\b"),
+    "tasks": re.compile(rb"\bSLURM_NTASKS=(\d{1,6})\b"),
+}
+_COUNTED = (b"orld", b"WORLD", b"rocesses", b"nproc", b"nnodes", b"SLURM_")
+
+
 class FactLines:
     """A listener that looks for a format's facts and marks."""
 
     def __init__(self, format: LineFormat):
         self.format = format
         self.found: dict[str, Any] = {}
+        self.counts: dict[str, int] = {}
         self.events: deque[Event] = deque(maxlen=MOST_MARKS)
         self.seen_bytes = 0
 
@@ -53,6 +65,9 @@ class FactLines:
         if self.seen_bytes < MOST_FACT_BYTES:
             for rule in self.format.facts:
                 self._look(rule, text)
+            if any(word in text for word in _COUNTED):
+                said = {name: match for name, pattern in _COUNTS.items() if (match := pattern.search(text))}
+                self.counts = {**{name: int(match[1]) for name, match in said.items()}, **self.counts}
         self.seen_bytes += len(text)
         for mark in (*self.format.marks, *_OF_ALL):
             if mark.needs in text:
@@ -61,7 +76,10 @@ class FactLines:
 
     def facts(self) -> dict[str, Any]:
         """The facts found so far, in FACTS' names and units."""
-        return {**self.format.constants, **self.found}
+        counts = self.counts
+        launched = counts["per_node"] * counts.get("nodes", 1) if "per_node" in counts else None
+        devices = counts.get("world") or counts.get("processes") or launched or counts.get("tasks")
+        return {**({"world_size": devices} if devices else {}), **self.format.constants, **self.found}
 
     def _look(self, rule: Facts, text: bytes) -> None:
         names = [*rule.compiled.groupindex, *rule.constants]

@@ -74,7 +74,15 @@ FACTS = (
     Facts(pattern=rb"Instantaneous batch size per device = (?P<micro_batch>[\d,]+)", needs=b"Instantaneous batch"),
     Facts(pattern=rb"Gradient Accumulation steps = (?P<grad_accum>[\d,]+)", needs=b"Gradient Accumulation"),
     Facts(pattern=rb"Total train batch size \([^)\n]*\) = (?P<step_samples>[\d,]+)", needs=b"Total train batch size"),
-    Facts(pattern=rb"\|\| all params: (?P<parameters>[\d,]+)", needs=b"|| all params"),
+    Facts(
+        pattern=rb"trainable params: (?P<trained_parameters>[\d,]+) \|\| all params: (?P<parameters>[\d,]+)",
+        needs=b"|| all params",
+    ),
+    Facts(pattern=rb"Number of trainable parameters = (?P<trained_parameters>[\d,]+)", needs=b"trainable parameters ="),
+    Facts(
+        pattern=rb"Trainable parameters = (?P<trained_parameters>[\d,]+)(?:/| of )(?P<parameters>[\d,]+)",
+        needs=b"Trainable parameters =",  # Unsloth
+    ),
     _setting(b"logging_steps", b"logging_steps", rb"[1-9]\d*|0?\.\d+"),
     _setting(b"max_steps", b"planned_steps", rb"[1-9]\d*"),
     _option(b"num_train_epochs", b"planned_epochs", rb"[\d.]+"),

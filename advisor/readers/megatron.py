@@ -20,6 +20,7 @@ KEYS = {
     "lm loss": "loss",
     "elapsed time per iteration (ms)": "seconds__ms",
     "elapsed time per iteration (s)": "seconds",
+    "throughput per gpu (tflop/s/gpu)": "device_flops__tera",
     "learning rate": "learning_rate",
     "loss scale": "loss_scale",
     "grad norm": "grad_norm",

@@ -208,6 +208,7 @@ class RunTable:
 # Facts a log, config or user may state; readers use these names and units so that detectors find them.
 FACTS = {
     "parameters": "declared number of parameters",
+    "trained_parameters": "of them, where the log says how many are trained",
     "family": "nanochat | gpt2 | llama | other words as declared",
     "depth": "transformer blocks",
     "width": "",
@@ -220,6 +221,7 @@ FACTS = {
     "grad_accum": "",
     "activation_checkpointing": "none | full",
     "world_size": "devices",
+    "device_flops": "FLOP/s of one device, as logged",
     "step_tokens": "tokens of one optimizer step, all devices",
     "step_samples": "sequences of one optimizer step",
     "planned_steps": "",

@@ -73,7 +73,8 @@ def sentences(found: Replan) -> tuple[str, ...]:
     kept = ", ".join(f"{name_of(knob)} {value(knob.name, knob.here)}" for knob in found.knobs if knob.kept)
     changed = ", ".join(in_words(knob) for knob in found.knobs if not knob.kept)
     assumed = (f"assumed of the run: {text}" for text in found.unsure)
-    return (f"as in the run: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
+    fate = (f"what became of the run that is planned again: {found.fate}",) if found.fate else ()
+    return (*fate, f"as in the run: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
 
 
 def in_words(knob: Knob) -> str:

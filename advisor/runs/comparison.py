@@ -18,14 +18,18 @@ from advisor.findings.case import Case
 from advisor.findings.chart_data import points as points_of
 from advisor.findings.curves import curve, rate_curve
 from advisor.findings.detectors.learning_rate import phase_of_schedule
-from advisor.findings.run_facts import planned_steps
+from advisor.findings.run_facts import parameters, planned_steps
+from advisor.findings.workload_of import infer
+from advisor.laws import flops
 from advisor.laws.phase import phase_problem, same_phase
 from advisor.records import Basis, Estimate
+from advisor.units import format_count
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 _EVERY_ROW = 10**9  # points of a curve, not thinned
 _WINDOW = 0.02  # of a run's rows about a point: one row is noise
 _LEAST_ROWS = 5
+_SAME_SIZE = 1.1  # times the parameters: the same model, counted in another way
 _DRAWS = 2000
 _SLOWER = 0.02  # a regression of speed smaller than this is no regression
 # What makes two runs one experiment: everything declared but the seed, the name and the date.
@@ -252,10 +256,30 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
     for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
         if len({run.facts[fact] for run in runs if run.facts.get(fact) is not None}) > 1:
             return words
+    if (sizes := _different_models(entrants)) is not None:
+        return sizes
     shares = [phase_of_schedule(entrant.case.run, entrant.courses[axis].step_at(at)) for entrant in entrants]
     if axis == "schedule":
         return None if same_phase(shares) else "their schedules differ in form, not only in length"
     return phase_problem(shares, [entrant.name for entrant in entrants] if named else ())
+
+
+def _different_models(entrants: Sequence[_Entrant]) -> str | None:
+    """That models of unlike size were trained on data that are not known to be the same; None where neither is so."""
+    same_data = len({entrant.case.run.facts.get("data_fingerprint", object()) for entrant in entrants}) == 1
+    sizes = [size for entrant in entrants if (size := _size(entrant.case))]
+    if same_data or len(sizes) < 2 or max(sizes) <= _SAME_SIZE * min(sizes):
+        return None
+    least, most = format_count(min(sizes)), format_count(max(sizes))
+    return f"models of {least} and {most} parameters, on data not known to be the same"
+
+
+def _size(case: Case) -> float | None:
+    """Parameters of a run's model: declared, else by the sizes in its log. None: it says too little."""
+    if (count := parameters(case)) is not None:
+        return count
+    workload = infer(case.run, {"gpu": "cpu"}).workload  # whatever its card was
+    return None if workload is None else float(flops.parameters(workload.shape))
 
 
 def _too_few(rows: int) -> str:

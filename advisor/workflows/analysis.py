@@ -327,10 +327,17 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
     cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
     pace, share, logged = run_metrics.pace(case), run_metrics.mfu(case), run_metrics.logged_mfu(case)
     speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""
+    found = run_metrics.share_of_peak(case)
     if share is not None:
         speed += f", MFU {format_percent(share)}"
     elif logged is not None:
         speed += f", MFU {format_percent(logged)} as logged"
+    elif found is not None:
+        gpus = run_metrics.devices(case)
+        of = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        speed += (
+            f", MFU unknown: it would be {format_percent(found)} of the peak of {of}; how many were there? (--gpus)"
+        )
     rest = ""
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
         rest = f"; the rest would take {format_estimate(outlook.rest_hours.scaled(3600), format_seconds)}"

@@ -8,27 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from advisor.calibrate.learnt import FEWEST_STEPS, SeenRun, has_seen, profile_after
+from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case
+from advisor.findings.case import Case, Severity
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
 from advisor.findings.workload_of import infer
-from advisor.hardware.catalog import read_gpus
+from advisor.hardware.catalog import read_gpus, require_gpu
+from advisor.laws import flops
+from advisor.plan.adapted import published as in_part
 from advisor.predict.batch import predict_batch
 from advisor.readers import own_log
-from advisor.readers.run_table import RunTable
-from advisor.records import Estimate, Plan, Prediction, Workload
+from advisor.readers.run_table import RunTable, Status
+from advisor.records import Adapters, Estimate, Plan, Prediction, Workload
 from advisor.runs.reference_kernel import reference_seconds
 from advisor.store.run_folder import is_run_folder, read_run_config, run_id
 from advisor.store.store import Store
-from advisor.units import format_number, format_seconds, format_tokens
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_number,
+    format_rate,
+    format_seconds,
+    format_tokens,
+)
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze, located
 from advisor.workflows.goal import PlanOptions
 from trainer.schema import RunConfig
 
 _SAME_BATCH = 0.02
+_WELL = (Status.COMPLETED, Status.INCOMPLETE, Status.RUNNING, Status.STOPPED, Status.UNKNOWN)
+_ALL_TRAINED = 0.9  # of the parameters: fewer are adapters, or blocks beside frozen ones
 _UNKNOWN_CARD = "cpu"  # takes the card's place where only the model is asked for
 # Options of a plan that say what a log may lack, by the names of FACTS
 _FACTS = {
@@ -106,6 +119,7 @@ class Replan:
     workload: Workload
     knobs: tuple[Knob, ...]
     speed: str  # what the run's own speed did to the plan's, in words
+    fate: str  # what became of the run, where that was not what was wanted, in words; empty where it was
     unsure: tuple[str, ...]
 
 
@@ -137,6 +151,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         if workload is None:
             raise _not_known(text, asked.missing)
     assert workload is not None
+    _refuse_part(text, analysis.case, workload, typed, store)
     each = round(step_tokens(analysis.case) or workload.step_tokens)
     seen, why = _seen(analysis.case, workload, known, own, path)
     if seen is not None and abs(workload.step_tokens / each - 1) > _SAME_BATCH:
@@ -174,6 +189,39 @@ def _not_known(text: str, missing: tuple[str, ...]) -> AdvisorError:
     options = dict.fromkeys(o for words in missing for name, o in supply.items() if name in words)
     hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
     return AdvisorError(f"{text} does not say {'; '.join(missing)}", hint, exit_code=2)
+
+
+def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any], store: Store) -> None:
+    """Raise AdvisorError (exit 2) for a run that trained a part of its weights, with what is predicted of one."""
+    trained, whole = case.run.facts.get("trained_parameters"), flops.parameters(work.shape)
+    if not trained or trained >= _ALL_TRAINED * whole:
+        return
+    ranks = {aim: trained / flops.adapter_parameters(work.shape, 1, aim) for aim in ("all", "attention")}
+    whole_ranks = [(round(rank), aim) for aim, rank in ranks.items() if rank >= 0.5 and abs(rank - round(rank)) < 0.01]
+    message = f"{text} trained {format_count(trained)} of {format_count(whole)} parameters; a plan trains all of them"
+    key = typed.get("gpu", work.gpu)
+    if not whole_ranks or key in ("cpu", "any") or "," in key:
+        raise AdvisorError(message, "advisor predict --lora-rank 16 says what adapters need on a card", exit_code=2)
+    rank, aim = whole_ranks[0]
+    shape, card = work.shape, require_gpu(key).key
+    software = in_part(Adapters(rank=rank, targets=aim), 0)
+    profile = load_profile(card, store, family=shape.family, precision=None, compile=None, software=software)
+    adapted = replace(work, gpu=card, gpus=1, precision=profile.precision, compile=profile.compile, software=software)
+    found = predict_batch(profile, [adapted])[0]
+    held, speed = found.peak_reserved_bytes, found.tokens_per_second
+    sizes = " ".join(f"--{name.replace('_', '-')} {getattr(shape, name)}" for name in ("family", *_SIZES, "vocab_size"))
+    batch = f"--micro-batch {work.micro_batch} --seq-len {shape.seq_len}"
+    part = f"--lora-rank {rank}" + (f" --lora-targets {aim}" if aim != "all" else "")
+    says = (
+        f"{format_estimate(held, format_bytes)} and {format_estimate(speed, format_rate)} on one {card}"
+        if held and speed
+        else "what they need"
+    )
+    raise AdvisorError(
+        message,
+        f"its adapters of rank {rank}: {says}, by advisor predict --gpu {card} {sizes} {batch} {part}",
+        exit_code=2,
+    )
 
 
 def _tokens(case: Case, each: int) -> int | None:
@@ -224,8 +272,7 @@ def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     work, shape = origin.workload, origin.workload.shape
     kept: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
     kept |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
-    if origin.card_known or "precision" in origin.case.run.facts:
-        kept |= {"precision": work.precision, "compile": work.compile}
+    kept |= {name: getattr(work, name) for name in ("precision", "compile") if _states(origin, name)}
     if "model" not in typed:
         kept["family"] = shape.family
     if not _OTHER_SIZE & typed.keys():
@@ -239,6 +286,13 @@ def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     if data and Path(data).is_dir() and not {"data", "data_tokens"} & typed.keys():
         kept["data"] = Path(data)
     return {name: value for name, value in kept.items() if name not in typed}
+
+
+def _states(origin: Origin, setting: str) -> bool:
+    """Whether the run says how it was set, or its program has it one way only; what had to be assumed is not kept."""
+    words = {"precision": "the precision", "compile": "torch.compile"}[setting]
+    known = origin.card_known or setting in origin.case.run.facts
+    return known and not any(text.startswith(f"{words}:") for text in origin.unsure)
 
 
 def as_it_was(plan: Plan, origin: Origin) -> Plan:
@@ -278,11 +332,22 @@ def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
             (origin.tokens, origin.step_tokens),
             (plan.chosen.tokens, plan.workload.step_tokens),
             card_known=origin.card_known,
-            precision_known=origin.card_known or "precision" in origin.case.run.facts,
+            precision_known=_states(origin, "precision"),
+            compile_known=_states(origin, "compile"),
         ),
         speed=words,
+        fate=_fate(origin),
         unsure=origin.unsure,
     )
+
+
+def _fate(origin: Origin) -> str:
+    """How the run ended that is planned again, and its gravest fault: planned alike, it may come to the same."""
+    run, loud = origin.case.run, [f for f in origin.analysis.findings if f.severity is Severity.ERROR]
+    if run.status in _WELL and not loud:
+        return ""
+    ended = "" if run.status in _WELL else f"it ended badly ({run.status.value.replace('_', ' ')})"
+    return ": ".join(filter(None, (ended, loud[0].title if loud else run.status_reason)))
 
 
 def _predicted_there(origin: Origin, store: Store) -> Prediction | None:
@@ -329,13 +394,14 @@ def knobs(
     *,
     card_known: bool = True,
     precision_known: bool = True,
+    compile_known: bool = True,
 ) -> tuple[Knob, ...]:
     """Every setting of two runs by its name, the model's sizes first; `tokens_…` are of the run and of a step."""
     shape = tuple(
         Knob(name=field.name, there=getattr(there.shape, field.name), here=getattr(here.shape, field.name))
         for field in fields(there.shape)
     )
-    names = ("optimizer", "compile", "gpus", "micro_batch", "grad_accum", "sharding")
+    names = ("optimizer", "gpus", "micro_batch", "grad_accum", "sharding")
     rest = tuple(Knob(name=name, there=getattr(there, name), here=getattr(here, name)) for name in names)
     return (
         *shape,
@@ -343,6 +409,7 @@ def knobs(
         Knob(name="tokens", there=tokens_there[0], here=tokens_here[0]),
         Knob(name="global_batch", there=tokens_there[1], here=tokens_here[1]),
         Knob(name="gpu", there=there.gpu if card_known else None, here=here.gpu),
+        Knob(name="compile", there=there.compile if compile_known else None, here=here.compile),
         *rest,
         Knob(name="activation_checkpointing", there=there.activation_checkpointing, here=here.activation_checkpointing),
     )

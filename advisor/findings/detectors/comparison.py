@@ -17,6 +17,8 @@ from advisor.units import format_centre, format_seconds, format_usd
 _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
 _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
 _NOISES = 6.0  # standard deviations of a row: another run's level
+# the finding of how the run ended says that steps are missing, and why
+_SAID = (Status.OUT_OF_MEMORY, Status.TIME_LIMIT, Status.DIVERGED, Status.CRASHED, Status.KILLED)
 _STARTED_SECONDS = 1800.0  # a start takes less
 _OTHER_LEVEL = 0.15  # of all that was learnt by then
 
@@ -100,7 +102,7 @@ def _another_level(values: np.ndarray, left: np.ndarray, right: np.ndarray, nois
 
 def detect_steps_missing(case: Case) -> Verdict:
     """Steps declared against steps done: a run that ended early, or went on too long."""
-    if case.run.status is Status.RUNNING:
+    if case.run.status is Status.RUNNING or case.run.status in _SAID:
         return None
     planned, done = planned_steps(case), steps_done(case.run)
     if planned and done is None and case.run.status is Status.INCOMPLETE and not len(case.run):

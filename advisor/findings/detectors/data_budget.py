@@ -18,6 +18,7 @@ from advisor.findings.run_facts import (
     steps_done,
     vocabulary,
 )
+from advisor.findings.savings import stake_steps
 from advisor.findings.spend import cost_of_steps
 from advisor.laws import flops
 from advisor.laws.intervals import Z80
@@ -77,8 +78,7 @@ def detect_repeated_data(case: Case) -> Verdict:
     if epochs <= FREE_EPOCHS or not scratch:
         return None
     worth = effective_tokens(epochs, 1.0) / epochs
-    steps = planned_steps(case) or steps_done(case.run) or 0
-    hours, usd = cost_of_steps(case, (1 - worth) * steps)
+    hours, usd = cost_of_steps(case, (1 - worth) * (stake_steps(case) or 0))
     tokens, unique = training_tokens(case), number(case.run.facts, "dataset_tokens")
     amounts = f": {tokens:,.4g} tokens over {unique:,.4g} unique ones" if tokens and unique else ""
     return Finding(
@@ -146,7 +146,7 @@ def detect_token_budget(case: Case) -> Verdict:
     if 1 - share < _WASTE:
         return None
     over = tokens / size > best_tokens / best_size
-    hours, usd = cost_of_steps(case, (1 - share) * (planned_steps(case) or steps_done(case.run) or 0))
+    hours, usd = cost_of_steps(case, (1 - share) * (stake_steps(case) or 0))
     word = "over-trained" if over else "under-trained"
     best = f"{best_size / 1e6:,.0f} M parameters on {best_tokens / 1e9:.3g} B tokens"
     return Finding(

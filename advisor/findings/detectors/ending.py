@@ -6,7 +6,7 @@ A log that merely stops before its planned end is `comparison.detect_steps_missi
 from __future__ import annotations
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.run_facts import has_words, planned_steps, price, steps_done
+from advisor.findings.run_facts import has_words, last_checkpoint, planned_steps, price, steps_done
 from advisor.findings.run_metrics import step_seconds
 from advisor.findings.savings import main_part, whole_run_seconds
 from advisor.readers.run_table import Event, RunPart, Status
@@ -97,17 +97,25 @@ def detect_time_limit(case: Case) -> Verdict:
         return unsaid(case, "time_limit")
     if case.run.status is Status.COMPLETED:
         return None
-    rest, whole = remaining_seconds(case), whole_run_seconds(case)
-    longer = f"ask for {format_seconds(whole * 1.1)} (the whole run and a tenth)" if whole else "ask for more time"
+    rest, pace, done, saved = remaining_seconds(case), step_seconds(case), steps_done(case.run), last_checkpoint(case)
+    again = (done - saved) * rest / (planned_steps(case) - done) if rest and saved and done else 0.0
+    of = f"what is left from the checkpoint of step {saved:g}" if saved else "the whole run"
+    asked = rest + again if rest and saved else whole_run_seconds(case)
+    lost: tuple[Evidence, ...] = ()
+    if done and saved and pace and done > saved:
+        words = f"{done - saved:,g} steps since the checkpoint of step {saved:,g} are lost"
+        lost = (Evidence(text=f"{words}: {format_seconds((done - saved) * pace)}"),)
     return Finding(
         code="time_limit",
         severity=Severity.ERROR,
         title=f"The scheduler's time limit ended the run{_where(case)}",
-        evidence=_evidence(case, event),
+        evidence=(*_evidence(case, event), *lost),
         confidence=Confidence.HIGH,
         causes=("the job asked for less time than its steps take",),
         actions=(
-            longer if rest else "ask for more time, or plan fewer steps",
+            f"ask for {format_seconds(asked * 1.1)} ({of}, and a tenth)"
+            if rest and asked
+            else "ask for more time, or plan fewer steps",
             "checkpoint before the limit (SIGUSR1 or SIGTERM ahead of it) and resume in a chain of jobs",
         ),
         threshold="the scheduler's own message; messages of signal 15 after it are its consequence",

@@ -9,7 +9,8 @@ import numpy as np
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, main_rows, spread, trailing_median
 from advisor.findings.loss_kind import has_level, is_language
-from advisor.findings.run_facts import number, planned_steps
+from advisor.findings.run_facts import last_checkpoint, number
+from advisor.findings.savings import stake_steps
 from advisor.findings.schedule import is_rate_sweep, rate_jumps
 from advisor.findings.series import stretches
 from advisor.findings.spend import cost_of_steps
@@ -100,6 +101,9 @@ def detect_loss_spikes(case: Case) -> Verdict:
         return Insufficient(code="loss_spikes", missing=_POSITIVE)
     all_spikes = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
     all_spikes = _unexplained(case, losses, _material(losses, all_spikes))
+    bad = case.run.column("loss_is_nan")[main_rows(case.run)] > 0
+    if bad.any() and (began := _beginning(case, float(case.run.column("step")[main_rows(case.run)][bad][0]))):
+        all_spikes = tuple(s for s in all_spikes if s.first_step != began.first_step)  # `loss_not_finite` tells of it
     if not all_spikes:
         return None
     lasting = [s for s in all_spikes if _is_grave(losses, s)]
@@ -108,11 +112,13 @@ def detect_loss_spikes(case: Case) -> Verdict:
     hours, usd = cost_of_steps(case, lost)
     height = f"{worst.before:.4g} → {worst.peak:.4g} at step {worst.first_step:g}"
     count = "One loss spike" if len(all_spikes) == 1 else f"{len(all_spikes)} loss spikes"
-    ended = "" if worst.recovered_step is None else f", back at step {worst.recovered_step:g}"
+    opened = [s for s in all_spikes if s.recovered_step is None]  # whether they do harm is not to be seen
+    ended = ", not back by the end of the log" if worst in opened else f", back at step {worst.recovered_step:g}"
+    harmless = "" if lasting or opened else "; none does lasting harm"
     return Finding(
         code="loss_spikes",
         severity=Severity.WARNING if lasting else Severity.NOTE,
-        title=f"{count}, the worst {height}{ended}" + ("" if lasting else "; none does lasting harm"),
+        title=f"{count}, the worst {height}{ended}" + harmless,
         evidence=tuple(_spike_evidence(s) for s in sorted(all_spikes, key=lambda s: s.before - s.peak)[:10]),
         confidence=Confidence.HIGH if lasting else Confidence.MEDIUM,
         causes=(
@@ -126,6 +132,10 @@ def detect_loss_spikes(case: Case) -> Verdict:
             "lower the peak learning rate or β2 (0.95), clip gradients at 1.0",
         )
         if lasting
+        else (
+            f"if it does not come back: {_from_checkpoint(case, losses, opened[-1].first_step)} without those batches",
+        )
+        if opened
         else ("nothing, unless they become more frequent",),
         saved_hours=hours if lasting else None,
         saved_usd=usd if lasting else None,
@@ -176,9 +186,7 @@ def detect_loss_divergence(case: Case) -> Verdict:
         return None
     best, end, start = turned
     last = float(losses.step[-1])
-    lost = last - float(losses.step[start])
-    left = (planned_steps(case) or last) - last
-    hours, usd = cost_of_steps(case, lost + max(0.0, left))
+    hours, usd = cost_of_steps(case, (stake_steps(case) or last) - float(losses.step[start]))
     # curricula, annealed terms and other data raise a loss by design; only what was worse than the start is lost
     sure = is_language(case) or end > float(np.median(losses.value[:5]))
     return Finding(
@@ -256,25 +264,29 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         return None  # not computed yet, as before an agent learns: no number, then always one
     first = int(np.flatnonzero(bad)[0])
     start, last = float(place[first]), float(place[order[-1]])
+    losses = Curve(step=place[printed], value=place[printed])
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
-    hours, usd = cost_of_steps(case, last - start + max(0.0, (planned_steps(case) or last) - last)) if stays else _NONE
+    hours, usd = cost_of_steps(case, (stake_steps(case) or last) - start) if stays else _NONE
+    began = _beginning(case, start) if stays else None
     share = f"{int(bad.sum())} of {int(printed.sum())} rows"
     return Finding(
         code="loss_not_finite",
         severity=Severity.ERROR if stays else Severity.WARNING,
         title=f"Loss is not a number from step {start:g} on ({share}): every later step was paid for nothing"
+        + (f"; it had left its level at step {began.first_step:g}" if began else "")
         if stays
         else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",
         evidence=(
             Evidence(text=f"{share} NaN or infinite", first_step=start, last_step=last),
             *_before(case, rows, place, first),
+            *((_spike_evidence(began),) if began else ()),
         ),
         confidence=Confidence.HIGH,
         causes=_not_finite_causes(case, first, stays),
         actions=(
-            "stop at the first loss that is not finite and keep the checkpoint before it",
-            ("start anew" if first == 0 else _again(Curve(step=place[printed], value=place[printed]), start))
+            ("start anew" if first == 0 else _from_checkpoint(case, losses, began.first_step if began else start))
             + " with half the learning rate and gradients clipped at 1.0",
+            "stop at the first loss that is not finite and keep the checkpoint before it",
         )
         if stays
         else ("leave such batches out of the mean (no target tokens), or skip the update when the loss is not finite",),
@@ -285,6 +297,19 @@ def detect_loss_not_finite(case: Case) -> Verdict:
 
 
 _NONE = (None, None)
+
+
+def _beginning(case: Case, broken: float) -> Spike | None:
+    """The rise that a loss never came back from before it broke at a step; None where it broke at once."""
+    losses = curve(case.run, "loss")
+    rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
+    return rising[-1] if rising and not np.any((losses.step > rising[-1].last_step) & (losses.step < broken)) else None
+
+
+def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
+    """From which checkpoint to go on where the loss was sound before `step`: the last that the log tells of."""
+    sound = last_checkpoint(case, step)
+    return f"go back to the checkpoint of step {sound:g}, and on" if sound else _again(losses, step)
 
 
 def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tuple[Evidence, ...]:

@@ -8,6 +8,8 @@ from advisor.errors import AdvisorError
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
 from advisor.findings.detectors.ending import unsaid
 from advisor.findings.memory_growth import memory_growth
+from advisor.findings.run_facts import number
+from advisor.findings.trainer_options import Options, options_of
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import MemoryParts
 from advisor.predict.profile import FIT_MARGIN
@@ -15,6 +17,7 @@ from advisor.readers.run_table import Event, Status
 from advisor.records import Prediction, Workload
 from advisor.units import GIB, format_bytes, format_estimate, format_number
 
+_GOOD_STEPS = 20  # after which memory that is enough for every batch alike does not run out
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
 KEPT = "losses or outputs kept with their graph (loss instead of loss.item())"
 KEEP_NUMBERS = "keep numbers, not tensors; torch.cuda.memory._record_memory_history() shows who allocates"
@@ -36,6 +39,7 @@ def detect_out_of_memory(case: Case) -> Verdict:
         title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
     fitting, actions = what_fits(case, event.numbers)
     grown = memory_growth(case)  # then what fits at the start runs out later
+    longer = _longer_batch(case, event, bool(grown))
     growing = f"GPU memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
     return Finding(
         code="out_of_memory",
@@ -48,8 +52,12 @@ def detect_out_of_memory(case: Case) -> Verdict:
             *fitting,
         ),
         confidence=Confidence.HIGH,
-        causes=(*((f"memory that is never freed: {KEPT}",) if grown else ()), *_memory_causes(case, event.numbers)),
-        actions=(*((KEEP_NUMBERS,) if grown else ()), *actions),
+        causes=(
+            *((f"memory that is never freed: {KEPT}",) if grown else ()),
+            *((longer[0],) if longer else ()),
+            *_memory_causes(case, event.numbers),
+        ),
+        actions=(*((KEEP_NUMBERS,) if grown else ()), *((longer[1],) if longer else ()), *actions),
         threshold="the framework's own message; what fits is judged by the high end of the predicted memory",
     )
 
@@ -101,20 +109,18 @@ def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[tupl
 
     `numbers` are the sizes of an out-of-memory message.
     """
-    usual = (
-        "a smaller micro_batch with grad_accum raised as much gives the same training",
-        "activation_checkpointing: full; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    )
-    w = case.workload
+    own, w = options_of(case.run.format), case.workload
+    recompute = f"{own.recompute}; " if own.recompute else ""
+    usual = (_smaller(case), f"{recompute}PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     if w is None or case.profile is None or case.profile.device_memory_bytes is None:
         return (), usual
     plain = largest_micro_batch(case, w, numbers)
     if plain is not None:
-        return (_fits_evidence(plain),), (_fits_action(w, plain.workload), usual[1])
+        return (_fits_evidence(plain),), (_fits_action(own, w, plain.workload), usual[1])
     full = dataclasses.replace(w, activation_checkpointing="full")
     checkpointed = largest_micro_batch(case, full, numbers)
     if checkpointed is not None:
-        action = f"activation_checkpointing: full, {_fits_action(w, checkpointed.workload)}"
+        action = f"{own.recompute or 'activation checkpointing'}, {_fits_action(own, w, checkpointed.workload)}"
         return (_fits_evidence(checkpointed),), (action,)
     text = "not even a micro-batch of one fits this GPU, with or without activation checkpointing"
     instead = "a GPU with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)"
@@ -155,9 +161,39 @@ def _fits_evidence(p: Prediction) -> Evidence:
     )
 
 
-def _fits_action(w: Workload, chosen: Workload) -> str:
-    now = f"{w.micro_batch} x {w.grad_accum}"
-    return f"micro_batch: {chosen.micro_batch}, grad_accum: {chosen.grad_accum} (instead of {now})"
+def _fits_action(own: Options, w: Workload, chosen: Workload) -> str:
+    return _sizes(own, (w.micro_batch, w.grad_accum), (chosen.micro_batch, chosen.grad_accum))
+
+
+def _sizes(own: Options, now: tuple[int, int], then: tuple[int, int]) -> str:
+    """Two sizes of a batch in the names of the trainer; where it has no accumulation, this follows from the rest."""
+    words = f"{own.micro_batch}: {then[0]}" + (f", {own.grad_accum}: {then[1]}" if own.grad_accum else "")
+    return f"{words} (instead of {now[0]} x {now[1]})" if own.grad_accum else f"{words} (instead of {now[0]})"
+
+
+def _smaller(case: Case) -> str:
+    """Half the micro-batch with twice the accumulation, in the trainer's own names and, where said, its numbers."""
+    own = options_of(case.run.format)
+    micro, accum = (number(case.run.facts, name) for name in ("micro_batch", "grad_accum"))
+    if micro and micro >= 2 and micro % 2 == 0 and (accum or not own.grad_accum):
+        now = (int(micro), int(accum or 1))
+        return f"{_sizes(own, now, (now[0] // 2, 2 * now[1]))} gives the same training"
+    raised = f" with {own.grad_accum} raised as much" if own.grad_accum else ", the global batch as it was,"
+    return f"a smaller {own.micro_batch}{raised} gives the same training"
+
+
+def _longer_batch(case: Case, event: Event, growing: bool) -> tuple[str, str] | None:
+    """Cause and action of a run that did many steps before: a batch longer than any before it; None where none can be.
+
+    Trainers that pack or cut all sequences to one length have no such batch.
+    """
+    longest = options_of(case.run.format).longest
+    if longest is None or growing or event.step is None or event.step < _GOOD_STEPS:
+        return None
+    return (
+        f"a batch longer than any of the {event.step:g} steps before: one long example, or examples sorted by length",
+        f"cap {longest}: what one long example needs grows with its length",
+    )
 
 
 def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:

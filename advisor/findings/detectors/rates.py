@@ -23,7 +23,7 @@ _WRONG_PEAKS = (
 
 def detect_impossible_mfu(case: Case) -> Verdict:
     """An MFU above 80 % of the dense peak, recomputed from exact FLOPs: some number of the log cannot be."""
-    share = run_metrics.mfu(case)
+    share = run_metrics.share_of_peak(case)
     if share is None:
         return Insufficient(
             code="impossible_mfu", missing="the model's shape, the card and step times (or a rate) to compute the MFU"

@@ -20,17 +20,21 @@ def detect_resume_lost(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if not len(losses) or not has_level(case, losses):
         return Insufficient(code="resume_lost", missing="a training loss, none of a policy")
-    found = [jump for event in restarts(case.run) if (jump := _jump(losses, event.numbers.get("first_step")))]
+    step, vocab, unit = number(case.run.facts, "resumed_from_step"), vocabulary(case), nats_per_unit(case.run)
+    resumed = [*(event.numbers.get("first_step") for event in restarts(case.run)), step]
+    found = [jump for at in resumed if (jump := _jump(losses, at))]
     if found:
         again, before, after = max(found, key=lambda jump: jump[2] - jump[1])
         return _finding(again, after, f"{after:.4g} after it, {before:.4g} before")
-    step, vocab, unit = number(case.run.facts, "resumed_from_step"), vocabulary(case), nats_per_unit(case.run)
     if not step or vocab is None or unit is None:
         return (
             None if restarts(case.run) else Insufficient(code="resume_lost", missing="a restart, with losses about it")
         )
-    first = float(losses.value[0])
-    if first * unit < uniform_loss(vocab) - FAULT_BELOW or losses.step[0] > step + 2 * _FEWEST:
+    since = losses.value[losses.step >= step] if losses.counted else losses.value
+    if not len(since) or losses.step[-len(since)] > step + 2 * _FEWEST:
+        return None  # no row of what was done since
+    first = float(since[0])
+    if first * unit < uniform_loss(vocab) - FAULT_BELOW:
         return None
     return _finding(step, first, f"first loss {first:.4g}; knowing nothing gives ln {vocab:,}")
 

@@ -22,7 +22,9 @@ from advisor.findings.run_facts import (
     steps_done,
     vocabulary,
 )
+from advisor.findings.savings import stake_steps
 from advisor.findings.spend import cost_of_steps
+from advisor.readers.run_table import Status
 
 _FEWEST_ROWS = 30
 _FEWEST_FLAT = 12  # rows: epochs count few
@@ -233,10 +235,10 @@ def detect_plateau(case: Case) -> Verdict:
         return None
     step, level = float(losses.step[start]), float(np.median(losses.value[start:]))
     last = float(losses.step[-1])
-    left = max(0.0, (planned_steps(case) or last) - last)
     high = _rate_share(case, at_peak=True)
-    # a decay takes as many steps: only who stops saves them
-    hours, usd = cost_of_steps(case, last - step + left) if not high else (None, None)
+    # a decay takes as many steps: only who stops saves them, and a loss that broke was not stopped for standing still
+    saves = not high and case.run.status is not Status.DIVERGED
+    hours, usd = cost_of_steps(case, (stake_steps(case) or last) - step) if saves else (None, None)
     return Finding(
         code="plateau",
         severity=Severity.WARNING if high and last - step > 0.5 * (last - losses.step[0]) else Severity.NOTE,

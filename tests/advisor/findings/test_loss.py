@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.curves import Curve
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes, spikes
+from advisor.readers.run_table import Status
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
 
@@ -61,7 +64,8 @@ def test_few_rows_cannot_show_spikes():
 def test_a_loss_that_turns_upwards_diverges():
     loss = healthy_loss()
     loss[1400:] += np.linspace(0, 4, 600)
-    found = detect_loss_divergence(learning_case(learning_run(loss=loss, facts={"planned_steps": 3000})))
+    table = replace(learning_run(loss=loss, facts={"planned_steps": 3000}), status=Status.INCOMPLETE)
+    found = detect_loss_divergence(learning_case(table))
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
     assert 1350 <= found.evidence[0].first_step <= 1500
     # from the turn to the planned end: about 1,600 steps of one second
@@ -157,11 +161,11 @@ def test_a_loss_that_begins_at_nothing_does_not_diverge():
 def test_nothing_is_resumed_from_before_the_first_step():
     loss = np.full(300, np.nan)
     found = detect_loss_not_finite(learning_case(learning_run(300, loss=loss, loss_is_nan=1.0, eval_loss=None)))
-    assert isinstance(found, Finding) and found.actions[1].startswith("start anew")
+    assert isinstance(found, Finding) and found.actions[0].startswith("start anew")
     loss = healthy_loss(3000)
     loss[1500:] = np.nan
     later = detect_loss_not_finite(learning_case(learning_run(3000, loss=loss, loss_is_nan=np.isnan(loss))))
-    assert later.actions[1].startswith("restart from a checkpoint before step 1501")
+    assert later.actions[0].startswith("restart from a checkpoint before step 1501")
 
 
 def test_a_part_on_other_data_is_a_warning():

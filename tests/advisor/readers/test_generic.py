@@ -251,7 +251,11 @@ def ends(table):
 @pytest.mark.long
 def test_the_general_reader_gives_what_the_declared_ones_give():
     """Nine in ten: what is left are steps without a loss, and averages whose batches only DARTS' own reader knows."""
-    found = [(path, ends(table) == ends(GENERIC.read(path))) for path, table in declared()]
+    told = {format.name for format in LINE_FORMATS if format.steps_by_bar}  # bars tell the step: losses are compared
+    found = [
+        (path, ends(table)[2 * (table.format in told) :] == ends(GENERIC.read(path))[2 * (table.format in told) :])
+        for path, table in declared()
+    ]
     if not found:
         pytest.skip("the folders of real logs are not here")
     assert sum(same for _, same in found) >= 0.9 * len(found), [path.name for path, same in found if not same]
