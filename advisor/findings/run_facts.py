@@ -11,6 +11,7 @@ from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows, sum_of_parts
 from advisor.laws import flops
 from advisor.readers.run_table import Event, RunTable
+from advisor.readers.status import FAILURES
 
 COMPLETE_SHARE = 0.995  # of the planned steps counts as done: off by one, last rows not printed
 
@@ -127,6 +128,8 @@ def steps_done(run: RunTable) -> float | None:
     if not printed.any():
         return None
     last = float(steps[printed].max())
+    # a bar may have counted on from the last row to the failure
+    last = max([last, *(e.step for e in run.events if e.kind in FAILURES and e.step and len(run.phases) == 1)])
     # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 counts nothing
     return last + 1 if (steps[printed & trained] == 0).any() else last
 

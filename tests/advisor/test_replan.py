@@ -144,3 +144,67 @@ def test_a_run_of_ours_keeps_its_learning_rate_and_schedule(call, tmp_path):
     plan = plan_json(call, "--from", run, "--gpu", CARD)
     assert (plan["run"]["optimizer"]["learning_rate"], plan["run"]["schedule"]["warmup_steps"]) == (3e-4, 7)
     assert plan["run"]["steps"] == 60 and plan["run"]["seed"] == 1337
+
+
+def console(path: Path, banner: str, *, seconds=2.45, ending="", losses=None):
+    """A Megatron console of 1.3 B parameters, 60 rows of 50,000 steps."""
+    sizes = {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048, "train_iters": 50000}
+    sizes |= {"padded_vocab_size": 50304, "global_batch_size": 128, "micro_batch_size": 8}
+    dump = "".join(f"  {name} {'.' * 12} {value}\n" for name, value in sizes.items())
+    losses = [2 + 8 / n for n in range(1, 61)] if losses is None else losses
+    rows = "".join(
+        f" iteration {n * 100:8}/   50000 | elapsed time per iteration (ms): {1000 * seconds:.1f} | lm loss: {loss} |\n"
+        for n, loss in enumerate(losses, 1)
+    )
+    path.write_text(banner + dump + rows + ending)
+    return path
+
+
+def test_what_a_log_does_not_state_is_not_kept(call, tmp_path):
+    text = console(tmp_path / "train.out", "using world size: 8, data-parallel-size: 8\n")
+    plan = plan_json(call, "--from", text, "--was", "a100-80gb-sxm:8", "--gpu", CARD)
+    knobs = {knob["name"]: knob for knob in plan["from"]["knobs"]}
+    assert knobs["compile"]["there"] is None and knobs["precision"]["there"] is None
+    assert plan["workload"]["compile"] and plan["from"]["fate"] == ""
+
+
+def test_what_became_of_the_run_is_said(call, tmp_path):
+    losses = [2 + 8 / n for n in range(1, 61)] + ["nan"] * 40
+    text = console(tmp_path / "train.out", "using world size: 8\n", losses=losses)
+    words = ("--from", str(text), "--was", "a100-80gb-sxm:8", "--gpu", CARD)
+    code, out, err = call("plan", *words)
+    assert code == 0, err
+    said = next(line for line in out.splitlines() if line.startswith("what became of the run"))
+    assert "diverged" in said and "not a number from step 6100 on" in out
+    assert "not a number from step 6100" in plan_json(call, *words)["from"]["fate"]
+
+
+SIZES = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+SIZES |= {
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "rank"),
+    [
+        ("  Number of trainable parameters = 83,886,080\n", 32),
+        ("trainable params: 20,971,520 || all params: 8,051,232,768 || trainable%: 0.2605\n", 8),
+    ],
+    ids=["the Trainer's banner", "PEFT's line"],
+)
+def test_adapters_are_seen_and_not_planned_as_the_whole_model(call, tmp_path, words, rank):
+    banner = "***** Running training *****\n  Num examples = 3,200\n  Instantaneous batch size per device = 2\n"
+    banner += "  Gradient Accumulation steps = 4\n  Total optimization steps = 400\n" + words
+    rows = "".join(
+        f"{{'loss': {2 - s / 400:.3f}, 'learning_rate': 1e-4, 'epoch': {s / 400}}}\n" for s in range(4, 401, 4)
+    )
+    (tmp_path / "sft.log").write_text(banner + rows)
+    (tmp_path / "config.json").write_text(json.dumps(SIZES))
+    words = ("--from", tmp_path / "sft.log", "--config", tmp_path / "config.json", "--was", "rtx-4090:1")
+    code, _, err = call("plan", *map(str, words), "--gpu", "a100-80gb-sxm", "--seq-len", "2048")
+    assert code == 2 and "of 8.03 B parameters; a plan trains all of them" in err
+    assert f"its adapters of rank {rank}: " in err and "GiB" in err and f"--lora-rank {rank}" in err

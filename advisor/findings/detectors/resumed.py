@@ -21,7 +21,8 @@ def detect_resume_lost(case: Case) -> Verdict:
     if not len(losses) or not has_level(case, losses):
         return Insufficient(code="resume_lost", missing="a training loss, none of a policy")
     step, vocab, unit = number(case.run.facts, "resumed_from_step"), vocabulary(case), nats_per_unit(case.run)
-    resumed = [*(event.numbers.get("first_step") for event in restarts(case.run)), step]
+    resumed = [event.numbers.get("first_step") for event in restarts(case.run)]
+    resumed += [step + 1] if step else []
     found = [jump for at in resumed if (jump := _jump(losses, at))]
     if found:
         again, before, after = max(found, key=lambda jump: jump[2] - jump[1])
@@ -30,7 +31,7 @@ def detect_resume_lost(case: Case) -> Verdict:
         return (
             None if restarts(case.run) else Insufficient(code="resume_lost", missing="a restart, with losses about it")
         )
-    since = losses.value[losses.step >= step] if losses.counted else losses.value
+    since = losses.value[losses.step > step] if losses.counted else losses.value
     if not len(since) or losses.step[-len(since)] > step + 2 * _FEWEST:
         return None  # no row of what was done since
     first = float(since[0])

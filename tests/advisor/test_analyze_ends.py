@@ -1,0 +1,206 @@
+"""What `advisor analyze` says of runs that ended badly: what was lost, where to go on, and in whose words."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+SMALL = Path(__file__).parents[1] / "recorded" / "small.jsonl"
+
+
+@pytest.fixture
+def told(call, tmp_path):
+    """The document that the command prints of a log with this text, and its findings by code."""
+
+    def run(text, *words):
+        (tmp_path / "run.log").write_text(text)
+        code, out, err = call("analyze", str(tmp_path / "run.log"), "--json", *words)
+        assert code == 0, err
+        document = json.loads(out)
+        return document, {finding["code"]: finding for finding in document["findings"]}
+
+    return run
+
+
+def nanogpt(losses, *, every=20, saved=1000, planned=400_000, seconds=1.5):
+    lines = [f"max_iters = {planned}", "number of parameters: 123.59M"]
+    for number, loss in enumerate(losses):
+        step = number * every
+        if step % saved == 0:
+            lines += [f"step {step}: train loss {loss:.4f}, val loss {loss:.4f}"]
+            lines += ["saving checkpoint to out"] * (step > 0 and math.isfinite(loss))
+        lines.append(f"iter {step}: loss {loss:.4f}, time {1000 * seconds:.2f}ms, mfu 30.00%")
+    return "\n".join(lines) + "\n"
+
+
+def falling(rows):
+    return [3 + 7.9 * math.exp(-n / 15) + 0.02 * math.sin(7 * n) for n in range(rows)]
+
+
+def test_what_was_lost_is_what_was_run_after_the_loss_broke(told):
+    losses = falling(220) + [3.8, 4.6, 5.7] + [math.nan] * 40
+    document, found = told(nanogpt(losses))
+    broken = found["loss_not_finite"]
+    vain = 40 * 20 - 20 + 1  # from step 4460 to the last printed, both counted: of 400,000 planned
+    assert document["status"] == "diverged" and "step 4460" in broken["title"]
+    assert broken["saved_hours"]["value"] == pytest.approx(vain * 1.5 / 3600, rel=0.01)
+    # the rise that runs into it is its beginning, and not a spike that does no harm
+    assert "step 4400" in broken["title"] and broken["actions"][0].startswith("go back to the checkpoint of step 4000")
+    assert "loss_spikes" not in found and "steps_missing" not in found
+    assert document["cost"]["savings"]["hours"]["value"] <= 0.4
+
+
+def test_a_spike_that_did_not_come_back_is_not_called_harmless(told):
+    _, found = told(nanogpt(falling(240) + [5.5, 5.6, 5.5, 5.6]))
+    spike = found["loss_spikes"]
+    assert "not back by the end of the log" in spike["title"] and "harm" not in spike["title"]
+    assert not any(action.startswith("nothing") for action in spike["actions"])
+
+
+def own_log(resumed, losses_after):
+    """A log of ours, stopped after 30 steps and taken up again at `resumed`."""
+    lines = [json.loads(line) for line in SMALL.read_text().splitlines()]
+    header, rows = lines[0], [line for line in lines if line["kind"] == "step"]
+    first = [row | {"loss": 6.3 - 0.1 * row["step"]} for row in rows[:30]]
+    again = header | {"attempt": 2, "resumed_from_step": resumed, "time": first[-1]["time"] + 60}
+    later = [rows[30 + n] | {"step": resumed + 1 + n, "loss": loss} for n, loss in enumerate(losses_after)]
+    lines = (header, *first, again, *later)
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("losses", "lost"),
+    [((), False), ((3.3, 3.2, 3.3, 3.2, 3.1), False), ((6.3, 6.2, 6.3, 6.2, 6.3), True)],
+    ids=["no step yet", "it goes on", "from scratch"],
+)
+def test_a_run_taken_up_again_is_judged_by_what_it_did_since(call, tmp_path, losses, lost):
+    (tmp_path / "log.jsonl").write_text(own_log(30, losses))
+    code, out, err = call("analyze", str(tmp_path / "log.jsonl"), "--json")
+    assert code == 0, err
+    assert ("resume_lost" in {finding["code"] for finding in json.loads(out)["findings"]}) is lost
+
+
+def console(banner, steps, *, front="", total=5000):
+    rows = "".join(
+        f"{{'loss': {3 - s / 1000:.4f}, 'learning_rate': 1e-05, 'epoch': {round(s / 1600, 2)}}}\n"
+        f" {100 * s // total}%|# | {s}/{total} [{s // 30:02}:{2 * s % 60:02}<99:00,  2.00s/it]\n"
+        for s in range(20, steps + 1, 20)
+    )
+    failure = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    trainer.train()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.10 GiB. GPU 0 has a total capacity of "
+        "23.64 GiB of which 1.20 GiB is free. Of the allocated memory 20.00 GiB is allocated by PyTorch.\n"
+    )
+    return (
+        banner
+        + front
+        + rows
+        + failure
+        + f" {100 * (steps + 7) // total}%|# | {steps + 7}/{total} [09:00<99:00,  2.00s/it]\n"
+    )
+
+
+BANNER = "***** Running training *****\n  Num examples = 12,800\n  Instantaneous batch size per device = 8\n"
+BANNER += "  Gradient Accumulation steps = 2\n  Total optimization steps = 5,000\n"
+
+
+@pytest.mark.parametrize(
+    ("front", "longest", "recompute"),
+    [
+        ("", "max_length", "gradient_checkpointing=True"),
+        ("[axolotl.cli.train] starting\n" * 3, "sequence_len", "gradient_checkpointing: true"),
+    ],
+    ids=["transformers", "axolotl"],
+)
+def test_memory_that_ran_out_late_is_a_long_batch_in_the_trainers_own_words(told, front, longest, recompute):
+    document, found = told(console(BANNER, 260, front=front))
+    ended = found["out_of_memory"]
+    assert ended["title"].startswith("Out of memory after step 267") and "267 of 5000" in document["status_reason"]
+    assert ended["causes"][0].startswith("a batch longer than any of the 267 steps before")
+    assert ended["actions"][0].startswith(f"cap {longest}") and any(recompute in action for action in ended["actions"])
+    assert any(": 4, gradient_accumulation_steps: 4 (instead of 8 x 2)" in action for action in ended["actions"])
+    assert "steps_missing" not in found
+
+
+def megatron(front, *, rows=60, tflops="", ending=""):
+    sizes = {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048, "train_iters": 50000}
+    sizes |= {"padded_vocab_size": 50304, "global_batch_size": 128, "micro_batch_size": 8, "save_interval": 2000}
+    dump = "".join(f"  {name} {'.' * 12} {value}\n" for name, value in sizes.items())
+    lines = "".join(
+        f" iteration {n * 100:8}/   50000 | elapsed time per iteration (ms): 2450.0 |{tflops}"
+        f" lm loss: {2 + 8 / n:.6E} | grad norm: 0.350 |\n"
+        for n in range(1, rows + 1)
+    )
+    return front + dump + lines + ending
+
+
+DEVICES = {
+    "Megatron's own line": "using world size: 8, data-parallel-size: 8, tensor-model-parallel size: 1\n",
+    "a setting": "rank=0 world_size=8 local_rank=0\n",
+    "torchrun": "+ torchrun --nnodes=2 --nproc_per_node=4 pretrain_gpt.py\n",
+    "accelerate": "Distributed environment: DistributedType.MULTI_GPU\nNum processes: 8\nProcess index: 0\n",
+    "tasks of Slurm": "SLURM_NTASKS=8\n",
+    "nodes of Slurm": "SLURM_JOB_NUM_NODES=2\nSLURM_GPUS_ON_NODE=4\n",
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_number_of_devices_is_read_as_launchers_say_it(told, name):
+    document, _ = told(megatron(DEVICES[name]), "--gpu", "a100-80gb-sxm")
+    assert document["facts"]["world_size"] == 8
+    work = 128 * 2048 / 2.45 * 9.07e9  # tokens a second times FLOPs a token, of 8 x 312 TFLOP/s
+    assert document["mfu"] == pytest.approx(work / (8 * 312e12), rel=0.02)
+
+
+def test_the_work_of_one_device_tells_how_many_there_were(told):
+    each = 128 * 2048 / 2.45 * 9.07e9 / 8 / 1e12
+    document, _ = told(
+        megatron("", tflops=f" throughput per GPU (TFLOP/s/GPU): {each:.1f} |"), "--gpu", "a100-80gb-sxm"
+    )
+    assert document["mfu"] == pytest.approx(each / 312, rel=0.02)
+    assert any("how many devices: 8" in text for text in document["assumed"])
+
+
+def test_more_than_the_peak_is_no_mfu_and_its_price_is_unknown(told):
+    document, _ = told(megatron(""), "--gpu", "a100-80gb-sxm", "--price", "2")
+    assert document["mfu"] is None and document["cost"]["usd"] is None
+    assert "311 % of the peak of 1 GPU; how many were there? (--gpus)" in document["verdict"][1]
+
+
+def test_tokens_per_second_need_no_card(told):
+    document, _ = told(megatron(DEVICES["a setting"]))
+    assert document["throughput"] == pytest.approx(128 * 2048 / 2.45)
+
+
+def test_what_is_asked_for_after_a_time_limit_begins_at_the_checkpoint(told):
+    ending = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-02T08:00:14 DUE TO TIME LIMIT ***\n"
+    _, found = told(megatron(DEVICES["a setting"], rows=75, ending=ending))
+    limit = found["time_limit"]
+    left = (50000 - 6000) * 2.45 * 1.1 / 3600  # hours: done are 7,500, saved were 6,000
+    assert limit["actions"][0].startswith(f"ask for {left:.1f} h (what is left from the checkpoint of step 6000")
+    assert any("1,500 steps since the checkpoint of step 6,000 are lost" in one["text"] for one in limit["evidence"])
+    assert "steps_missing" not in found
+
+
+def test_losses_of_unlike_models_are_not_compared(call, tmp_path):
+    (tmp_path / "small.log").write_text(nanogpt(falling(240), every=25, planned=6000))
+    (tmp_path / "large.log").write_text(megatron(DEVICES["a setting"]))
+    code, out, err = call("analyze", str(tmp_path / "small.log"), str(tmp_path / "large.log"), "--json")
+    assert code == 0, err
+    points = json.loads(out)["side_by_side"]
+    assert points and not any(point["comparable"] for point in points)
+    assert all("parameters, on data not known to be the same" in point["problem"] for point in points)
+
+
+def test_rows_without_a_step_are_named_by_their_epoch(told):
+    rows = "".join(
+        f"{{'loss': {2 - n / 100:.3f}, 'learning_rate': 2e-05, 'epoch': {n * 0.03:.2f}}}\n"
+        + (f"{{'eval_loss': {1.0 + abs(n - 33) / 100:.3f}, 'epoch': {n * 0.03:.2f}}}\n" if n % 33 == 0 else "")
+        for n in range(1, 100)
+    )
+    _, found = told(rows)
+    finding = found["overfitting"]
+    assert "epoch 0.99" in finding["title"] and "step" not in finding["title"] + " ".join(finding["actions"])[:40]
