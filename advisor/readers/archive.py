@@ -19,6 +19,7 @@ from typing import IO, BinaryIO
 from advisor.errors import AdvisorError
 from advisor.readers.bounded import read_head
 from advisor.readers.chunks import open_binary
+from advisor.readers.notebook import console_of, is_notebook
 
 MOST_MEMBERS = 5000  # a run folder with a thousand checkpoints has fewer logs than this
 MOST_BYTES = 2 * 2**30  # unpacked, all together: the largest logs known are under it
@@ -45,17 +46,22 @@ def _is_tar(head: bytes) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Path]:
-    """The path itself; of an archive, while it is needed, the one file or the folder of files that it holds.
+    """The path itself; of an archive, while it is needed, the one file or the folder of files that it holds; of a
+    notebook what it printed.
 
     A folder that holds nothing but one folder stands for that. AdvisorError where the archive is damaged, dangerous or
     holds another one; its words name the archive and not the temporary folder.
     """
-    if not is_archive(path):
+    notebook = is_notebook(path)
+    if not notebook and not is_archive(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="advisor-") as name:
         folder = Path(name)
-        _unpack(path, folder)
+        if notebook:
+            (folder / f"{path.stem}.log").write_text(console_of(path), encoding="utf-8")
+        else:
+            _unpack(path, folder)
         inside = _inside(folder)
         if inside.is_file() and is_archive(inside):
             raise AdvisorError(f"{path} holds another archive", _UNPACK)

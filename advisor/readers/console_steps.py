@@ -302,6 +302,10 @@ def _steps(run: _Run) -> np.ndarray | None:
     if regular:
         begun = [steps for steps in regular if steps[0] <= _interval(steps)]  # the first row comes after one interval
         return (begun or regular)[0]
+    each = run.epoch_steps
+    if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
+        by_epoch = run.epoch * each.low  # a row for each epoch
+        return by_epoch if _agrees(by_epoch, run, _interval(by_epoch)) else None
     for form in (_grid, _with_first, _resumed):
         grids = ((every, form(every, run)) for every in _intervals(run))
         answers = [(every, s) for every, s in grids if s is not None and _agrees(s, run, every)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from advisor.readers.read import read_run
+from advisor.readers.run_table import Status
 
 BANNER = """***** Running training *****
   Num examples = {examples}
@@ -187,3 +190,42 @@ def test_two_trainings_in_one_log_each_have_their_own(tmp_path):
     (tmp_path / "train.log").write_text(first + second)
     runs = read_run(tmp_path / "train.log").runs
     assert [(run.first_step, run.last_step) for run in runs] == [(20, 300), (4, 80)]
+
+
+def notebook(path, *outputs, source="trainer.train()"):
+    cell = {"cell_type": "code", "source": [source], "metadata": {}, "outputs": list(outputs), "execution_count": 1}
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}))
+    return path
+
+
+def shown(progress, head, *rows):
+    cells = "".join("<tr>" + "".join(f"<td>{value}</td>" for value in row) + "</tr>" for row in rows)
+    names = "".join(f"<th>{name}</th>" for name in head)
+    page = f"<div><progress value='1' max='2'></progress>\n {progress}\n</div>\n<table border='1' class='dataframe'>"
+    page += f"<thead><tr style='text-align: left;'>{names}</tr></thead><tbody>{cells}</tbody></table><p>"
+    return {"output_type": "display_data", "data": {"text/html": [page], "text/plain": ["<HTML object>"]}}
+
+
+def test_a_notebook_is_read_as_what_it_printed(tmp_path):
+    head = ("Step", "Training Loss", "Validation Loss", "Wer")
+    rows = [(50 * n, f"{2 - n / 10:.6f}", f"{2.2 - n / 10:.6f}", "41.5") for n in range(1, 8)]
+    table = shown("[ 361/900 12:10 < 18:10, 0.49 it/s, Epoch 0.80/2]", head, *rows)
+    stopped = {"output_type": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": ["if loss is nan"]}
+    found = read_run(notebook(tmp_path / "train.ipynb", table, stopped))
+    assert (found.first_step, found.last_step, found.rows, found.last_loss) == (50, 350, 7, 1.3)
+    assert np.allclose(found.column("eval_loss"), [2.2 - n / 10 for n in range(1, 8)])
+    assert (found.facts["planned_steps"], found.status) == (900, Status.STOPPED)
+
+
+def test_a_notebooks_table_of_epochs_has_steps(tmp_path):
+    rows = [(n, f"{2 - n / 10:.6f}", f"{2.2 - n / 10:.6f}") for n in (1, 2, 3)]
+    table = shown("[1203/1203 13:36, Epoch 3/3]", ("Epoch", "Training Loss", "Validation Loss"), *rows)
+    found = read_run(notebook(tmp_path / "train.ipynb", table))
+    assert found.column("step").tolist() == [401, 802, 1203] and found.status is Status.COMPLETED
+
+
+def test_a_notebooks_own_settings_count_its_rows(tmp_path):
+    printed = {"output_type": "stream", "name": "stdout", "text": [row(n, 9000) + "\n" for n in range(25, 501, 25)]}
+    source = "args = TrainingArguments(\n    # logging_steps=1,\n    logging_steps=25,\n)"
+    found = read_run(notebook(tmp_path / "train.ipynb", printed, source=source))
+    assert (found.first_step, found.last_step, found.rows) == (25, 500, 20)
