@@ -219,8 +219,9 @@ def _run(
     said = [one for one in marks.said if (one.place < within[1] and one.place > place[-1]) == one.is_sum]
     ends = [one for one in said if one.is_sum and one.place > place[-1]][:1]
     begins = [one for one in said if not one.is_sum and one.place < place[0]][-1:]
-    planned = facts.get("planned_steps")
-    stated = [one.steps for one in (*begins, *ends) if one.steps] + [Span(low=planned, high=planned)] * bool(planned)
+    stated = [one.steps for one in (*begins, *ends) if one.steps]
+    if planned := facts.get("planned_steps"):
+        stated.append(Span(low=planned, high=planned))
     total, own = _training_bar(bars, place, stated)
     at = np.searchsorted(own[:, 0], place)
     done = np.append(own[:, 1], np.nan)

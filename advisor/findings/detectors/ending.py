@@ -98,7 +98,8 @@ def detect_time_limit(case: Case) -> Verdict:
     if case.run.status is Status.COMPLETED:
         return None
     rest, pace, done, saved = remaining_seconds(case), step_seconds(case), steps_done(case.run), last_checkpoint(case)
-    again = (done - saved) * rest / (planned_steps(case) - done) if rest and saved and done else 0.0
+    left = (planned_steps(case) or 0.0) - (done or 0.0)
+    again = (done - saved) * rest / left if rest and saved and done else 0.0
     of = f"what is left from the checkpoint of step {saved:g}" if saved else "the whole run"
     asked = rest + again if rest and saved else whole_run_seconds(case)
     lost: tuple[Evidence, ...] = ()
