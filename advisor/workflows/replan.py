@@ -15,10 +15,10 @@ from advisor.findings.case import Case, Severity
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
 from advisor.findings.workload_of import infer
-from advisor.hardware.catalog import read_gpus, require_gpu
+from advisor.hardware.catalog import read_gpus
 from advisor.laws import flops
-from advisor.plan.adapted import published as in_part
 from advisor.predict.batch import predict_batch
+from advisor.predict.software import software_of
 from advisor.readers import own_log
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Adapters, Estimate, Plan, Prediction, Workload
@@ -203,9 +203,11 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
     if not whole_ranks or key in ("cpu", "any") or "," in key:
         raise AdvisorError(message, "advisor predict --lora-rank 16 says what adapters need on a card", exit_code=2)
     rank, aim = whole_ranks[0]
-    shape, card = work.shape, require_gpu(key).key
-    software = in_part(Adapters(rank=rank, targets=aim), 0)
-    profile = load_profile(card, store, family=shape.family, precision=None, compile=None, software=software)
+    shape, card = work.shape, read_gpus(key).key
+    software = software_of(None, adapters=Adapters(rank=rank, targets=aim))
+    profile = load_profile(
+        card, store, family=shape.family, precision=None, compile=None, software=software_of(None), sharding="none"
+    )
     adapted = replace(work, gpu=card, gpus=1, precision=profile.precision, compile=profile.compile, software=software)
     found = predict_batch(profile, [adapted])[0]
     held, speed = found.peak_reserved_bytes, found.tokens_per_second
