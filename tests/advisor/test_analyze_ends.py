@@ -204,3 +204,18 @@ def test_rows_without_a_step_are_named_by_their_epoch(told):
     _, found = told(rows)
     finding = found["overfitting"]
     assert "epoch 0.99" in finding["title"] and "step" not in finding["title"] + " ".join(finding["actions"])[:40]
+
+
+def test_a_best_evaluation_is_named_by_the_step_that_the_log_allows(told):
+    """Every tenth of 648 steps without bars, two epochs by the run's own sum; that 1.12 is near ln 3 says nothing."""
+    rows = ""
+    for step in range(10, 649, 10):
+        rows += f"{{'loss': {1.86 * (1 - step / 1300):.4f}, 'learning_rate': {2e-4 * (1 - step / 648):.3e}, "
+        rows += f"'epoch': {step / 324:.2f}}}\n"
+        if step % 160 == 0:
+            rows += f"{{'eval_loss': {1.12 + (step - 160) / 2000:.4f}, 'epoch': {step / 324:.2f}}}\n"
+    rows += "{'train_runtime': 2592.0, 'train_steps_per_second': 0.25, 'epoch': 2.0}\n"
+    document, found = told(rows)
+    assert (document["first_step"], document["last_step"]) == (10, 640) and "at_chance" not in found
+    assert "best at step 160" in found["overfitting"]["title"]
+    assert found["overfitting"]["actions"][0].startswith("keep the checkpoint of step 160")

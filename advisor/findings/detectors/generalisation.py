@@ -31,6 +31,7 @@ _LATE = 0.05  # of the run after its best evaluation: so little was paid for not
 _MANY_EPOCHS = 10
 _GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
 _OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of one
+_BEGAN = 0.3  # of the loss of a guess: the first training loss, which may be the mean of an epoch
 _MOST_CLASSES = 7.0  # nats, of a thousand classes
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
@@ -76,6 +77,9 @@ def _guessed(case: Case, evals: Curve) -> int | None:
     scores = curve(case.run, "eval_accuracy").value
     known = len(scores) > 0 and float(np.median(scores)) > _GUESSED / max(classes, 1)
     near = all(abs(value - chance) <= _OF_CHANCE * chance for value in (evals.value[0], evals.value.min()))
+    # who guesses at first does so on the training data too: any loss is near the logarithm of some number
+    first = curve(case.run, "loss").value[:1]
+    near = near and bool(np.all(np.abs(first - chance) <= _BEGAN * chance))
     return classes if classes > 1 and near and not known else None
 
 
