@@ -153,9 +153,9 @@ def _more_telling(reader: Reader, head: bytes) -> Reader:
     """The reader that explains most numbers of a log's records: the known one or, by a sample, what the log teaches.
 
     What was learnt must read all columns that the known format reads, and several more. A program that named itself
-    beside its records keeps its format's facts.
+    beside its records keeps its format's facts, and one whose records stand beside bars its own reading of these.
     """
-    if not isinstance(reader, LineReader):
+    if not isinstance(reader, LineReader) or reader.format.steps_by_bar:
         return reader
     rules = [rule for rule in reader.format.rows if rule.kind == TRAIN]
     for line, count in sorted(distinct_lines(head), key=lambda one: -one[1]):
