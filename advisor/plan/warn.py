@@ -30,6 +30,7 @@ def warnings(chosen: Trial) -> Iterator[str]:
             "no data given: this run would train on random tokens. Give --data DIR "
             "(advisor data prepare FILES --out DIR), or --synthetic for a speed test"
         )
+    yield from _network_warning(chosen)
     if not profile.calibrated:
         why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
         yield (
@@ -62,7 +63,6 @@ def warnings(chosen: Trial) -> Iterator[str]:
         yield "the device's memory is unknown, so nothing is said about whether this fits"
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"
-    yield from _network_warning(chosen)
     yield from _money_warnings(brief, chosen)
     yield from _batch_warning(chosen)
     yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
@@ -125,10 +125,7 @@ def _network_warning(chosen: Trial) -> Iterator[str]:
     network = assumed_network(workload, chosen.device.profile.spec, step.value)
     if network is not None:
         slower = clock.total_seconds.value + chosen.run.steps * (network.ethernet_step_seconds - step.value)
-        yield (
-            f"assumes {network.words}: on 100 Gb/s Ethernet the run would take {format_seconds(slower)}; ask the "
-            "provider what joins its machines"
-        )
+        yield f"assumes {network.words}; on 100 Gb/s Ethernet the run would take {format_seconds(slower)}"
 
 
 def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:

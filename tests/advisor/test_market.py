@@ -176,7 +176,7 @@ def test_scaling_stays_at_the_plans_provider_and_says_where_it_cannot(plan):
 def test_scaling_is_the_same_run_on_other_counts(plan):
     points = plan.search.scaling
     assert [p.gpus for p in points][:4] == [1, 2, 4, 8]
-    assert points[0].efficiency == 1 and all(p.efficiency <= 1.001 for p in points)
+    assert points[0].efficiency == 1 and all(p.efficiency <= 1.02 for p in points)  # the batch rule
     mine = next(p for p in points if p.gpus == plan.workload.gpus)
     assert mine.total_seconds == pytest.approx(plan.prediction.wall_clock.total_seconds.value, rel=0.03)
     assert mine.cost_usd == pytest.approx(plan.prediction.cost_usd.value, rel=0.03)

@@ -274,7 +274,7 @@ def test_the_same_inputs_give_the_same_plan():
 
 def test_the_sentence_says_it_all():
     text = sentence(plan_cpu(deadline_seconds=100.0))
-    assert text.startswith("Train depth 1 (1.25 M parameters) on this CPU, micro-batch ")
+    assert text.startswith("Train depth 1 (1.25 M parameters) on this CPU, micro-batches of ")
     assert " tokens: " in text and text.endswith("$0.00.")
 
 
