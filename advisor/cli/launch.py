@@ -64,7 +64,7 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
     "first",
     default=None,
     help="First measure this machine, two minutes at most, and plan again within the same dollars and hours. "
-    "Default: where the plan's card was never calibrated.",
+    "Default: where the plan's GPU was never calibrated.",
 )
 @click.option(
     "--may-change", type=click.Choice(("depth",)), help="What the new plan may change beside steps and batch."
@@ -72,12 +72,12 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
 @click.option("--stop-if-over", type=SHARE, help="Stop where the planned work costs so much more there: 10%.")
 @click.option("--bootstrap", metavar="LINE", help="Of an adopted command elsewhere: what makes its environment there.")
 @click.option("--folder", metavar="FOLDER", help="The same: where it is typed there. Default: as here.")
-@click.option("--gpu-ids", metavar="0,1", help="Which cards of this machine. Default: the first that no run has.")
+@click.option("--gpu-ids", metavar="0,1", help="Which GPUs of this machine. Default: the first that no run has.")
 @click.option("--account", help="Slurm's.")
 @click.option("--qos", help="Slurm's.")
 @click.option("--constraint", help="Slurm's, as in h100.")
 @click.option(
-    "--check", is_flag=True, help="Only look whether all it needs is there: card, PyTorch, memory, disk, data."
+    "--check", is_flag=True, help="Only look whether all it needs is there: GPU, PyTorch, memory, disk, data."
 )
 @click.option("--dry-run", is_flag=True, help="Print the files and the command as lines of a shell; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")

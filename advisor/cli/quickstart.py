@@ -50,7 +50,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     store = default_store()
     _say(1, "preparing text that every machine has: the Python standard library")
     data = _corpus(store.home, gpu)
-    _say(2, "calibrating: short training bursts on this device")
+    _say(2, "calibrating: short training bursts on this machine")
     options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
     done = calibrate(options)
     if is_rejected(done):  # a disturbed minute is no verdict
@@ -82,8 +82,8 @@ def _refuse_hopeless(gpu: str, deadline: float) -> None:
 
     if device_key(gpu) != "cpu" and first_card() is None:
         raise AdvisorError(
-            f"there is no {gpu} here: this machine has no NVIDIA card",
-            "run this on the machine with the card, or try what is here: advisor quickstart",
+            f"there is no {gpu} here: this machine has no NVIDIA GPU",
+            "run this on the machine with the GPU, or try what is here: advisor quickstart",
         )
     if deadline < _LEAST_DEADLINE_SECONDS:
         raise AdvisorError(

@@ -59,7 +59,7 @@ def _memory(r: Readings) -> Iterator[Sign]:
     least = _LEAST_BYTES * r.parameters
     yield Sign(
         applies=r.memory_used_bytes < least,
-        text=f"device memory in use is at most {format_bytes(r.memory_used_bytes)}; weights in fp32, or in 16 bits "
+        text=f"GPU memory in use is at most {format_bytes(r.memory_used_bytes)}; weights in fp32, or in 16 bits "
         f"with their gradients, are {format_bytes(least)}",
         physical=True,
     )
@@ -71,7 +71,7 @@ def _power(r: Readings) -> Iterator[Sign]:
     share = r.power_watts / r.power_limit_watts
     yield Sign(
         applies=share < IDLE_POWER_SHARE,
-        text=f"the card draws {format_watts(r.power_watts)}, {format_percent(share)} of its limit",
+        text=f"the GPU draws {format_watts(r.power_watts)}, {format_percent(share)} of its limit",
     )
 
 
@@ -88,7 +88,7 @@ def _flops(r: Readings) -> Iterator[Sign]:
         return
     yield Sign(
         applies=r.flops_per_second < CPU_FLOPS,
-        text=f"{format_flops(r.flops_per_second)} is what a CPU gives; the card's peak is {format_flops(r.peak_flops)}"
+        text=f"{format_flops(r.flops_per_second)} is what a CPU gives; the GPU's peak is {format_flops(r.peak_flops)}"
         f", {format_number(r.peak_flops / r.flops_per_second)} times more",
         physical=True,
     )

@@ -59,7 +59,7 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
         notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in names)}",)
     if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in names):
         raise AdvisorError(
-            f"{path} holds no power, use, memory, temperature or clock of a card",
+            f"{path} holds no power, use, memory, temperature or clock of a GPU",
             "columns are known by nvidia-smi's names, such as power.draw [W]",
         )
     store = ReadingStore(names=names)

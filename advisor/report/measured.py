@@ -24,7 +24,7 @@ from advisor.units import (
 from advisor.workflows.analysis import Analysis
 
 SPREAD = ("", "mean", "least", "most", "last", "rows")
-CARDS = ("card", "", "mean", "least", "most")
+CARDS = ("GPU", "", "mean", "least", "most")
 NEXT = ("on", "takes", "costs", "")
 _MACHINE = (
     ("driver", "driver"),
@@ -59,7 +59,7 @@ Rows = list[tuple[str, ...]]
 def spreads(analysis: Analysis) -> Rows:
     """Throughput, step time and gradients (columns `SPREAD`)."""
     found, gradients = analysis.measured, analysis.measured.gradients
-    memory = "device memory" + (f" of {format_bytes(found.device_bytes)}" if found.device_bytes else "")
+    memory = "GPU memory" + (f" of {format_bytes(found.device_bytes)}" if found.device_bytes else "")
     rows = [
         _spread("training loss", found.loss, format_number),
         _spread("tokens per second", found.tokens_per_second, format_rate),

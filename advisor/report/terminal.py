@@ -145,7 +145,7 @@ def _small_print(analysis: Analysis, everything: bool) -> Iterator[RenderableTyp
         yield f"not known: {missing}"
     if analysis.insufficient and everything:
         yield ""
-        yield "insufficient telemetry:"
+        yield "checks that could not be made, and what each lacks:"
         for check in analysis.insufficient:
             yield f"    {check.code}: {check.missing}"
     elif analysis.insufficient:

@@ -58,7 +58,7 @@ _TRAINING = (
     ("optimizer", "optimizer"),
     ("precision", "precision"),
     ("compile", "compiled"),
-    ("gpu", "card"),
+    ("gpu", "GPU"),
 )
 
 
@@ -172,7 +172,7 @@ def speed(analysis: Analysis) -> Pairs:
     if expected is not None and expected.peak_reserved_bytes is not None:
         rows.append(("memory expected here", format_estimate(expected.peak_reserved_bytes, format_bytes)))
     usd = price(analysis.case)
-    rows.append(("price per hour, all devices", format_usd_rate(usd)))
+    rows.append(("price per hour, all GPUs", format_usd_rate(usd)))
     if source := analysis.case.notes.get("price"):
         rows.append(("price from", source))
     return rows

@@ -191,7 +191,7 @@ SAID = {
     "temperature": (lambda d: card(d, "temperature_celsius")["last"], 71),
     "the GPU is underused": (lambda d: finding(d, "underused")["title"],
                              f"{MEMORY_LOW / MEMORY:.0%}".replace("%", "").strip()
-                             + f"-{MEMORY_HIGH / MEMORY * 100:.0f} % of the device memory and 5-35 % of the GPU are in "
+                             + f"-{MEMORY_HIGH / MEMORY * 100:.0f} % of the GPU memory and 5-35 % of the GPU are in "
                              "use: use a larger micro-batch or a larger model"),
     "a larger micro-batch": (lambda d: finding(d, "underused")["actions"][0].partition(";")[0],
                              "micro_batch: 96 instead of 24"),
@@ -385,7 +385,7 @@ def test_a_report_ends_with_what_matters(asked, tmp_path):
     _, text = asked("pipes", "--gpu", "l4", "--price", str(PRICE))
     assert "insufficient telemetry" not in text and "checks could not be made (--all names them)" in text
     end = text.rpartition("what matters:")[2]
-    assert "10-15 % of the device memory and 5-35 % of the GPU are in use" in end
+    assert "10-15 % of the GPU memory and 5-35 % of the GPU are in use" in end
     _, everything = asked("pipes", "--gpu", "l4", "--price", str(PRICE), "--all")
     assert "logged_mfu: an MFU that the log prints, to be checked" in everything
     calm = tmp_path / "calm.log"

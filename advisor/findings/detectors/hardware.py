@@ -32,7 +32,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
     if len(signs) < CONVICTING and not convict(signs):
         return Insufficient(
             code="cpu_fallback",
-            missing=f"device memory, power, utilisation, shape or step times: only {len(signs)} of 5 signs can be read",
+            missing=f"GPU memory, power, utilisation, shape or step times: only {len(signs)} of 5 signs can be read",
         )
     if not convict(signs):
         return None
@@ -47,12 +47,12 @@ def detect_cpu_fallback(case: Case) -> Verdict:
         confidence=Confidence.HIGH if len(convicting) > CONVICTING or physical else Confidence.MEDIUM,
         causes=(
             "a CPU build of the framework, or a backend that falls back to the CPU for missing operators",
-            "the model or its inputs were never moved to the device",
-            "another device (CUDA_VISIBLE_DEVICES) than the one that is watched",
+            "the model or its inputs were never moved to the GPU",
+            "another GPU (CUDA_VISIBLE_DEVICES) than the one that is watched",
         ),
         actions=(
             "check next(model.parameters()).device and torch.cuda.is_available() in the run itself",
-            "install a build with CUDA; stop the run until it uses the card that is paid for",
+            "install a build with CUDA; stop the run until it uses the GPU that is paid for",
         ),
         threshold="memory below the weights together with the FLOP/s of a CPU; or three signs of these, idle power, "
         "utilisation near zero, a first step no slower than the rest (sources §7.5)",
@@ -109,7 +109,7 @@ def detect_utilization(case: Case) -> Verdict:
     busy = run_metrics.telemetry(case, "utilization")
     if len(series.finite(busy)) < 10:
         return _idle_by_power(case) or Insufficient(
-            code="utilization", missing="device telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
+            code="utilization", missing="GPU telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
         )
     idle = run_metrics.idle_stretches(case)  # minutes on end in which nothing ran are another finding
     left_out = np.concatenate(idle) if idle else np.zeros(0, int)
@@ -154,7 +154,7 @@ def detect_underused(case: Case) -> Verdict:
     return Finding(
         code="underused",
         severity=Severity.WARNING,
-        title=f"{_range(shares)} of the device memory and {_range(busy)} of the GPU are in use: "
+        title=f"{_range(shares)} of the GPU memory and {_range(busy)} of the GPU are in use: "
         "use a larger micro-batch or a larger model",
         evidence=(
             Evidence(text=f"memory: {format_percent(float(shares.mean()))} of {format_bytes(size)} on average"),
@@ -189,12 +189,12 @@ def _idle_by_power(case: Case) -> Finding | None:
     return Finding(
         code="gpu_idle",
         severity=Severity.WARNING,
-        title=f"The card draws {format_watts(series.median(watts))}: it computes nothing",
+        title=f"The GPU draws {format_watts(series.median(watts))}: it computes nothing",
         evidence=(Evidence(text=f"median of {len(watts)} readings, highest {format_watts(float(watts.max()))}"),),
         confidence=Confidence.MEDIUM,
-        causes=("recorded beside the run", "the work runs on the CPU or on another card"),
+        causes=("recorded beside the run", "the work runs on the CPU or on another GPU"),
         actions=("record utilisation too (nvidia-smi --query-gpu=utilization.gpu,power.draw)",),
-        threshold=f"median below {_NO_LOAD_WATTS:g} W; the smallest training cards draw 40-72 W under load (T4, L4)",
+        threshold=f"median below {_NO_LOAD_WATTS:g} W; the smallest training GPUs draw 40-72 W under load (T4, L4)",
     )
 
 
@@ -207,7 +207,7 @@ def _busy_but_slow(case: Case, middle: float, power: float | None, share: float 
         title=f"{format_percent(middle)} utilisation is not {format_percent(middle)} use: {', '.join(words)}",
         evidence=(Evidence(text="NVML's utilisation is the share of time with any kernel, however small"),),
         confidence=Confidence.HIGH if len(words) == 2 else Confidence.MEDIUM,
-        causes=("many small kernels or slow fp32 paths keep the card busy without filling it",),
+        causes=("many small kernels or slow fp32 paths keep the GPU busy without filling it",),
         actions=("judge by MFU and power; profile for small kernels; torch.compile, bf16, fused attention",),
         threshold=f"power at most {format_percent(_LOW_POWER)} of the limit or MFU below {format_percent(_LOW_MFU)} "
         "beside 90 % utilisation (sources §7.4)",
@@ -220,7 +220,7 @@ def _waiting(case: Case, busy: np.ndarray, power: float | None) -> Finding:
     return Finding(
         code="gpu_waits",
         severity=Severity.WARNING,
-        title=f"The card is without any kernel {format_percent(1 - float(readings.mean()))} of the time{second}",
+        title=f"The GPU is without any kernel {format_percent(1 - float(readings.mean()))} of the time{second}",
         evidence=(
             Evidence(
                 text=f"median utilisation {format_percent(series.median(readings))}, highest "

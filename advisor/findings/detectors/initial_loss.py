@@ -76,7 +76,7 @@ def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
         evidence=(Evidence(text=f"loss {first:.5g} at step {step:g}", first_step=step, last_step=step),),
         confidence=Confidence.MEDIUM,
         causes=(
-            "the loss is a sum: over tokens, micro-batches or devices",
+            "the loss is a sum: over tokens, micro-batches or GPUs",
             "it holds other terms (several heads, auxiliary losses), or weights of far too large a scale",
         ),
         actions=("divide it by what it is summed over; the vocabulary's size (--config) tells by how much it is off",),

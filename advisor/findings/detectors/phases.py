@@ -29,7 +29,7 @@ def detect_optimizer_floor(case: Case) -> Verdict:
     if timed is None:
         return Insufficient(code="optimizer_floor", missing="seconds of the optimizer's step")
     if spec is None or count is None:
-        return Insufficient(code="optimizer_floor", missing="the card's bandwidth and the number of parameters")
+        return Insufficient(code="optimizer_floor", missing="the GPU's bandwidth and the number of parameters")
     # logs of other programs seldom say whether several devices share this work
     shards = 1 if case.run.framework == "training-advisor" else run_metrics.devices(case)
     moved = OPTIMIZER_BYTES * count / shards
@@ -62,7 +62,7 @@ def detect_pass_floor(case: Case) -> Verdict:
     if run_metrics.on_cpu(case):
         return None  # a CPU runs nothing behind the clock's back, and its "peak" is but its best measured product
     if best is None or work is None or case.workload is None:
-        return Insufficient(code="pass_floor", missing="the shape and the card, for the floor of forward and backward")
+        return Insufficient(code="pass_floor", missing="the shape and the GPU, for the floor of forward and backward")
     tokens = case.workload.step_tokens / case.workload.gpus
     head = 6 * case.workload.shape.vocab_size * case.workload.shape.width  # fused losses do all of it going forward
     for name, least in (("forward", work / 3), ("backward", (work - head) * 2 / 3)):  # backward: twice (sources §1.2)
@@ -88,7 +88,7 @@ def _too_fast(case: Case, *, code: str, what: str, timed: float, floor: float, b
         title=f"{what} is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or more",
         evidence=(Evidence(text=f"floor: {because}"),),
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
-        causes=("a timer that is not synchronised: it measures the launch, not the work", "another card or size"),
+        causes=("a timer that is not synchronised: it measures the launch, not the work", "another GPU or size"),
         actions=_SYNCHRONISE,
         threshold=source,
     )
@@ -185,7 +185,7 @@ def _sum_finding(ratio: float, rows: int, severity: Severity) -> Finding:
         if more
         else (
             "logging, copies to the host, loss.item()",
-            "waiting for other devices (pipeline stages, communication) outside all timers",
+            "waiting for other GPUs (pipeline stages, communication) outside all timers",
         ),
         actions=("time every part between the same two synchronisation points",),
         threshold="between 90 and 102 % of the step",

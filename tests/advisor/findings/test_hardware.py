@@ -76,7 +76,7 @@ def test_a_waiting_card():
 
 def test_power_alone_can_say_idle():
     found = hardware.detect_utilization(with_telemetry(utilization=None, power_watts=22.0))
-    assert isinstance(found, Finding) and found.title == "The card draws 22 W: it computes nothing"
+    assert isinstance(found, Finding) and found.title == "The GPU draws 22 W: it computes nothing"
     assert isinstance(hardware.detect_utilization(with_telemetry(utilization=None)), Insufficient)
 
 
