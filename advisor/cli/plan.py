@@ -38,7 +38,7 @@ from advisor.errors import AdvisorError
 from advisor.laws.flops import RATIO_COUNTS
 from advisor.records import Goal, Plan, Workload
 from advisor.report import render
-from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.goal import PlanOptions, goal_from, refuse_idle_budget
 
 if TYPE_CHECKING:
     from advisor.store.store import Store
@@ -200,6 +200,7 @@ def command(
     store = default_store()
     stated, origin = _stated(context, (again_of, was, config), options, store)
     goal = goal_from(stated)
+    refuse_idle_budget(goal)
     goal = replace(goal, sharding=sharded_instead(goal.sharding, max(goal.counts or (goal.gpus,))))
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])

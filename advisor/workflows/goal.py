@@ -150,14 +150,18 @@ def _refuse_without_effect(options: PlanOptions, named: set[str], by_card: Seque
         raise AdvisorError(message, "leave it out, or add --gpu", exit_code=2)
     if offered and (named <= priced or (options.prices and not by_card)):
         raise AdvisorError(f"{offered} and --price both say what is rented", "leave one out", exit_code=2)
-    paid = options.prices or options.kwh_price
-    if options.budget is not None and not rented and not paid:
-        hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
-        raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
     if options.download_rate is not None and options.data is not None:
         raise AdvisorError("--download-rate: the data of --data are here", "leave one of them out", exit_code=2)
     if options.value_of_time is not None and options.budget is None:
         raise AdvisorError("--value-of-time is of a budget, and there is none", "add --budget", exit_code=2)
+
+
+def refuse_idle_budget(goal: Goal) -> None:
+    """Raise AdvisorError (exit 2) for a budget typed where nothing costs anything; the form begins with one."""
+    paid = goal.prices or goal.usd_per_gpu_hour or goal.usd_per_kwh
+    if goal.budget_usd is not None and goal.gpu in (OWN, "cpu") and not paid:
+        hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
+        raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
 
 
 def with_shape(options: PlanOptions) -> PlanOptions:
