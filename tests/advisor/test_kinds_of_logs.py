@@ -347,3 +347,15 @@ def test_noise_at_chance_is_no_overfitting(tmp_path):
 def test_a_crash_of_a_collective_is_no_lack_of_memory(tmp_path, words):
     found = analysed(tmp_path, [*SHORT, *TRACE, *words])
     assert found.run.status == "crashed" and "out_of_memory" not in findings(found)
+
+
+def test_a_rate_lowered_where_the_loss_stands_still_ends_no_run(tmp_path):
+    rows = ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * 0.2 ** (e // 5):.2e}" for e in range(24))]
+    assert analysed(tmp_path, rows, "plateau.csv").run.status == "incomplete"
+    rows = ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * (23.01 - e) / 23:.3e}" for e in range(24))]
+    assert analysed(tmp_path, rows, "linear.csv").run.status == "completed"
+
+
+def test_a_held_out_loss_of_nothing_that_stays_is_no_harm(tmp_path):
+    rows = [f"epoch {e} train_loss {loss(e):.4f} test_loss 0.00000" for e in range(15)]
+    assert "worse_than_start" not in findings(analysed(tmp_path, rows))
