@@ -409,3 +409,11 @@ def test_networks_trained_one_after_the_other_are_a_run_each_however_many_epochs
     ]
     run = analysed(tmp_path, rows).run
     assert [(part.first_step, part.last_step) for part in run.runs] == [(1, 20)] * 3
+
+
+def test_a_language_model_that_begins_with_nothing_left_to_learn_is_too_good(tmp_path):
+    banner = ["GPT language model, 12 layers", "vocab_size: 50257", "block_size: 256"]
+    rows = [f"step {100 * i} loss {0.0052 + 0.0001 * (i % 7):.4f}" for i in range(100)]
+    assert "too_good" in findings(analysed(tmp_path, [*banner, *rows]))
+    tagger = ["BiLSTM-CRF tagger", "vocab_size: 21128", *rows]
+    assert "too_good" not in findings(analysed(tmp_path, tagger, "tagger.log"))
