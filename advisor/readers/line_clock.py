@@ -270,10 +270,11 @@ def _clock_of(
     stamps = unwrapped(printed, spelling.wraps)
     part, timed = (slice(0, len(stamps)), sessions) if rows is None else _of_rows(places, stamps, rows)
     stamps, printed = stamps[part], printed[part]
+    of_parts = np.searchsorted([at for at, _ in parts], places[part])
     if len(stamps) < 2:
         return None
     whole = rows is None and not sessions
-    seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed)
+    seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed, parts=of_parts)
     if not seconds:
         return None
     return _Clock(seconds=seconds, begins=float(printed[0]), ends=float(printed[-1]), wraps=spelling.wraps)

@@ -417,3 +417,11 @@ def test_a_language_model_that_begins_with_nothing_left_to_learn_is_too_good(tmp
     assert "too_good" in findings(analysed(tmp_path, [*banner, *rows]))
     tagger = ["BiLSTM-CRF tagger", "vocab_size: 21128", *rows]
     assert "too_good" not in findings(analysed(tmp_path, tagger, "tagger.log"))
+
+
+def test_of_a_large_log_only_the_time_between_its_sessions_is_left_out(tmp_path):
+    filler = "x" * 90
+    rows = [f"{row} {filler}" for row in stamped(datetime(2024, 1, 1, 10), 9000, 0.2)]
+    later = [f"{row} {filler}" for row in stamped(datetime(2024, 1, 5, 10), 9000, 0.2, first=9000)]
+    assert sum(map(len, rows + later)) > 2**21  # of which only parts are looked at
+    assert analysed(tmp_path, [*rows, "Resuming from step 900000", *later]).spent_hours == pytest.approx(60, rel=0.02)
