@@ -125,17 +125,23 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
     at = np.flatnonzero(~np.isnan(step) & ~np.isnan(epoch) & (records.kind == TRAIN))
     if len(at) < 3:
         return None
-    back, advance = np.diff(step[at]) < 0, np.diff(epoch[at]) > 0
+    back, moves = np.diff(step[at]) < 0, np.diff(epoch[at])
     whole = np.all(epoch[at] == np.round(epoch[at]))
-    if not back.any() or not whole or not np.array_equal(back, back & advance) or not np.array_equal(advance, back):
+    if not np.any(back & (moves > 0)) or not whole or not np.array_equal(back, moves != 0):
         return None
     cuts = np.flatnonzero(back)
     begins_at_zero = step[at[0]] == 0
     # of how many is printed beside them where it is the same in all: the last ones need not be printed
     of = records.column("planned_steps")[at]
     told = np.ptp(of) == 0 and np.max(step[at]) <= of[0] <= ONE_EPOCH * np.max(step[at])
-    offsets = np.cumsum(of[cuts] if told else step[at][cuts] + (1 if begins_at_zero else 0))
-    return step + np.concatenate(([0.0], offsets))[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
+    lengths = of[cuts] if told else step[at][cuts] + (1 if begins_at_zero else 0)
+    # an epoch that comes again begins where it began before, and the first of another training at 0
+    offsets, begun = [0.0], {float(epoch[at[0]]): 0.0}
+    for cut, length in zip(cuts, lengths, strict=True):
+        now = float(epoch[at[cut + 1]])
+        offsets.append(begun.get(now, 0.0) if moves[cut] < 0 else offsets[-1] + length)
+        begun.setdefault(now, offsets[-1])
+    return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
 
 
 def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:

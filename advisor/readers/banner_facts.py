@@ -20,6 +20,7 @@ from advisor.readers.config_names import facts_of_settings
 from advisor.readers.records import Records
 
 MOST_BYTES = 1 << 17  # before the first record: what is longer is no banner
+NOTHING_LEFT = 0.1  # nats: no text is known so well, so that a language model's loss has something wrong with it
 FEWEST_WORDS = 100  # of a vocabulary; characters are 65
 # times ln V: a classifier of few classes over text begins lower, a sum over many tokens higher
 LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
@@ -87,6 +88,7 @@ _TOKENS = re.compile(
     rb"(?![\w.])",
     re.IGNORECASE,
 )
+_OF_WORDS = re.compile(rb"(?i)perplexity|\bppl\b|language[ _-]model|next[ _-]token|causal[ _-]?lm|\bgpt")
 _TOLD = (("parameters", _PARAMETERS), ("vocab_size", _WORDS))
 _CARD = re.compile(
     rb"\b(?P<card>(?:NVIDIA |AMD )?"
@@ -168,7 +170,8 @@ class BannerFacts:
             facts["gpu"] = card["card"].decode("ascii", "replace").strip()
         elif _ON_CPU.search(banner) is not None:
             facts["gpu"] = "cpu"
-        if _guesses(facts.get("vocab_size"), first_loss):
+        of_words = first_loss is not None and 0 <= first_loss < NOTHING_LEFT and _OF_WORDS.search(banner) is not None
+        if of_words or _guesses(facts.get("vocab_size"), first_loss):
             return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
         of_language = of_tokens or "step_tokens" in facts or _OF_TOKENS.search(banner) is not None
         if not (of_language and (of_sequences or "seq_len" in in_words)):

@@ -11,10 +11,11 @@ from advisor.readers.run_table import Event, RunTable, Status
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
 FEWEST_TURNS = 4  # rows that were as far apart as the ones before
 FEWEST_ROWS = 10  # of a run whose last number says something by being round
-BY_CHANCE = 0.002  # of the places where a run may be cut are as round: every hundredth step is none that says something
+BY_CHANCE = 0.005  # of the places where a run may be cut are as round: every hundredth step is none that says something
 ROUND, FALLEN = "is a round number, where few runs are cut", "its learning rate came down to"
 HINTS = (ROUND, FALLEN)
 DECAYED = 1e-3  # of the highest learning rate: a schedule has come to its end
+STEADILY = 0.5  # of the moves of a rate that falls by a schedule
 FEWEST_RATES = 20  # that show a schedule
 
 
@@ -92,7 +93,8 @@ def _decayed(table: RunTable, phase: int) -> str:
         return ""
     falling = rates[int(np.argmax(rates)) :]
     tail = falling[-FEWEST_RATES // 2 :]
-    smooth = len(falling) >= FEWEST_RATES / 2 and np.all(np.diff(tail) <= 0) and tail[0] > tail[-1]
+    moves = np.diff(tail)  # a rate that is lowered where the loss stands still falls by steps, and ends nothing
+    smooth = len(falling) >= FEWEST_RATES / 2 and np.all(moves <= 0) and np.mean(moves < 0) >= STEADILY
     return f"{FALLEN} {rates[-1]:.3g} from {rates.max():.3g}" if smooth else ""
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
-from advisor.readers.runs import rejudged
+from advisor.readers.runs import rejudged, shown_complete
 from advisor.readers.spoken_times import SPOKEN, spoken_seconds
 from advisor.readers.stamps import BETWEEN_RUNS, LONGEST_PAUSE, SPELLINGS, Spelling, moments, unwrapped, worked_seconds
 from advisor.readers.status import NO_END
@@ -158,7 +158,7 @@ def _timed(
 ) -> tuple[RunPart, _Clock | None]:
     parts = [(a, _cleaned(data[a:b])) for a, b in _windows(span.first, span.end)]
     bars = _bars(parts)
-    run = _by_its_estimate(_by_its_bar(run, bars, (span.first, span.end)), parts)
+    run = shown_complete(_by_its_bar(run, bars, (span.first, span.end)), _nothing_left(parts))
     rows = span.rows or (_drawn(bars) if bars else None)
     sessions = several or run.starts > 1 or any((run.first_line or 1) < line for line in resumed)
     if (clock := _by_stamps(parts, rows, sessions=sessions)) is not None:
@@ -184,35 +184,23 @@ def _drawn(bars: Sequence[_Bars]) -> tuple[int, int]:
 def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> RunPart:
     """The run with how far its longest bar came, where nothing else says how it ended: one bar, there to the end."""
     bar = max(bars, key=lambda bar: bar.seconds, default=None)
-    if (
-        run.phase is None
-        or bar is None
-        or bar.before
-        or bar.several
-        or not bar.total
-        or run.status is not Status.INCOMPLETE
-    ):
-        return run
-    if NO_END not in run.status_reason or bar.end < span[0] + COVERED * (span[1] - span[0]):
+    if bar is None or bar.before or bar.several or not bar.total or bar.end < span[0] + COVERED * (span[1] - span[0]):
         return run
     if bar.done == bar.total:
-        return dataclasses.replace(
-            run, status=Status.COMPLETED, status_reason=f"its progress bar came to {bar.done:,} of {bar.total:,}"
-        )
+        return shown_complete(run, f"its progress bar came to {bar.done:,} of {bar.total:,}")
+    if run.phase is None or run.status is not Status.INCOMPLETE or NO_END not in run.status_reason:
+        return run
     return dataclasses.replace(run, status_reason=f"its progress bar ends at {bar.done:,} of {bar.total:,}")
 
 
-def _by_its_estimate(run: RunPart, parts: Sequence[tuple[int, bytes]]) -> RunPart:
-    """The run as completed where its estimates of what is left come down to nothing, once, and nothing else says it."""
-    if run.phase is None or run.status is not Status.INCOMPLETE or NO_END not in run.status_reason:
-        return run
+def _nothing_left(parts: Sequence[tuple[int, bytes]]) -> str:
+    """That a run's estimates of the time left come down to nothing, once, in words; empty where they do not."""
     left = [_left(match) for _, text in parts for match in _LEFT.finditer(text)]
     if len(left) < FEWEST_ESTIMATES or not left[0] > 0 or left[-1] > NOTHING_LEFT * left[0]:
-        return run
+        return ""
     if min(left[: -max(1, len(left) // 50)]) <= left[-1]:
-        return run  # of each epoch, or of nothing
-    words = f"its estimate of the time left came down from {format_seconds(left[0])} to {format_seconds(left[-1])}"
-    return dataclasses.replace(run, status=Status.COMPLETED, status_reason=words)
+        return ""  # of each epoch, or of nothing
+    return f"its estimate of the time left came down from {format_seconds(left[0])} to {format_seconds(left[-1])}"
 
 
 def _left(match: re.Match[bytes]) -> float:
@@ -282,10 +270,11 @@ def _clock_of(
     stamps = unwrapped(printed, spelling.wraps)
     part, timed = (slice(0, len(stamps)), sessions) if rows is None else _of_rows(places, stamps, rows)
     stamps, printed = stamps[part], printed[part]
+    of_parts = np.searchsorted([at for at, _ in parts], places[part])
     if len(stamps) < 2:
         return None
     whole = rows is None and not sessions
-    seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed)
+    seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed, parts=of_parts)
     if not seconds:
         return None
     return _Clock(seconds=seconds, begins=float(printed[0]), ends=float(printed[-1]), wraps=spelling.wraps)

@@ -19,6 +19,7 @@ _NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", "
 _STRONG = re.compile(
     rb"(?i)\b(?:start|starting|started|begin|beginning|resum\w+|launch\w*|initiat\w+) (?:of )?(?:the |a |model |full )?"
     rb"(?:\w{1,20} )?(?:pre-?|fine-?)?(?:train|tuning)\w*"
+    rb"|\binitiali[sz](?:ed|ing) (?:the )?(?:optimi[sz]er|trainer|epoch runners?|training|loss)\b"
     rb"|^[\W\d]{0,40}(?:info\b\W{1,8})?(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
     rb"|\bepoch\W{0,3}\d{1,6}(?:/\d{1,6})?[^\n|%]{0,20}%\|"  # a bar of an epoch
     rb"|\btrainable param\w*|\bparams? to learn\b|\btotal params\b|\bmodel parameters\W|\bparameters count\W"

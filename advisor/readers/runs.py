@@ -91,12 +91,17 @@ def _ended_alike(parts: list[RunPart]) -> list[RunPart]:
     if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
         return parts
 
-    def ended(part: RunPart) -> RunPart:
+    def words(part: RunPart) -> str:
         others = far[part.first_step, part.last_step] - 1
-        words = f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
-        return dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
+        return f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
 
-    return [ended(part) if part in silent else part for part in parts]
+    return [shown_complete(part, words(part)) if part in silent else part for part in parts]
+
+
+def shown_complete(part: RunPart, words: str) -> RunPart:
+    """The run as completed by what `words` say shows its end, where neither words nor a plan of its own tell of one."""
+    told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
+    return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
 
 
 def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:
@@ -226,10 +231,7 @@ def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
 
 def judged_by_numbers(table: RunTable) -> RunTable:
     """A table of numbers, which has no place for words: its runs that end at a round number have come to their end."""
-    runs = []
-    for run in table.runs:
-        words = ends_round(table, run.phase) if run.phase is not None and NO_END in run.status_reason else ""
-        runs.append(dataclasses.replace(run, status=Status.COMPLETED, status_reason=words) if words else run)
+    runs = [run if run.phase is None else shown_complete(run, ends_round(table, run.phase)) for run in table.runs]
     return rejudged(table, runs)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
+BETWEEN_PARTS = 3.0  # times what lies between most parts of a file
 BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
@@ -102,14 +103,19 @@ def unwrapped(stamps: np.ndarray, wraps: float) -> np.ndarray:
     return np.concatenate(([0.0], np.cumsum(np.where(moves < -wraps / 2, moves + wraps, moves))))
 
 
-def worked_seconds(stamps: np.ndarray, *, sessions: bool) -> float:
+def worked_seconds(stamps: np.ndarray, *, sessions: bool, parts: np.ndarray | None = None) -> float:
     """How long stamps last, in their order; a stamp that lies days from its neighbours is of something else.
 
-    Of a run of several `sessions` shorter pauses, too, are of none.
+    Of a run of several `sessions` shorter pauses, too, are of none. `parts` numbers the part of the file that each
+    stamp stands in, where only parts were looked at: from one to the next more time goes by than between lines.
     """
     if len(stamps) < 2:
         return 0.0
     moves = np.abs(np.diff(stamps))
-    pause = max(BETWEEN_RUNS, BETWEEN_LINES * float(np.quantile(moves, 0.9))) if sessions else LONGEST_PAUSE
-    cuts = np.flatnonzero(moves > min(pause, LONGEST_PAUSE)) + 1
+    pause = LONGEST_PAUSE
+    if sessions:
+        pause = min(pause, max(BETWEEN_RUNS, BETWEEN_LINES * float(np.quantile(moves, 0.9))))
+    if parts is not None and np.ptp(parts):
+        pause = max(pause, BETWEEN_PARTS * float(np.median(moves[np.diff(parts) > 0])))
+    cuts = np.flatnonzero(moves > pause) + 1
     return float(sum(np.ptp(piece) for piece in np.split(stamps, cuts)))

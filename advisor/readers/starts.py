@@ -7,6 +7,7 @@ scheduler's summary of a job, which LSF appends to the file, stands what another
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,6 +24,8 @@ STAMP_BYTES = 120  # of a line's beginning, in which its stamp stands
 TOGETHER = 60.0  # seconds within which the processes of one run begin
 _SHORTEST = 8  # characters of a line, digits and blanks aside, that tell it from another
 _SUMMARY = b"The output (if any) is above this job summary"  # LSF, bsub -o
+_POSTSCRIPT = re.compile(rb"PS:$|Readfile<")  # of such a summary
+_PROGRESS = re.compile(rb"(?i)\bepoch\W{0,3}\d|\bcompleted\b|\bsaved\b|shuffl")  # comes again within one run
 _DELETED = b"0123456789.,+-% \t"
 
 
@@ -43,30 +46,34 @@ class StartLines:
         if _SUMMARY in text:
             here = (int(line) for line, one in zip(lines, text.split(b"\n"), strict=False) if _SUMMARY in one)
             self._summaries += list(here)[:MOST_HITS]
-        self._last = next((int(lines[at]) for at in range(len(shapes) - 1, -1, -1) if shapes[at]), self._last)
+        told = (
+            int(lines[at]) for at in range(len(shapes) - 1, -1, -1) if shapes[at] and not _POSTSCRIPT.match(shapes[at])
+        )
+        self._last = next(told, self._last)
         learning = self._seen < BANNER_LINES
         if not learning and self._banner.keys().isdisjoint(shapes):
             return
-        said = text.split(b"\n")
+        texts = text.split(b"\n")
         for at, shape in enumerate(shapes):
             if shape in self._banner:
                 if len(self._hits) < MOST_HITS:
                     self._hits.append((int(lines[at]), self._banner[shape]))
-                    self._note(int(lines[at]), said[at])
+                    self._note(int(lines[at]), texts[at])
             elif self._seen < BANNER_LINES:
                 self._seen += 1
                 if len(shape) >= _SHORTEST:
                     self._banner[shape] = int(lines[at])
-                    self._note(int(lines[at]), said[at])
+                    self._note(int(lines[at]), texts[at])
 
     def _note(self, number: int, line: bytes) -> None:
-        if (stamp := moment(line[:STAMP_BYTES])) is not None:
+        if _PROGRESS.search(line) is None and (stamp := moment(line[:STAMP_BYTES])) is not None:
             self._moments[number] = stamp
 
     def finish(self, end: float) -> list[int]:
         """Lines at which a program began again: the banner ends before line `end`, the first record or failure."""
         jobs = [line + 1 for line in self._summaries if line < self._last]
-        return sorted({*(line for line in self._again(end) if line <= self._last), *jobs})
+        # the summaries of a scheduler repeat their own lines, and cut the log by themselves
+        return jobs or [line for line in sorted(set(self._again(end))) if line <= self._last]
 
     def apart(self, starts: Sequence[int]) -> list[int]:
         """Those of some starts that came long after the one before: no other process of the same run made them."""

@@ -347,3 +347,81 @@ def test_noise_at_chance_is_no_overfitting(tmp_path):
 def test_a_crash_of_a_collective_is_no_lack_of_memory(tmp_path, words):
     found = analysed(tmp_path, [*SHORT, *TRACE, *words])
     assert found.run.status == "crashed" and "out_of_memory" not in findings(found)
+
+
+def test_a_rate_lowered_where_the_loss_stands_still_ends_no_run(tmp_path):
+    rows = ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * 0.2 ** (e // 5):.2e}" for e in range(24))]
+    assert analysed(tmp_path, rows, "plateau.csv").run.status == "incomplete"
+    rows = ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * (23.01 - e) / 23:.3e}" for e in range(24))]
+    assert analysed(tmp_path, rows, "linear.csv").run.status == "completed"
+
+
+def test_a_held_out_loss_of_nothing_that_stays_is_no_harm(tmp_path):
+    rows = [f"epoch {e} train_loss {loss(e):.4f} test_loss 0.00000" for e in range(15)]
+    assert "worse_than_start" not in findings(analysed(tmp_path, rows))
+
+
+def lsf(job: int, code: int) -> list[str]:
+    ended = f"Exited with exit code {code}." if code else "Successfully completed."
+    return [
+        "------------------------------------------------------------",
+        f"Subject: Job {job}: <train> in cluster <c1> {'Exited' if code else 'Done'}",
+        f"Job was executed on host(s) <gpu05>, in queue <v100>, at Fri Apr 25 {job % 24:02d}:31:44 2025",
+        f"Started at Fri Apr 25 {job % 24:02d}:31:44 2025",
+        "Your job looked like:",
+        "#BSUB -q v100",
+        ended,
+        "The output (if any) is above this job summary.",
+        "PS:",
+        "Read file <train.err> for stderr output of this job.",
+    ]
+
+
+def test_jobs_that_a_scheduler_sums_up_in_one_file_are_one_run_each(tmp_path):
+    lines = [line for job in range(20) for line in ("Using device: cuda", "trainable params: 3,407,872", *lsf(job, 1))]
+    found = analysed(tmp_path, lines, "train.out")
+    assert len(found.run.runs) == 20 and found.run.status == "crashed"
+    assert findings(found)["failed_runs"].startswith("warning: 20 of 20 runs in this log")
+
+
+def test_what_each_epoch_prints_again_is_no_start(tmp_path):
+    lines = [
+        line
+        for epoch in range(1, 16)
+        for line in (
+            f"EPOCH {epoch} COMPLETED @ {epoch}:07 AM",
+            f"2024-03-31 {epoch + 4:02d}:08:00.847277: I tensorflow/shuffle_dataset_op.cc:422] Filling up buffer",
+            f"2024-03-31 {epoch + 4:02d}:08:02.034692: I tensorflow/shuffle_dataset_op.cc:452] Shuffle filled.",
+            f"SAVED CHECKPOINT @ EPOCH {epoch}",
+        )
+    ]
+    limit = "slurmstepd: error: *** JOB 3073 ON c17 CANCELLED AT 2024-04-01T01:06:20 DUE TO TIME LIMIT ***"
+    found = analysed(tmp_path, [*lines, limit])
+    assert len(found.run.runs) == 1 and "failed_runs" not in findings(found) and found.run.status == "time_limit"
+
+
+def test_networks_trained_one_after_the_other_are_a_run_each_however_many_epochs(tmp_path):
+    rows = [
+        f"Epoch: {epoch}, Step: {step}, all_loss: {net + loss(epoch * 5 + step // 200):.4f}, lr:0.01"
+        for net in range(3)
+        for epoch in range(1, 21)
+        for step in range(0, 1000, 200)
+    ]
+    run = analysed(tmp_path, rows).run
+    assert [(part.first_step, part.last_step) for part in run.runs] == [(1, 20)] * 3
+
+
+def test_a_language_model_that_begins_with_nothing_left_to_learn_is_too_good(tmp_path):
+    banner = ["GPT language model, 12 layers", "vocab_size: 50257", "block_size: 256"]
+    rows = [f"step {100 * i} loss {0.0052 + 0.0001 * (i % 7):.4f}" for i in range(100)]
+    assert "too_good" in findings(analysed(tmp_path, [*banner, *rows]))
+    tagger = ["BiLSTM-CRF tagger", "vocab_size: 21128", *rows]
+    assert "too_good" not in findings(analysed(tmp_path, tagger, "tagger.log"))
+
+
+def test_of_a_large_log_only_the_time_between_its_sessions_is_left_out(tmp_path):
+    filler = "x" * 90
+    rows = [f"{row} {filler}" for row in stamped(datetime(2024, 1, 1, 10), 9000, 0.2)]
+    later = [f"{row} {filler}" for row in stamped(datetime(2024, 1, 5, 10), 9000, 0.2, first=9000)]
+    assert sum(map(len, rows + later)) > 2**21  # of which only parts are looked at
+    assert analysed(tmp_path, [*rows, "Resuming from step 900000", *later]).spent_hours == pytest.approx(60, rel=0.02)

@@ -132,7 +132,7 @@ def detect_worse_than_start(case: Case) -> Verdict:
     first, end = float(measure.value[0]), float(np.median(tail(measure.value, share=0.05, least=1)))
     least = _WORSE_SCORE if sign > 0 else _WORSE * abs(first)
     harm = sign * (first - end)
-    if harm < max(least, _NOISES * row_noise(measure.value)):
+    if harm <= max(least, _NOISES * row_noise(measure.value)):
         return None
     return Finding(
         code="worse_than_start",

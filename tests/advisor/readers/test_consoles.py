@@ -163,7 +163,7 @@ def test_consoles(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("last", "status"),
-    [(3000, "completed"), (2987, "incomplete"), (200, "incomplete"), (921, "incomplete")],
+    [(3000, "completed"), (2987, "incomplete"), (100, "incomplete"), (921, "incomplete")],
 )
 def test_only_a_table_of_every_step_comes_to_its_end_at_a_round_number(tmp_path, last, status):
     path = tmp_path / "metrics.csv"
