@@ -205,7 +205,7 @@ def exposed_many(
     moved = [exposed(e, rate, backward_seconds, overlap) for rate, overlap in zip(rates, overlaps, strict=True)]
     low, value, high = (seconds + share * work for seconds, share in zip(moved, lost, strict=True))
     if expected:
-        value = np.array(_MEAN_OF_POINTS) @ lost * work
+        value = (np.array(_MEAN_OF_POINTS)[:, None] * lost).sum(axis=0) * work
         for rate, likely in zip(rates, _MEAN_OF_POINTS, strict=True):  # how fast and how well hidden: unrelated
             for overlap, as_likely in zip(overlaps, _MEAN_OF_POINTS, strict=True):
                 value = value + likely * as_likely * exposed(e, rate, backward_seconds, overlap)

@@ -61,7 +61,7 @@ def test_more_gpus_are_priced_only_where_somebody_rents_them_together():
 
 def test_the_age_of_a_price_widens_the_cost_and_is_said():
     """The same plan on the day of the list and a year later: the price stays, its interval does not."""
-    goal = Goal(gpu="a100-80gb-sxm", providers=("azure",), budget_usd=50.0, tokens=10**9, depth=12)
+    goal = Goal(gpu="a100-80gb-sxm", providers=("azure",), budget_usd=60.0, tokens=10**9, depth=12)
     profile = prior_profile(require_gpu("a100-80gb-sxm"))
     fresh = answer(goal, [profile], now=datetime(2026, 6, 18, tzinfo=UTC))
     old = answer(goal, [profile], now=datetime(2027, 6, 18, tzinfo=UTC))
