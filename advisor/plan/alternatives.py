@@ -84,13 +84,12 @@ def _differences(better: Choice, other: Choice, *, worse: bool) -> list[str]:
     words = []
     if better.score * LEVEL < other.score:
         words.append("a worse model" if worse else "a better model")
-    if better.cost_usd and other.cost_usd and better.cost_usd.value < (1 - SAME) * other.cost_usd.value:
-        share = (
-            other.cost_usd.value / better.cost_usd.value - 1
-            if worse
-            else 1 - better.cost_usd.value / other.cost_usd.value
-        )
-        words.append(f"{format_percent(round(share, 2))} {'dearer' if worse else 'cheaper'}")
+    less, more = (choice.cost_usd.value if choice.cost_usd else 0.0 for choice in (better, other))
+    if better.cost_usd and less < (1 - SAME) * more:
+        if worse:
+            words.append(f"{format_percent(round(more / less - 1, 2))} dearer" if less else "costs money")
+        else:
+            words.append(f"{format_percent(round(1 - less / more, 2))} cheaper")
     if better.total_seconds.value < (1 - SAME) * other.total_seconds.value:
         ratio = other.total_seconds.value / better.total_seconds.value
         words.append(f"{ratio:.{1 if ratio >= 1.15 else 2}f} times as {'long' if worse else 'fast'}")

@@ -44,6 +44,12 @@ def test_a_machine_that_nothing_fits_on_says_so_in_its_row(call):
     assert single["why"].startswith("does not fit memory: up to")
 
 
+def test_a_machine_of_ones_own_and_one_that_is_rented_have_their_rows_too(call):
+    rows = document(call, "--own", "rtx-4090:1", "--gpu", "l4", "--gpus", "1", "--depth", "12")["search"]["machines"]
+    why = {row["gpu"]: row["why"] for row in rows}
+    assert why["rtx-4090"] == "the plan" and why["l4"].startswith("costs money")
+
+
 def test_days_on_one_node_are_looked_for_on_several(call):
     """64 cards of eight machines end in a ninth of the days for a tenth more; a short run stays on one node."""
     words = ("--gpu", f"{H100},{A100}", "--tokens", "500B", "--params", "3B")
