@@ -315,7 +315,7 @@ def _why_sharded(chosen: Trial) -> str:
     held = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)
     step = chosen.prediction.step_seconds
     backward = BACKWARD * step.value / workload.grad_accum if step is not None else 0.0
-    exposed = exposed_seconds(workload, profile.spec, backward)
+    exposed = exposed_seconds(workload, profile.spec, backward, expected=True)
     assert step is not None and exposed is not None  # steps of unknown links are no candidates
     cost = format_estimate(exposed.scaled(1 / step.value), format_percent)
     return (
