@@ -13,7 +13,7 @@ DEMAND, NAMED = ["--params", "1.1B", "--tokens", "60B"], ["--gpu", f"{H100},{A10
 
 def brief(call, *words: str) -> str:
     """What is printed, its lines joined."""
-    code, printed, error = call("plan", *words)
+    code, printed, error = call("plan", *words, "--synthetic")
     assert code == 0, error
     return " ".join(printed.split())
 
@@ -94,6 +94,7 @@ def test_even_odds_of_breaking_a_limit_stand_in_the_brief_with_what_sure_would_d
 )
 def test_the_most_serious_warning_always_shows(call, words):
     assert "was never calibrated here" in brief(call, *words)
+    assert "no data given: this run would train on random tokens" in " ".join(call("plan", *words)[1].split())
 
 
 @pytest.mark.parametrize(("gpu", "has"), [("mi300x", 8), ("gb200", 4)])
