@@ -330,6 +330,7 @@ class Choice:
     name: str = ""  # conservative | balanced | aggressive
     why: str = ""  # what it is good for, or what ruled it out
     grounds: Grounds | None = None  # of its speed
+    machines: int = 1  # that are rented for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,7 +353,7 @@ class SearchReport:
 
     candidates: int  # of which time, memory, cost and loss were computed
     devices: tuple[str, ...]  # keys that were searched
-    options: tuple[Choice, ...]  # conservative, balanced, aggressive; balanced is the plan
+    options: tuple[Choice, ...]  # balanced is the plan; conservative, aggressive where they have what it lacks
     front: tuple[Choice, ...]  # no other is cheaper, faster and better at once; thinned to what a person reads
     front_size: int  # before it was thinned
     near_misses: tuple[Choice, ...]  # better than the plan but for one constraint, which `why` names
@@ -360,6 +361,8 @@ class SearchReport:
     scaling: tuple[ScalingPoint, ...] = ()
     pays_up_to_gpus: int | None = None  # beyond it, more GPUs raise the bill by more than they shorten the run
     left_out: tuple[str, ...] = ()  # what was not searched and why
+    machines: tuple[Choice, ...] = ()  # the best on each machine that was asked for by name; `why` is why it lost
+    sure: Choice | None = None  # what --sure would plan; None: it is planned, nothing is limited, or there is nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,4 +390,5 @@ class Plan:
     search: SearchReport | None = None
     grounds: Grounds | None = None  # of the predicted speed
     price_age_days: int | None = None  # the most it can be; None: unknown, or no list's price
+    machines: int = 1  # that are rented
     schema: int = 2

@@ -130,12 +130,14 @@ def true_seconds(
     if workload.gpus == 1:
         return float(alone.mean())
     exchange = comm.exchange_of(arrays, accum, gpus)
-    spread = comm._HOST_SPREAD if comm.through_host(spec, workload.gpus) else comm._SPREAD
+    spread, shares = comm.unsure(spec, workload.gpus)
     bandwidth = comm.bus_bytes_per_second(spec, workload.gpus)
     assert bandwidth is not None
     rate = bandwidth * np.exp(math.log(spread) / Z80 * rng.standard_normal(TRUTHS))
     # an even chance between each two of the points that are believed, and as far beyond the ends as they allow
-    overlap = np.interp(rng.random(TRUTHS), (0.0, 0.1, 0.5, 0.9, 1.0), (0.425, 0.5, 0.8, 0.95, 0.99))
+    low, middle, high = shares
+    ends = (low - 0.25 * (middle - low), high + 0.25 * (high - middle))
+    overlap = np.interp(rng.random(TRUTHS), (0.0, 0.1, 0.5, 0.9, 1.0), (ends[0], *shares, ends[1]))
     exposed = comm._exposed_full if exchange.full else comm._exposed
     backward = BACKWARD * alone / workload.grad_accum
     moved = np.array(

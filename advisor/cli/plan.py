@@ -61,7 +61,10 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     "--gpu", type=GPUS, default="auto", show_default=True, help="auto, cpu, h100, 8xh100, several (l4,h200), or any."
 )
 @click.option(
-    "--gpus", type=NUMBERS, help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; any: 1,2,4,8."
+    "--gpus",
+    type=NUMBERS,
+    help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; of several cards, or any: 1,2,4,8, and "
+    "16,32,64 where a run takes days.",
 )
 @click.option(
     "--own",

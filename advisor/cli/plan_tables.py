@@ -65,6 +65,8 @@ def bill_table(plan: Plan) -> RenderableType:
 
 def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
     """Options, front where there was a choice of devices, near misses, sensitivity, scaling."""
+    if search.machines:
+        yield from _tables([runs.machines(search).without("batch")], shown_notes)
     yield from _tables([runs.options(search.options, plan.goal)], shown_notes)
     missed = [runs.near_misses(search)] if search.near_misses else []
     yield from _tables([table.without("batch") for table in (*fronts, *missed)], shown_notes)

@@ -1,4 +1,4 @@
-"""What else could be done: three named options, the Pareto front, and what was better but for one constraint."""
+"""What else could be done: named options, each machine asked for, the front, and what was better but for one thing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from advisor.plan import explain
 from advisor.plan.candidates import Candidates
 from advisor.plan.choose import ALIKE_USD, LEVEL, Selection, select, selection
+from advisor.plan.considered import nearest
 from advisor.plan.evaluate import Evaluated, Runs, Violation, runs_of
 from advisor.plan.explain import caught, memory_needed
+from advisor.plan.offers import ANY
 from advisor.plan.pareto import best_by_group, non_dominated, spread_out
 from advisor.plan.search_space import SearchSpace
 from advisor.plan.trial import Trial, make_trial, make_trials
@@ -18,7 +21,9 @@ from advisor.predict.groups import group_keys
 from advisor.records import Choice
 from advisor.units import format_centre, format_percent, format_seconds, format_usd
 
-BOLD = 1.02  # times the best score that a larger model may have and still be the aggressive option
+SURE = "keeps the limits 9 times out of 10"
+THE_PLAN = "the plan"
+ROOMIER = 0.05  # of the memory: less than that is nothing to choose by
 FRONT_SHOWN = 12  # besides the plan
 SMALLEST_SHARE = 0.05  # of the plan's price: nobody who asks for a run of $20 looks for one of cents
 ALIKE = 1.005  # times the best score of a front whose runs all train as well as each other
@@ -28,21 +33,67 @@ _Point = tuple[float, float, float]  # dollars, seconds, score
 
 
 def options(space: SearchSpace, plan: Choice) -> tuple[Choice, ...]:
-    """Conservative, balanced and aggressive, as people think of them.
+    """The plan as balanced, and beside it what has something that one wants and the plan lacks.
 
-    Conservative keeps the limits with the intervals' high ends, on demand, with memory to spare. Balanced is the plan.
-    Aggressive takes a spot machine where that buys a better model, else the largest model whose score is at most 2 %
-    worse. Where no other run qualifies an option is left out.
+    Conservative keeps the limits with the intervals' high ends, on demand, with memory to spare, by a model that is no
+    larger. Aggressive takes a spot machine.
     """
-    named = []
-    if (safe := _conservative(space)) is not None:
-        named.append(safe)
     kept = "keeps the limits 9 times out of 10, as asked" if space.limits.sure else "expected to keep the limits"
-    named.append(replace(plan, why=kept if _limited(space) else plan.why))
-    bold, why = _aggressive(space, plan)
-    if bold is not None:
-        named.append(choice_of(space.candidates, bold, name="aggressive", why=why))
-    return tuple(named)
+    balanced = replace(plan, name="balanced", why=kept if space.brief.limited else plan.why)
+    named = (_conservative(space, plan), balanced, _aggressive(space, plan))
+    return tuple(choice for choice in named if choice is not None)
+
+
+def surer(space: SearchSpace, plan: Choice) -> Choice | None:
+    """What --sure would plan where the plan may well break a limit; None where it does not, or nothing keeps it."""
+    if not _may_break(space, plan):
+        return None
+    chosen = select(space, replace(space.limits, sure=True))
+    return None if chosen is None else choice_of(space.candidates, chosen, why=SURE)
+
+
+def machines(space: SearchSpace, plan: Choice) -> tuple[Choice, ...]:
+    """The best run on each machine that was asked for by name, in that order, with why it was not chosen.
+
+    None where whatever somebody rents was asked for: that front says more than a hundred rows.
+    """
+    candidates, rows = space.candidates, []
+    if space.goal.gpu == ANY:
+        return ()
+    for number in np.unique(candidates.offer[space.allowed]):
+        places = np.nonzero(candidates.offer == number)[0]
+        best = nearest(space, runs_of(candidates, places, space.limits, spot=True))
+        trial = make_trial(candidates, best)
+        row = trial.choice()
+        mine = (row.gpu, row.gpus, row.spot) == (plan.gpu, plan.gpus, plan.spot)
+        rows.append(replace(plan, name="", why=THE_PLAN) if mine else replace(row, why=_why_not(trial, row, plan)))
+    return tuple(rows) if len(rows) > 1 else ()
+
+
+def _why_not(trial: Trial, row: Choice, plan: Choice) -> str:
+    """What rules a machine's best run out, else what it has against it and for it beside the plan."""
+    if (ruled_out := explain.rejection(trial)) is not None:
+        return ruled_out
+    return (
+        ", ".join(_differences(plan, row, worse=True) + _differences(row, plan, worse=False)) or "as good as the plan"
+    )
+
+
+def _differences(better: Choice, other: Choice, *, worse: bool) -> list[str]:
+    """In what one run is better than another, in words of the better one or, where that is asked, of the worse one."""
+    words = []
+    if better.score * LEVEL < other.score:
+        words.append("a worse model" if worse else "a better model")
+    less, more = (choice.cost_usd.value if choice.cost_usd else 0.0 for choice in (better, other))
+    if better.cost_usd and less < (1 - SAME) * more:
+        if worse:
+            words.append(f"{format_percent(round(more / less - 1, 2))} dearer" if less else "costs money")
+        else:
+            words.append(f"{format_percent(round(1 - less / more, 2))} cheaper")
+    if better.total_seconds.value < (1 - SAME) * other.total_seconds.value:
+        ratio = other.total_seconds.value / better.total_seconds.value
+        words.append(f"{ratio:.{1 if ratio >= 1.15 else 2}f} times as {'long' if worse else 'fast'}")
+    return words
 
 
 def front(space: SearchSpace, evaluated: Evaluated, plan: Choice) -> tuple[tuple[Choice, ...], int]:
@@ -58,7 +109,7 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Choice) -> tuple[tuple
     size = len(runs) + 1
     shown = [selection(runs, row) for row in _worth_showing(space, runs, plan)]
     rows = [trial.choice() for trial in make_trials(space.candidates, shown)]
-    rows.append(replace(plan, name="", why="the plan"))
+    rows.append(replace(plan, name="", why=THE_PLAN))
     return tuple(sorted(rows, key=_by_price)), size
 
 
@@ -147,40 +198,50 @@ def _fits_otherwise(space: SearchSpace, runs: Runs) -> np.ndarray:
     return (runs.violation == Violation.MEMORY) & np.isin(kind[runs.place], np.unique(kind[space.candidates.fits]))
 
 
-def _conservative(space: SearchSpace) -> Choice | None:
+def _may_break(space: SearchSpace, plan: Choice) -> bool:
+    """Whether the plan keeps its limits less often than 9 times out of 10."""
+    late, dear = replace(space.limits.patient, sure=True).broken(plan.total_seconds, plan.cost_usd)
+    return space.brief.limited and not space.limits.sure and (late or dear)
+
+
+def _conservative(space: SearchSpace, plan: Choice) -> Choice | None:
+    """A run that is surer of its limits or of its memory; None where there is none, or by a larger model only."""
     safe = space.safe
     spot = safe.of_offers("spot").astype(bool)
     allowed = np.full(len(safe), True) if space.goal.spot == "only" else ~spot
     chosen = select(space, replace(space.limits, sure=True), spot=True, allowed=allowed, candidates=safe)
-    if chosen is None:
+    if chosen is None or safe.parameters[chosen.place] > plan.parameters:
         return None
-    why = "keeps the limits 9 times out of 10, with 15 % of memory free" if _limited(space) else "15 % memory free"
+    choice, gains = choice_of(safe, chosen, name="conservative"), []
+    if _may_break(space, plan):
+        gains.append(SURE)
+    own, other = _free(plan), _free(choice)
+    if own is not None and other is not None and other > own + ROOMIER:
+        gains.append(f"{format_percent(other)} of memory free instead of {format_percent(max(own, 0.0))}")
     terms = "a spot machine as asked" if spot[chosen.place] else "on demand"
-    return choice_of(safe, chosen, name="conservative", why=f"{why}, {terms}")
+    return replace(choice, why=f"{', '.join(gains)}; {terms}") if gains else None
 
 
-def _aggressive(space: SearchSpace, plan: Choice) -> tuple[Selection | None, str]:
-    spot = select(space, space.limits, spot=True)
-    if spot is not None and space.offer(spot.place).spot and not plan.spot and spot.score * LEVEL < plan.score:
-        return spot, "a spot machine: may be taken back at any time, time lost to that is expected time here"
-    larger = np.nonzero(space.candidates.fits & (space.candidates.parameters > 1.05 * plan.parameters))[0]
-    if not len(larger):
-        return None, ""
-    runs = runs_of(space.candidates, larger, space.limits, spot=space.spot)
-    runs = runs.rows((runs.violation == 0) & (runs.score <= BOLD * plan.score))
-    if not len(runs):
-        return None, ""
-    row = int(np.lexsort((runs.score, -space.candidates.parameters[runs.place]))[0])
-    return selection(runs, row), "the largest model whose score is at most 2 % worse: stronger if trained on later"
+def _free(choice: Choice) -> float | None:
+    """The share of a GPU's memory that a run leaves free at its interval's high end; None where it is unknown."""
+    held, beyond = choice.device_bytes, choice.headroom_bytes
+    return None if held is None or beyond is None else 1 - held.high / (held.value + beyond)
+
+
+def _aggressive(space: SearchSpace, plan: Choice) -> Choice | None:
+    """A spot machine that trains as good a model and is better in something; None without one."""
+    chosen = None if plan.spot else select(space, space.limits, spot=True)
+    if chosen is None or not space.offer(chosen.place).spot or chosen.score > LEVEL * plan.score:
+        return None
+    choice = choice_of(space.candidates, chosen, name="aggressive")
+    gains = ", ".join(_differences(choice, plan, worse=False))
+    why = f"{gains}; a spot machine: may be taken back at any time, time lost to that is expected time here"
+    return replace(choice, why=why) if gains else None
 
 
 def choice_of(candidates: Candidates, chosen: Selection, *, name: str = "", why: str = "") -> Choice:
     """A chosen run as a row of the search's tables."""
     return make_trial(candidates, chosen).choice(name=name, why=why)
-
-
-def _limited(space: SearchSpace) -> bool:
-    return space.brief.limited
 
 
 def _antichain(runs: Runs, plan: Choice) -> Runs:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from advisor.errors import AdvisorError
 from advisor.plan import infeasible
-from advisor.plan.alternatives import front, near_misses, options
+from advisor.plan.alternatives import front, machines, near_misses, options, surer
 from advisor.plan.choose import Selection, search
 from advisor.plan.compose import as_measured_goal, make_plan, with_measured
 from advisor.plan.evaluate import evaluate
@@ -78,6 +78,8 @@ def _report(space: SearchSpace, chosen: Selection, plan: Plan, left_out: Sequenc
         scaling=points,
         pays_up_to_gpus=pays,
         left_out=(*left_out, *space.left_out),
+        machines=_grounded(space, machines(space, own)),
+        sure=surer(space, own),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,14 +13,18 @@ from advisor.plan.batches import Window, batch_octaves
 from advisor.plan.candidates import WIDEST_WINDOW, Candidates
 from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.plan.goal import UNLIMITED_SECONDS, Limits
+from advisor.plan.offers import within_a_node
 from advisor.plan.ranges import MOST_DEPTH
 from advisor.plan.search_space import SearchSpace, open_space
 from advisor.predict.profile import Profile
 from advisor.records import Goal
+from advisor.units import DAY
 from trainer.token_folder import TokenMeta
 
 LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 ALIKE_USD = 1.01  # dollars this close are the same
+LONG_SECONDS = 3 * DAY  # a run that takes longer on one node is looked for on several
+USED_UP = 0.9  # of a limit: from here on it is what ends the run, whole steps and whole micro-batches apart
 _DEEPER = 1.5  # times the deepest tried, where that one was chosen
 _FURTHER = 2  # half octaves tried beyond the batch that a run at the edge wants: a better one may want more
 
@@ -41,6 +45,30 @@ def search(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
 ) -> tuple[SearchSpace, Selection | None]:
     """The run that the goal is after and the space it was found in; None where none stands. Raises as `open_space`.
+
+    Where the number of GPUs is open, one node is searched first, and several where that is not enough.
+    """
+    near = within_a_node(goal)
+    space, chosen = _search(near, profiles, data_meta, today)
+    if near == goal:
+        return space, chosen
+    if _enough(space, chosen):
+        return replace(space, goal=replace(space.goal, counts=goal.counts)), chosen
+    return _search(goal, profiles, data_meta, today)
+
+
+def _enough(space: SearchSpace, chosen: Selection | None) -> bool:
+    """Whether one node is enough: the run takes no days, and no deadline leaves much of the budget unspent."""
+    if chosen is None or chosen.seconds > LONG_SECONDS:
+        return False
+    late, dear = space.limits.patient.overruns(chosen.seconds, chosen.usd)
+    return late < USED_UP or space.limits.budget_usd is None or not dear < USED_UP
+
+
+def _search(
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None
+) -> tuple[SearchSpace, Selection | None]:
+    """As `search`, for exactly the goal's numbers of GPUs.
 
     The space is widened until the global batch that the chosen run wants is among those tried, until its depth is
     neither the deepest nor the shallowest of them, and before it is said that nothing stands.
@@ -122,6 +150,8 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
         off = np.abs(np.log(goal.tokens / counted / brief.ratio))  # the depth these tokens suit best
         rows = rows[off <= off.min() + 1e-9]
+    if limits.budget_usd is None:  # what a day of waiting is worth goes by what is spent then
+        limits = replace(limits, budget_usd=float(runs.paid.min()))
     usd = runs.paid + limits.waiting_usd(runs.seconds)
     if goal.objective == "cost":
         return int(rows[np.lexsort((runs.seconds[rows], usd[rows]))[0]])

@@ -44,13 +44,14 @@ def make_plan(space: SearchSpace, chosen: Selection, *, now: datetime) -> Plan:
         chosen=best,
         considered=(best, *rejected),
         reasons=tuple(explain.reasons(trial, depths, without_recomputation(space, trial))),
-        warnings=tuple(warn.warnings(trial)),
+        warnings=tuple(warn.warnings(trial, depths)),
         inputs=tuple(explain.inputs(trial)),
         reference_seconds=profile.reference_seconds,
         drift_exponent=profile.drift_exponent,
         provider=trial.offer.provider,
         grounds=grounds_of(profile),
         spot=trial.offer.spot,
+        machines=trial.offer.machines,
     )
 
 

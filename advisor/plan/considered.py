@@ -22,7 +22,7 @@ def by_depth(space: SearchSpace, chosen: Selection) -> list[Trial]:
     places = np.nonzero(candidates.offer == candidates.offer[chosen.place])[0]
     runs = runs_of(candidates, places, space.limits, spot=True)
     depths, own = candidates.depth[runs.place], candidates.depth[chosen.place]
-    best = [chosen if d == own else _nearest(space, runs.rows(depths == d)) for d in np.unique(depths)]
+    best = [chosen if d == own else nearest(space, runs.rows(depths == d)) for d in np.unique(depths)]
     return make_trials(candidates, best)
 
 
@@ -71,7 +71,7 @@ def without_recomputation(space: SearchSpace, chosen: Trial) -> Trial | None:
     return make_trials(candidates, [selection(runs, int(rate.argmax()))])[0]
 
 
-def _nearest(space: SearchSpace, runs: Runs) -> Selection:
+def nearest(space: SearchSpace, runs: Runs) -> Selection:
     """The run that the goal would choose; where none stands the one with the least against it."""
     if (standing := best_standing(space, space.candidates, runs, space.limits)) is not None:
         return standing

@@ -266,6 +266,11 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
 def _why_no_longer(brief: Brief, chosen: Trial) -> Iterator[str]:
     """What waiting counts as, and what it comes to; nothing where it costs nothing."""
     limits, cost = brief.limits, chosen.bill.usd
+    if limits.budget_usd is None and limits.usd_per_waiting_hour is None:
+        yield (
+            "waiting counts between machines that do the same, each day after the first as the root of the cheapest "
+            "one's dollars (assumed); --value-of-time says otherwise, 0 that it costs nothing"
+        )
     if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
         return
     seconds = limits.counted(chosen.bill.clock.total_seconds)
@@ -310,7 +315,7 @@ def _why_sharded(chosen: Trial) -> str:
     held = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)
     step = chosen.prediction.step_seconds
     backward = BACKWARD * step.value / workload.grad_accum if step is not None else 0.0
-    exposed = exposed_seconds(workload, profile.spec, backward)
+    exposed = exposed_seconds(workload, profile.spec, backward, expected=True)
     assert step is not None and exposed is not None  # steps of unknown links are no candidates
     cost = format_estimate(exposed.scaled(1 / step.value), format_percent)
     return (

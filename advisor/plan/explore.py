@@ -22,7 +22,7 @@ from advisor.units import HOUR, format_seconds, format_usd
 from trainer.token_folder import TokenMeta
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
-GPU_COUNTS = (1, 2, 4, 8, 16, 32)  # that a control offers
+GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # that a control offers
 _HALF_OCTAVES = range(-6, 7)  # tokens from an eighth to eight times, in steps of the square root of two
 _PRICE_FACTORS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 _PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # where none is known

@@ -55,7 +55,8 @@ class Limits:
     """What a run may take. None: not limited. `sure`: the interval's high end counts, not the expected value.
 
     An hour of waiting takes `usd_per_waiting_hour` of the budget besides the rent. None: √budget dollars a day after
-    the first. Where the work is `settled` it takes nothing, and only decides between machines.
+    the first, without a budget the root of the cheapest run's price. Where the work is `settled` it takes nothing, and
+    only decides between machines.
     """
 
     deadline_seconds: float | None = None
@@ -198,13 +199,13 @@ class Brief:
 
 def waiting_price(goal: Goal) -> float | None:
     """Dollars an hour of waiting takes of the budget: as stated; None, the default, where the machine is open and
-    nothing but the budget ends the run; else nothing.
+    no deadline says how long is too long; else nothing.
     """
     if goal.usd_per_waiting_hour is not None:
         return goal.usd_per_waiting_hour
     several = goal.gpu == "any" or "," in goal.gpu or bool(goal.counts)
-    budget_alone = goal.budget_usd is not None and goal.deadline_seconds is None and goal.objective == "loss"
-    return None if several and budget_alone else 0.0
+    patient = goal.deadline_seconds is not None or goal.objective != "loss"
+    return None if several and not patient else 0.0
 
 
 def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:

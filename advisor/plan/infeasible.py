@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import LEAST_STEPS
+from advisor.plan.offers import ANY
 from advisor.plan.search_space import SearchSpace
+from advisor.predict.batch import fits
+from advisor.predict.comm import bus_bytes_per_second
 from advisor.predict.notice import NOTICE_SECONDS
-from advisor.predict.profile import FIT_MARGIN
-from advisor.units import format_bytes, format_seconds, format_usd, format_usd_rate
+from advisor.predict.profile import FIT_MARGIN, Profile
+from advisor.records import Adapters, Software, Workload
+from advisor.units import format_bytes, format_count, format_seconds, format_usd, format_usd_rate
+
+GRADIENT_BYTES = 4  # for each parameter: fp32
+STATE_BINDS = 0.9  # of the usable memory: more of it cannot be taken by what stays, or the smallest batch has no room
+SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # GPUs tried
 
 
 def explain(space: SearchSpace) -> tuple[str, str]:
@@ -104,15 +114,63 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
     sizes = np.array([space.device(int(place)).profile.device_memory_bytes or 0 for place in rows])
     high = space.candidates.memory.high[rows]
     nearest = int((high / sizes).argmin())
-    usable, needs = format_bytes(FIT_MARGIN * sizes[nearest]), format_bytes(float(high[nearest]))
+    place, usable = int(rows[nearest]), FIT_MARGIN * float(sizes[nearest])
+    workload, profile = space.candidates.workload(place), space.device(place).profile
     single = len(space.candidates.devices) == 1
     device = space.brief.goal.gpu if single else "any device"
-    message = f"nothing fits the memory of {device}: {_who(space, rows[nearest])}"
+    message = f"nothing fits the memory of {device}: {_who(space, place)}"
     if not single:
-        message += f" at {_micro_batch(space, rows[nearest])}"
-    more = "a device with more memory" if single else "more cards: --gpu any"
-    hint = f"a shorter --seq-len, a smaller --micro-batch or --depth, or {more}"
-    return f"{message} needs up to {needs} of {usable} usable", hint
+        message += f" at {_micro_batch(space, place)}"
+    message += f" needs up to {format_bytes(float(high[nearest]))} of {format_bytes(usable)} usable"
+    # What stays from step to step: fp32 weights, their gradients, the optimizer's moments.
+    parameters = float(space.candidates.parameters[place])
+    shares = workload.gpus if workload.sharding == "full" else 1
+    each = float(space.candidates.state_bytes[place]) / parameters + GRADIENT_BYTES
+    state = each * parameters / shares
+    if state < usable and 2 * state < high[nearest]:
+        smaller = [
+            "a shorter --seq-len",
+            "a smaller --micro-batch" if workload.micro_batch > 1 else "",
+            "--activation-checkpointing full" if space.goal.activation_checkpointing == "none" else "",
+        ]
+        return message, ", or ".join([*filter(None, smaller), *_roomier(space, workload, profile)])
+    shared = f" over {shares} GPUs" if shares > 1 else ""
+    message += (
+        f"; {each:.0f} bytes of weights, gradients and optimizer state for each of {format_count(parameters)} "
+        f"parameters{shared} alone are {format_bytes(state)}"
+    )
+    fewer = f"a model of at most about {format_count(float(f'{STATE_BINDS * usable * shares / each:.2g}'))} parameters"
+    return message, ", or ".join([*_roomier(space, workload, profile), *_adapters(workload, profile), fewer])
+
+
+def _roomier(space: SearchSpace, workload: Workload, profile: Profile) -> Iterator[str]:
+    """More GPUs that share the model out, where so many are joined by a link that is known; else other GPUs."""
+    least = space.goal.micro_batch or 1
+    for gpus in () if space.goal.sharding == "none" else SHARED_OVER:
+        apart = replace(workload, gpus=gpus, sharding="full", micro_batch=least, activation_checkpointing="full")
+        known = profile.spec is not None and bus_bytes_per_second(profile.spec, gpus) is not None
+        if (
+            gpus > workload.gpus
+            and known
+            and fits(profile.memory.device_total_bytes(apart), profile.device_memory_bytes)
+        ):
+            yield f"more GPUs that share it out (--gpus {gpus})"
+            return
+    if space.goal.gpu != ANY:
+        yield "a GPU with more memory (--gpu any)"
+
+
+def _adapters(workload: Workload, profile: Profile) -> Iterator[str]:
+    """Adapters beside frozen weights, where these fit one GPU: in 16 bits, else in 4."""
+    if profile.device_type != "cuda":
+        return
+    for quantized, words in ((False, "--lora-rank 16"), (True, "--lora-rank 16 --qlora")):
+        software = Software(state="16bit", adapters=Adapters(rank=16, quantized=quantized))
+        alone = replace(workload, gpus=1, sharding="none", micro_batch=1, activation_checkpointing="full")
+        held = profile.memory.device_total_bytes(replace(alone, software=software))
+        if fits(held, profile.device_memory_bytes):
+            yield f"adapters beside frozen weights for fine-tuning (`advisor predict` with {words})"
+            return
 
 
 def _who(space: SearchSpace, place: int, rank: str = "") -> str:

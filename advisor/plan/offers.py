@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.hardware.offers import OWN_MACHINE, Offer, RowsByGpu, cheapest_offer
+from advisor.hardware.prices import MARKETPLACES
 from advisor.records import Goal, OwnMachine
+from advisor.units import format_usd_rate
 
 NODE_COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
+SEVERAL_NODES = (16, 32, 64)  # that are looked at besides where a run takes days on one node (`choose.search`)
 ANY, OWN = "any", "own"
 
 # Seconds between interruptions of a spot machine, shortest, expected and longest: sources §6.2 has no hourly hazard
@@ -34,8 +37,29 @@ def offers_for(
     if gpu == "cpu":
         return (_own(goal, gpu, gpus),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
-    offers = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today) for spot in kinds)
-    return tuple(offer for offer in offers if offer is not None)
+    offers = []
+    for spot in kinds:
+        offer = cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today)
+        if offer is not None:
+            offers.append(
+                offer if goal.providers else replace(offer, source=f"{offer.source}{_passed_over(offer, rows)}")
+            )
+    return tuple(offers)
+
+
+def _passed_over(offer: Offer, rows: RowsByGpu | None) -> str:
+    """That a marketplace asks less for one machine, which counts only where it is named; "" where none does."""
+    other = cheapest_offer(offer.gpu, offer.gpus, spot=offer.spot, providers=MARKETPLACES, rows=rows)
+    if (
+        other is None
+        or other.machines > 1
+        or not other.usd_per_hour
+        or other.usd_per_hour >= (offer.usd_per_hour or 0.0)
+    ):
+        return ""
+    return (
+        f"; marketplaces left out: {other.provider} {format_usd_rate(other.usd_per_hour)} (--provider {other.provider})"
+    )
 
 
 def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
@@ -58,10 +82,17 @@ def usual_counts(gpu: str, own: Sequence[OwnMachine]) -> tuple[int, ...]:
     """The numbers of GPUs to choose from where nobody says: of own machines up to what they have."""
     rented = () if gpu == OWN else gpu.split(",")
     several = gpu == ANY or len({*rented, *(machine.gpu for machine in own)}) > 1
-    counts = set(NODE_COUNTS if several and rented else (1,) if rented else ())
+    counts = set((*NODE_COUNTS, *SEVERAL_NODES) if several and rented else (1,) if rented else ())
     for machine in own:
         counts |= {machine.gpus, *(count for count in NODE_COUNTS if count < machine.gpus)}
     return tuple(sorted(counts))
+
+
+def within_a_node(goal: Goal) -> Goal:
+    """The goal on no more than one node where it leaves the number of GPUs open; otherwise the goal as it is."""
+    if goal.counts != usual_counts(goal.gpu, goal.own):
+        return goal
+    return replace(goal, counts=tuple(count for count in goal.counts if count not in SEVERAL_NODES))
 
 
 def on_machine(goal: Goal, gpu: str, gpus: int, *, own: bool) -> Goal:

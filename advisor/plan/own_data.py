@@ -81,6 +81,8 @@ def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
             options=choices(search.options),
             front=choices(search.front),
             near_misses=choices(search.near_misses),
+            machines=choices(search.machines),
+            sure=search.sure and choices((search.sure,))[0],
         )
     share = math.expm1(calibration.shift)
     said = f"the loss law is moved by {'+' if share > 0 else '-'}{format_percent(abs(share))}"

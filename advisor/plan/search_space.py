@@ -26,7 +26,7 @@ from advisor.plan.goal import (
     waiting_price,
 )
 from advisor.plan.models import nearest_shape
-from advisor.plan.offers import ANY, OWN, offers_for, own_offers, owned, rents
+from advisor.plan.offers import ANY, OWN, offers_for, own_offers, owned, rents, within_a_node
 from advisor.predict.profile import Profile
 from advisor.records import Goal
 from advisor.units import format_watts
@@ -126,7 +126,10 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
     unlinked = np.isnan(every.step.value)
     without_links: tuple[str, ...] = ()
     if unlinked.any():
-        keys = sorted({f"{every.offers[o].gpus} x {every.offers[o].gpu}" for o in np.unique(every.offer[unlinked])})
+        counts: dict[str, list[int]] = {}
+        for offer in (every.offers[o] for o in np.unique(every.offer[unlinked])):
+            counts.setdefault(offer.gpu, []).append(offer.gpus)
+        keys = [f"{' or '.join(map(str, sorted(set(numbers))))} x {gpu}" for gpu, numbers in sorted(counts.items())]
         without_links = (f"{', '.join(keys)}: the catalog does not know the links between the GPUs",)
         every = every.rows(~unlinked)
     if not len(every):
@@ -205,6 +208,10 @@ def devices_of(
                 (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
                 continue
             offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
+        if goal.gpu != ANY and within_a_node(goal) == goal:  # numbers that were asked for
+            had = {offer.gpus for offer in offers if goal.spot != "none" or not offer.spot}
+            if missing := [str(count) for count in counts if count not in had]:
+                left_out.append(f"{' or '.join(missing)} x {profile.key}: nobody rents so many together on these terms")
         mine = _goal_on(goal, profile, several=len(profiles) > 1)
         if goal.own:
             mine = replace(mine, usd_per_kwh=None)  # what is rented has its energy in the rent

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan.alternatives import BOLD, choice_of
-from advisor.plan.choose import LEVEL, Selection, best_of, select, selection
+from advisor.plan.alternatives import choice_of
+from advisor.plan.choose import LEVEL, USED_UP, Selection, best_of, select, selection
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import NOTHING, Runs, least_steps, runs_at
 from advisor.plan.goal import Limits
@@ -30,9 +30,9 @@ from advisor.units import (
     format_usd,
 )
 
+AS_GOOD = 1.02  # times the plan's score: still about as good a model
 WORTH_SAYING = 0.05  # share of the price below which a saving is not worth a sentence
 BETTER = 0.005  # of the score: what is less of an improvement is called none
-USED_UP = 0.9  # of a limit: from here on it is what ends the run, whole steps and whole micro-batches apart
 SLOWEST = 0.5  # of the estimated tokens/s; beyond that the estimate is no longer what is in doubt
 _LATER = (0.25, 1.0, 3.0)  # of the deadline: how much later is tried to save money
 _HALVINGS = 7  # of the interval searched for the slowest speed at which a choice holds: under 1 %
@@ -145,7 +145,7 @@ def _waiting(space: SearchSpace, plan: Choice) -> Iterator[Sensitivity]:
             f"if waiting cost nothing (--value-of-time 0) {budget} would buy {_change(plan, choice)} in {_time(choice)}"
         )
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
-    runs = _as_good(space, plan.score * BOLD, limits)
+    runs = _as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
         ends = [choice_of(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
         said = [f"{_where(end)} for {format_usd(end.cost_usd.value)} in {_time(end)}" for end in ends if end.cost_usd]

@@ -105,6 +105,7 @@ class Trial:
             score=self.score,
             name=name,
             why=why,
+            machines=self.offer.machines,
         )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.hardware.offers import Offer
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.plan import recipe
+from advisor.plan.choose import USED_UP
 from advisor.plan.evaluate import Violation
-from advisor.plan.explain import COUNTED, data_elsewhere, off_request
+from advisor.plan.explain import COUNTED, data_elsewhere, off_request, rejection
 from advisor.plan.goal import LONGEST_SECONDS, Brief
+from advisor.plan.offers import SEVERAL_NODES
 from advisor.plan.trial import Trial
 from advisor.predict.comm import assumed_network
 from advisor.predict.loss import effective_tokens, loss_range_problem
@@ -21,30 +23,14 @@ from advisor.units import DAY, format_number, format_percent, format_seconds, fo
 FRESH_DAYS = 45  # a price is called old from a month and a half on
 
 
-def warnings(chosen: Trial) -> Iterator[str]:
-    """Say what may go wrong or is not known."""
-    brief, profile, offer = chosen.device.brief, chosen.device.profile, chosen.offer
-    shape, prediction = chosen.prediction.workload.shape, chosen.prediction
+def warnings(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
+    """Say what may go wrong or is not known, the most serious first; `depths` are all that were weighed."""
+    brief, profile = chosen.device.brief, chosen.device.profile
     if brief.goal.data is None and not (brief.goal.data_tokens or brief.goal.synthetic):
         yield (
             "no data given: this run would train on random tokens. Give --data DIR "
             "(advisor data prepare FILES --out DIR), or --synthetic for a speed test"
         )
-    yield from _network_warning(chosen)
-    if not profile.calibrated:
-        why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
-        yield (
-            f"{profile.key} {why}, so its times are estimates from published runs: a calibration of 2 minutes"
-            f"{_price_of_a_machine(offer, 120.0)} narrows them: advisor calibrate --gpu {profile.key}"
-        )
-    elif brief.goal.power_cap_watts is not None:
-        yield (
-            f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
-            f"{format_watts(brief.goal.power_cap_watts)} only if that was it"
-        )
-    yield from profile.caveats
-    if profile.calibrated and prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
-        yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
     if chosen.violation is Violation.THIN:
         yield (
             f"every depth sees few tokens: this one {format_number(chosen.ratio)} per "
@@ -52,28 +38,86 @@ def warnings(chosen: Trial) -> Iterator[str]:
         )
     if chosen.run.steps < recipe.TOO_FEW_STEPS:
         yield f"only {chosen.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
-    if brief.bytes_to_fetch:
-        yield data_elsewhere(brief, chosen)
     if chosen.epochs is not None:
         yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
-    problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
-    if problem:
+    if chosen.offer.usd_per_hour is None:
+        yield f"the cost is unknown ({chosen.offer.source}): give --price"
+    yield from _machine_warnings(brief, chosen)
+    yield from profile.caveats
+    yield from _unmeasured(chosen)
+    yield from _network_warning(chosen)
+    yield from _unspent(brief, chosen, depths)
+    yield from _money_warnings(brief, chosen)
+    if brief.bytes_to_fetch:
+        yield data_elsewhere(brief, chosen)
+    workload, prediction = chosen.prediction.workload, chosen.prediction
+    vocab_size = workload.shape.vocab_size
+    if problem := loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, vocab_size):
         yield f"no loss is promised: {problem}"
     if prediction.fit_probability is None:
         yield "the device's memory is unknown, so nothing is said about whether this fits"
-    if offer.usd_per_hour is None:
-        yield f"the cost is unknown ({offer.source}): give --price"
-    yield from _money_warnings(brief, chosen)
     yield from _batch_warning(chosen)
-    yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
 
 
-def _length_warning(brief: Brief, seconds: float) -> Iterator[str]:
-    """That a run takes so long that its machine is outdated before it ends, or would if the budget were used up."""
-    if seconds < 0.98 * LONGEST_SECONDS:
+def _unmeasured(chosen: Trial) -> Iterator[str]:
+    """That nothing of the device was measured, or not as it is to run."""
+    brief, profile, step = chosen.device.brief, chosen.device.profile, chosen.prediction.step_seconds
+    if not profile.calibrated:
+        why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
+        yield (
+            f"{profile.key} {why}, so its times are estimates from published runs: a calibration of 2 minutes"
+            f"{_price_of_a_machine(chosen.offer, 120.0)} narrows them: advisor calibrate --gpu {profile.key}"
+        )
+    elif brief.goal.power_cap_watts is not None:
+        yield (
+            f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
+            f"{format_watts(brief.goal.power_cap_watts)} only if that was it"
+        )
+    if profile.calibrated and step and step.basis == Basis.EXTRAPOLATED:
+        yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
+
+
+def _machine_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
+    """That GPUs which are paid for stand idle, that a run outlives its machine, that more were not looked at."""
+    offer, goal, seconds = chosen.offer, brief.goal, chosen.bill.clock.total_seconds.value
+    if offer.rented and offer.rented > offer.gpus:
+        idle = offer.rented - offer.gpus
+        yield (
+            f"{offer.gpus} x {offer.gpu}: the machine has {offer.rented} and all are paid for, {idle} of them stand "
+            f"idle: --gpus {offer.rented} uses them"
+        )
+    if seconds >= 0.98 * LONGEST_SECONDS:
+        ended = "" if brief.settled or goal.deadline_seconds else ", where it ends however much money is left"
+        yield f"a run of {format_seconds(seconds)} outlives its machine{ended}: take more at once (--gpus 16,32,64)"
+    elif offer.gpus == max(SEVERAL_NODES) == max(goal.counts, default=0):
+        yield f"more than {offer.gpus} GPUs were not looked at: --gpus {offer.gpus},{2 * offer.gpus} does"
+
+
+def _unspent(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
+    """Why much of a budget is left."""
+    cost, limits = chosen.bill.usd, brief.limits
+    if cost is None or limits.budget_usd is None or limits.counted(cost) >= USED_UP * limits.budget_usd:
         return
-    ended = "" if brief.settled or brief.goal.deadline_seconds else ", where it ends however much money is left"
-    yield f"a run of {format_seconds(seconds)} outlives its machine{ended}: take more at once (--gpus 16,32,64)"
+    late = limits.patient.overruns(limits.counted(chosen.bill.clock.total_seconds), 0.0)[0]
+    deeper = [t for t in depths if t.prediction.parameters > chosen.prediction.parameters and t.violation]
+    why = ""
+    if brief.goal.objective != "loss":
+        why = f"the work is done by the run of least {brief.goal.objective}"
+    elif brief.settled and brief.goal.depth is not None:
+        why = "model and tokens are as asked"
+    elif brief.settled and deeper:
+        nearest = min(deeper, key=lambda trial: trial.prediction.parameters)
+        fixed = "the tokens are" if brief.goal.tokens is not None else "tokens per parameter are"
+        why = f"{fixed} settled, and depth {nearest.prediction.workload.shape.depth} is {rejection(nearest)}"
+    elif chosen.data_bound:
+        why = "the data are used up"
+    elif late >= USED_UP:
+        why = "the deadline ends the run first"
+    elif limits.waiting_usd(limits.counted(chosen.bill.clock.total_seconds)) > 0:
+        why = "waiting longer counts against the budget (--value-of-time 0: it does not)"
+    if why:
+        left = format_usd(limits.budget_usd - limits.counted(cost))
+        yield f"{left} of the {format_usd(limits.budget_usd)} stay unspent: {why}"
 
 
 def _batch_warning(chosen: Trial) -> Iterator[str]:
@@ -125,7 +169,10 @@ def _network_warning(chosen: Trial) -> Iterator[str]:
     network = assumed_network(workload, chosen.device.profile.spec, step.value)
     if network is not None:
         slower = clock.total_seconds.value + chosen.run.steps * (network.ethernet_step_seconds - step.value)
-        yield f"assumes {network.words}; on 100 Gb/s Ethernet the run would take {format_seconds(slower)}"
+        yield (
+            f"assumes {network.words}: on 100 Gb/s Ethernet the run would take {format_seconds(slower)}; ask the "
+            "provider what joins its machines"
+        )
 
 
 def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:

@@ -39,7 +39,9 @@ _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
 # effect "sharding full"). Of this project's trainer nobody has measured it; other software's belief has it already.
 _SHARDED_LOW, _SHARDED, _SHARDED_HIGH = 0.0, 0.037, 0.08
 # Overlap with the backward pass: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there, hence the wide low end).
-_OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
+# Through the host, whose memory each byte crosses twice, less is hidden: judged, because nobody published runs that
+# share their weights out on such machines.
+_OVERLAP, _HOST_OVERLAP = (0.5, 0.8, 0.95), (0.2, 0.6, 0.9)  # low, middle, high
 # The mean of a number of which 10, 50 and 90 % points are known (Hurst, Brown and Swanson 2000, "Swanson's 30-40-30
 # rule", AAPG Bulletin 84, 1883-1891).
 _MEAN_OF_POINTS = (0.3, 0.4, 0.3)
@@ -89,6 +91,14 @@ def through_host(spec: GpuSpec, gpus: int) -> bool:
     return gpus > 2 or any("GeForce" in name for name in spec.nvml_names)
 
 
+def unsure(spec: GpuSpec | None, gpus: int) -> tuple[float, tuple[float, float, float]]:
+    """How far links may be off, as a factor either way, and which share of the arithmetic hides what passes over them:
+    low, middle, high.
+    """
+    host = spec is not None and through_host(spec, gpus)
+    return (_HOST_SPREAD, _HOST_OVERLAP) if host else (_SPREAD, _OVERLAP)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """What data-parallel workloads exchange: arrays of one length."""
@@ -104,17 +114,21 @@ class Exchange:
     step_bytes: np.ndarray  # gathered once a step, with nothing to hide behind: what Muon orthogonalises
 
 
-def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: float) -> Estimate | None:
+def exposed_seconds(
+    workload: Workload, spec: GpuSpec | None, backward_seconds: float, *, expected: bool = False
+) -> Estimate | None:
     """Communication per optimizer step that is not hidden; None when the links are unknown.
 
     `backward_seconds` is the backward pass of one micro-batch. sharding "none": DDP with fp32 gradients, all-reduced
     once per step (no_sync before) in 25 MiB buckets behind the last micro-batch's backward. "optimizer": the same
     volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter behind
     every micro-batch's forward and backward: all of 16 bits in other software; the trainer here gathers blocks in the
-    type they compute in, the rest once in fp32, reduces in fp32, and gathers what Muon orthogonalises.
+    type they compute in, the rest once in fp32, reduces in fp32, and gathers what Muon orthogonalises. `expected` as in
+    `exposed_many`.
     """
     accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
-    exposed = exposed_many(exchange_of(WorkloadArrays.of([workload]), accum, gpus), spec, np.array([backward_seconds]))
+    exchange = exchange_of(WorkloadArrays.of([workload]), accum, gpus)
+    exposed = exposed_many(exchange, spec, np.array([backward_seconds]), expected=expected)
     return None if math.isnan(exposed.value[0]) else exposed.at(0)
 
 
@@ -187,11 +201,13 @@ def exposed_many(
     more can be hidden than all of it, so that the mean is the larger one. `node_bytes_per_second` as in
     `bus_bytes_per_second`.
     """
-    by_count, spreads = np.full((2, int(e.gpus.max()) + 1), math.nan)
+    by_count, spreads, *hidden = np.full((5, int(e.gpus.max()) + 1), math.nan)
     for count in np.nonzero(np.bincount(e.gpus))[0].tolist():
         joined = bus_bytes_per_second(spec, count, node_bytes_per_second) if spec and count > 1 else None
         by_count[count] = joined or math.nan
-        spreads[count] = _HOST_SPREAD if spec and through_host(spec, count) else _SPREAD
+        spreads[count], shares = unsure(spec, count)
+        for column, share in zip(hidden, shares, strict=True):
+            column[count] = share
     bandwidth, spread = by_count[e.gpus], spreads[e.gpus]
     link = read_link(spec.interconnect) if spec else None
     doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))  # of nodes, or of racks of one link
@@ -201,11 +217,11 @@ def exposed_many(
     if e.full and e.own:
         lost = lost + np.array((_SHARDED_LOW, _SHARDED, _SHARDED_HIGH))[:, None]
     rates = (bandwidth * spread, bandwidth, bandwidth / spread)
-    overlaps = (_OVERLAP_HIGH, _OVERLAP, _OVERLAP_LOW)
+    overlaps = [column[e.gpus] for column in reversed(hidden)]
     moved = [exposed(e, rate, backward_seconds, overlap) for rate, overlap in zip(rates, overlaps, strict=True)]
     low, value, high = (seconds + share * work for seconds, share in zip(moved, lost, strict=True))
     if expected:
-        value = np.array(_MEAN_OF_POINTS) @ lost * work
+        value = (np.array(_MEAN_OF_POINTS)[:, None] * lost).sum(axis=0) * work
         for rate, likely in zip(rates, _MEAN_OF_POINTS, strict=True):  # how fast and how well hidden: unrelated
             for overlap, as_likely in zip(overlaps, _MEAN_OF_POINTS, strict=True):
                 value = value + likely * as_likely * exposed(e, rate, backward_seconds, overlap)
@@ -213,7 +229,7 @@ def exposed_many(
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 
-def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:
+def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: np.ndarray) -> np.ndarray:
     latency = _latency(e.gpus)
     size = 4 * e.parameters
     whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
@@ -222,7 +238,7 @@ def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, o
     return exposed
 
 
-def _exposed_full(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:
+def _exposed_full(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: np.ndarray) -> np.ndarray:
     latency = _latency(e.gpus)
     moved = reduce_scatter_seconds(e.gathered_bytes + e.scattered_bytes, e.gpus, bandwidth) + 3 * e.depth * latency
     alone = reduce_scatter_seconds(e.step_bytes, e.gpus, bandwidth)

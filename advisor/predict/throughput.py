@@ -264,10 +264,11 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
         pull = gradient - weights @ posterior.gradients
         distance = np.sqrt(((where[:, None, :] - posterior.points[None]) ** 2).sum(axis=2)).min(axis=1)
         variance = variance + (_BEYOND_DEVIATION * _beyond(posterior, where)) ** 2
-    rest, variance = variance, variance + ((pull @ posterior.covariance) * pull).sum(axis=1)
+    # not by @, whose last digit depends on how many rows there are: one run is a table of one row
+    rest, variance = variance, variance + np.einsum("nk,kl,nl->n", pull, posterior.covariance, pull)
     # Each term by itself has the mean of a lognormal. Bursts fix the sum of the terms and not each of them, so that
     # after a calibration the sum has it.
-    alone = np.log(x @ np.exp(np.diag(posterior.covariance) / 2)) + rest / 2
+    alone = np.log((x * np.exp(np.diag(posterior.covariance) / 2)).sum(axis=1)) + rest / 2
     expected = mean + variance / 2 if len(posterior.points) else alone
     return LogPrediction(mean=mean, expected=expected, deviation=np.sqrt(variance), distance=distance, parts=x)
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from advisor.plan.alternatives import THE_PLAN
+from advisor.plan.explore import chances
+from advisor.plan.offers import ANY
 from advisor.plan.sensitivity import machine
 from advisor.plan.stages import stages
 from advisor.records import Choice, Plan
 from advisor.report.plan import briefly, sentence
-from advisor.report.quantities import COST, LOSS, TIME
-from advisor.units import DAY, format_seconds, format_usd_rate
+from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
+from advisor.units import DAY, format_percent, format_seconds, format_tokens, format_usd, format_usd_rate
 
 LINES, WIDTH = 20, 80
+SURE_ENOUGH = 0.8  # a limit that is kept more often needs no word
+BALANCED = "balanced"
+_FEW = 4  # other machines that the brief has lines for
 _LABEL = 7  # columns that the name of a row takes
 _NEXT = 5  # lines kept for an empty one and the commands that come next
 
@@ -20,21 +26,35 @@ Row = tuple[str, str]
 
 
 def rows(plan: Plan) -> tuple[Row, ...]:
-    """What stands below the plan's sentence, by what it is about."""
-    return tuple(_rows(plan))
+    """What stands below the plan's sentence, by what it is about; options as far as the first warning leaves room."""
+    shown = list(_rows(plan))
+    taken = _taken(plan, shown) + sum(_height(text) for text in plan.warnings[:1])
+    for row in _options(plan):
+        taken += _lines(row[1], WIDTH - _LABEL)
+        if taken <= LINES:
+            shown.append(row)
+    return tuple(shown)
 
 
 def warnings(plan: Plan) -> list[str]:
-    """The first of the plan's warnings, as many as there are lines left for."""
-    taken = _lines(sentence(plan)) + _lines(rest(len(plan.warnings))) + _NEXT
-    taken += sum(_lines(text, WIDTH - _LABEL) for _, text in rows(plan))
-    shown = []
+    """The most serious of the plan's warnings, and as many more as there are lines left for."""
+    taken, shown = _taken(plan, rows(plan)), []
     for text in plan.warnings:
-        taken += _lines(text, WIDTH - 2) + (": advisor " in text)  # a command stands on a line of its own
-        if taken > LINES:
+        taken += _height(text)
+        if shown and taken > LINES:
             break
         shown.append(text)
     return shown
+
+
+def _taken(plan: Plan, shown: Sequence[Row]) -> int:
+    """Lines of everything but warnings."""
+    taken = _lines(sentence(plan)) + _lines(rest(len(plan.warnings))) + _NEXT
+    return taken + sum(_lines(text, WIDTH - _LABEL) for _, text in shown)
+
+
+def _height(warning: str) -> int:
+    return _lines(warning, WIDTH - 2) + (": advisor " in warning)  # a command stands on a line of its own
 
 
 def rest(warnings_left: int) -> str:
@@ -47,37 +67,85 @@ def rest(warnings_left: int) -> str:
 def _rows(plan: Plan) -> Iterator[Row]:
     if plan.usd_per_hour:
         age = f", at most {format_seconds(plan.price_age_days * DAY)} old" if plan.price_age_days else ""
-        yield "price", f"{format_usd_rate(plan.usd_per_hour)} an hour: {plan.price_source}{age}"
+        yield "price", f"{format_usd_rate(plan.usd_per_hour)} an hour{age}: {plan.price_source}"
     if plan.prediction.loss is not None:
         yield "loss", f"{LOSS.of(plan.prediction.loss)} on validation"
     if plan.grounds is not None:
         yield "sure", _how_sure(plan)
+    if (odds := broken(plan)) is not None:
+        yield "odds", odds
+    yield from _machines(plan)
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
         yield "gate", f"at step {stage.step:,} ({spent}): on only if the loss is at most {LOSS.words(stage.at_most)}"
-    for choice in _other(plan.search.options if plan.search else ()):
-        yield "or", _option(choice)
 
 
 def _how_sure(plan: Plan) -> str:
     grounds = plan.grounds
     if grounds is not None and grounds.calibration is not None:
         return f"80 % intervals; the speed was measured here ({grounds.calibration})"
-    return f"80 % intervals; the speed is not measured but from published runs: {briefly(grounds)}"
+    return f"80 % intervals, the speed by published runs: {briefly(grounds)}"
 
 
-def _other(options: Sequence[Choice]) -> list[Choice]:
-    """Conservative and aggressive, where they are another run than the plan."""
-    plan = next((choice for choice in options if choice.name == "balanced"), None)
-    return [
-        c for c in options if plan and c is not plan and (c.total_seconds, c.depth) != (plan.total_seconds, plan.depth)
+def broken(plan: Plan) -> str | None:
+    """How likely the plan goes over its limits, and what --sure would do; None where it is sure enough or not known."""
+    search = plan.search
+    own = next((choice for choice in search.options if choice.name == BALANCED), None) if search else None
+    if search is None or own is None or plan.goal.sure:
+        return None
+    likely, budget, deadline = chances(plan.goal, own), plan.goal.budget_usd, plan.goal.deadline_seconds
+    said = [
+        f"{odds(1 - kept)} of {words}"
+        for kept, words in (
+            (likely.budget, f"going over {format_usd(budget)}"),
+            (likely.deadline, f"taking longer than {format_seconds(deadline)}"),
+        )
+        if kept is not None and kept < SURE_ENOUGH
     ]
+    if not said:
+        return None
+    other = "finds nothing" if search.sure is None else f"plans for 90 %: {_run(search.sure, plan)}"
+    return f"{', '.join(said)}; --sure {other}"
 
 
-def _option(choice: Choice) -> str:
+def odds(chance: float) -> str:
+    """A chance in words."""
+    return "even odds" if abs(chance - 0.5) < 0.05 else f"a chance of {format_percent(round(min(chance, 0.99), 2))}"
+
+
+def _machines(plan: Plan) -> Iterator[Row]:
+    """Each other machine that was asked for by name, where these are few."""
+    search = plan.search
+    named = [choice for choice in search.machines if choice.why != THE_PLAN] if search else []
+    for choice in named if len(named) <= _FEW else ():
+        parts = [TIME.expected(choice.total_seconds), COST.expected(choice.cost_usd) if choice.cost_usd else ""]
+        parts.append(DEVICE_MEMORY.expected(choice.device_bytes) if choice.device_bytes else "")
+        where = f"{choice.gpus} x {choice.gpu}{' spot' if choice.spot else ''}"
+        yield "not", f"{where}: {', '.join(filter(None, parts))}: {choice.why.partition(', ')[0]}"
+    if search is not None and plan.goal.gpu != ANY and plan.goal.counts:
+        yield from (("not", text) for text in search.left_out)
+
+
+def _options(plan: Plan) -> Iterator[Row]:
+    """The options that are other runs."""
+    for choice in plan.search.options if plan.search else ():
+        if choice.name == BALANCED or plan.search and plan.search.sure and choice.name == "conservative":
+            continue  # --sure was said to do what conservative does
+        yield "or", f"{choice.name}: {_run(choice, plan, anyway=True)}: {choice.why.partition(';')[0]}"
+
+
+def _run(choice: Choice, plan: Plan, *, anyway: bool = False) -> str:
+    """Another run in words; its machine where it is another, or `anyway`."""
+    own = (plan.workload.gpu, plan.workload.gpus, plan.provider, plan.spot)
+    same = own == (choice.gpu, choice.gpus, choice.provider, choice.spot) and not anyway
+    where = "" if same else f" on {machine(choice, ', ')}"
+    return f"depth {choice.depth}{where}, {format_tokens(choice.tokens)} tokens, {_outcome(choice)}"
+
+
+def _outcome(choice: Choice) -> str:
     parts = [TIME.expected(choice.total_seconds), COST.expected(choice.cost_usd) if choice.cost_usd else ""]
     parts.append(f"loss {LOSS.expected(choice.loss)}" if choice.loss else "")
-    return f"{choice.name}: depth {choice.depth} on {machine(choice, ', ')}: {', '.join(filter(None, parts))}"
+    return ", ".join(filter(None, parts))
 
 
 def _lines(text: str, width: int = WIDTH) -> int:

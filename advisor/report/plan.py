@@ -28,7 +28,7 @@ from advisor.report.quantities import (
     basis,
 )
 from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_percent, format_seconds, format_tokens
+from advisor.units import format_bytes, format_count, format_number, format_percent, format_seconds, format_tokens
 
 # What each part of the wall clock and of the dollars is called, by its key in `plan.spending`.
 PARTS = {
@@ -56,15 +56,19 @@ Row = tuple[str, str, str]
 def sentence(plan: Plan) -> str:
     """The recommendation in one sentence: what to train, on what, how long and for how much."""
     cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
-    tokens = format_tokens(plan.chosen.tokens)
+    tokens, epochs = f"{format_tokens(plan.chosen.tokens)} tokens", plan.chosen.epochs
+    if epochs is not None and epochs > 1:
+        tokens += f", {format_number(epochs)} times over your {format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.prediction.wall_clock.total_seconds)
-    return f"{what(plan)}, {how(plan)}, for {tokens} tokens: {time}, {cost}."
+    return f"{what(plan)}, {how(plan)}, for {tokens}: {time}, {cost}."
 
 
 def what(plan: Plan) -> str:
     """What to train, and on what."""
     workload = plan.workload
     device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
+    if plan.machines > 1:
+        device += f" ({plan.machines} machines)"
     if plan.provider is not None:
         device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
     elif plan.price_source == OWN_MACHINE and workload.gpu != "cpu":

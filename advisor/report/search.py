@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from advisor.plan.explain import verdict
 from advisor.plan.explore import chances
@@ -114,6 +115,20 @@ def front(search: SearchReport) -> Table:
 def near_misses(search: SearchReport) -> Table:
     """The runs that would be better, and what stands against each."""
     return _choices("Would be better, but breaks one limit", search.near_misses, RULED_OUT)
+
+
+def machines(search: SearchReport) -> Table:
+    """The best run on each machine that was asked for by name."""
+    rows = search.machines
+    table = _choices("The machines asked for, each at its best", rows, REMARK)
+    memory = tuple(DEVICE_MEMORY.expected(c.device_bytes) for c in rows)
+    place = table.columns.index(REMARK)
+    return replace(
+        table,
+        columns=(*table.columns[:place], DEVICE_MEMORY.column, *table.columns[place:]),
+        rows=tuple((*r[:place], held, *r[place:]) for r, held in zip(table.rows, memory, strict=True)),
+        numbers=(*table.numbers, DEVICE_MEMORY.column),
+    ).without("score")
 
 
 def _choices(title: str, choices: Sequence[Choice], last: str) -> Table:

@@ -190,7 +190,8 @@ def _considered(answered: Plan) -> None:
     candidates, choices = runs.candidates(answered), []
     if search is not None:
         st.caption(runs.weighed(search))
-        choices = [*([runs.near_misses(search)] if search.near_misses else []), runs.front(search)]
+        choices = [runs.machines(search)] if search.machines else []
+        choices += [*([runs.near_misses(search)] if search.near_misses else []), runs.front(search)]
         _tables(choices)
     _tables(candidates, said=runs.notes(choices))
     if search is not None and search.left_out:

@@ -23,14 +23,12 @@ def ask(*keys: str, **wishes) -> Plan:
     return answer(goal, [prior_profile(require_gpu(key)) for key in keys], now=NOW)
 
 
-def test_a_plan_that_is_safe_already_is_the_conservative_one_too():
+def test_a_plan_that_is_safe_already_has_no_conservative_option():
     """Its memory, time and price leave room, so nothing dearer is safer."""
     plan = ask("v100-16gb-sxm2", "a4000", objective="cost", depth=10)
-    safe, balanced = plan.search.options[:2]
+    [balanced] = plan.search.options
     held = balanced.device_bytes.high / (balanced.device_bytes.value + balanced.headroom_bytes)
     assert held < 0.85 and balanced.total_seconds.high < 8 * 3600
-    assert (safe.name, safe.gpu, safe.gpus) == ("conservative", balanced.gpu, balanced.gpus)
-    assert safe.cost_usd.value <= 1.02 * balanced.cost_usd.value
 
 
 @pytest.mark.parametrize("key", ["rtx-3090", "rtx-4090", "a100-80gb-sxm"])

@@ -29,7 +29,7 @@ from tests.ui.test_pages import words
 
 CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"  # of two CPU cores
 PAGE = "from advisor.ui.frame import guarded\nfrom advisor.ui import plan\nguarded(plan.page)()\n"
-DEFAULT = Goal(gpu="any", counts=(1, 2, 4, 8), budget_usd=50.0, deadline_seconds=86400.0)
+DEFAULT = Goal(gpu="any", counts=(1, 2, 4, 8, 16, 32, 64), budget_usd=50.0, deadline_seconds=86400.0)
 
 
 def app(**query: str) -> AppTest:
@@ -86,7 +86,7 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
         assert format_estimate(option.total_seconds, format_seconds) in said
     assert all(line.replace("$", "\\$") in said for line in plan.search.sensitivity)
     # nobody calibrated: it says so, on how little the choice rests, and what to do
-    assert speed_rests_on(plan) in said and "The best of" in speed_rests_on(plan)
+    assert speed_rests_on(plan) in said and "were compared by their expected times" in speed_rests_on(plan)
     assert all(f"Speed from published runs: {briefly(option.grounds)}." in said for option in plan.search.options)
     assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
 
@@ -244,12 +244,12 @@ def test_sliders_return_to_the_run_when_another_one_is_looked_at():
     at = ok(app(gpu="l4").run())
     ok(at.select_slider(key="if_micro_batch").set_value(1).run())
     assert "What if" in sentence(at)
-    ok(at.button(key="card-aggressive").click().run())
+    ok(at.button(key="card-conservative").click().run())
     assert "What if" not in sentence(at) and "if_micro_batch" not in at.query_params
     option = next(
         c
         for c in recommend(Goal(gpu="l4", budget_usd=50.0, deadline_seconds=86400.0), default_store()).search.options
-        if c.name == "aggressive"
+        if c.name == "conservative"
     )
     assert at.select_slider(key="if_micro_batch").value == option.micro_batch
     assert at.select_slider(key="if_tokens").value == option.tokens
@@ -364,6 +364,15 @@ def test_the_bill_and_the_losers_are_tables_with_units():
         assert candidates["Verdict"].str.startswith("chosen: score ").sum() == 1
     assert len(depths) > 10 and "Depth" not in sizes  # of one depth all
     assert any(c.value.startswith("Score: what runs are ranked by") for c in at.caption)
+
+
+def test_each_machine_that_was_named_has_its_row_on_the_page_too():
+    at = app(gpu="h100-80gb-sxm")
+    at.query_params["gpus"] = ["2", "4", "8"]
+    at.session_state["tab"] = "Considered and rejected"
+    machines = ok(at.run()).dataframe[0].value
+    assert len(machines) == 3 and (machines["Remark"] == "the plan").sum() == 1
+    assert {"On", "Time", "Cost", "Memory per GPU"} <= set(machines.columns) and (machines["Remark"] != "").all()
 
 
 def test_a_link_to_a_run_that_is_gone_says_so():
