@@ -47,6 +47,8 @@ def warnings(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
     yield from _unmeasured(chosen)
     yield from _network_warning(chosen)
     yield from _unspent(brief, chosen, depths)
+    if chosen.offer.gpus == max(SEVERAL_NODES) == max(brief.goal.counts, default=0):
+        yield f"more than {chosen.offer.gpus} GPUs were not looked at: --gpus {2 * chosen.offer.gpus} plans for more"
     yield from _money_warnings(brief, chosen)
     if brief.bytes_to_fetch:
         yield data_elsewhere(brief, chosen)
@@ -78,7 +80,7 @@ def _unmeasured(chosen: Trial) -> Iterator[str]:
 
 
 def _machine_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
-    """That GPUs which are paid for stand idle, that a run outlives its machine, that more were not looked at."""
+    """That GPUs which are paid for stand idle, and that a run outlives its machine."""
     offer, goal, seconds = chosen.offer, brief.goal, chosen.bill.clock.total_seconds.value
     if offer.rented and offer.rented > offer.gpus:
         idle = offer.rented - offer.gpus
@@ -89,8 +91,6 @@ def _machine_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
     if seconds >= 0.98 * LONGEST_SECONDS:
         ended = "" if brief.settled or goal.deadline_seconds else ", where it ends however much money is left"
         yield f"a run of {format_seconds(seconds)} outlives its machine{ended}: take more at once (--gpus 16,32,64)"
-    elif offer.gpus == max(SEVERAL_NODES) == max(goal.counts, default=0):
-        yield f"more than {offer.gpus} GPUs were not looked at: --gpus {offer.gpus},{2 * offer.gpus} does"
 
 
 def _unspent(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:

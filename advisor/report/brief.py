@@ -38,7 +38,8 @@ def rows(plan: Plan) -> tuple[Row, ...]:
 
 def warnings(plan: Plan) -> list[str]:
     """The most serious of the plan's warnings, and as many more as there are lines left for."""
-    taken, shown = _taken(plan, rows(plan)), []
+    shown: list[str] = []
+    taken = _taken(plan, rows(plan))
     for text in plan.warnings:
         taken += _height(text)
         if shown and taken > LINES:
