@@ -63,7 +63,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option(
     "--gpus",
     type=NUMBERS,
-    help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; of several cards, or any: 1,2,4,8, and "
+    help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; of several GPUs, or any: 1,2,4,8, and "
     "16,32,64 where a run takes days.",
 )
 @click.option(
@@ -139,7 +139,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option(
     "--checkpoint-every", type=SECONDS, help="Time between checkpoints. Default: Daly's, at most 1 % writing."
 )
-@click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
+@click.option("--micro-batch", type=SIZE, help="Sequences per GPU and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
 @click.option("--precision", type=PRECISION, default="auto", show_default=True)
 @click.option("--compile/--no-compile", "compile", default=None, help="torch.compile. Default: as calibrated.")

@@ -46,7 +46,7 @@ def make_case(
     )
     if ONE_DEVICE in case.unsure and (share_of_peak(case) or 0.0) > 1:  # there were more: what they cost is unknown
         facts = {name: value for name, value in run.facts.items() if name != "usd_per_hour"}
-        notes = {**case.notes, "price": "unknown: one device cannot have done this; say how many there were (--gpus)"}
+        notes = {**case.notes, "price": "unknown: one GPU cannot have done this; say how many there were (--gpus)"}
         case = dataclasses.replace(case, usd_per_hour=None, run=dataclasses.replace(run, facts=facts), notes=notes)
     return case
 

@@ -36,7 +36,7 @@ _USUAL_CONTEXT = {"gpt2": 1024, "nanochat": 2048}
 _DEEPEST = 128
 _COUNT_TOLERANCE = 0.02
 _WORK_TOLERANCE = 0.1  # programs count the FLOPs of a token in their own ways
-ONE_DEVICE = "how many devices: not stated, one assumed (--gpus)"
+ONE_DEVICE = "how many GPUs: not stated, one assumed (--gpus)"
 _MICRO_TOKENS = 32_768  # of a micro-batch, where only the whole batch is known
 
 
@@ -85,14 +85,14 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
 def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec | None]:
     name = str(facts.get("gpu") or "").strip()
     if not name:
-        notes.missing.append("the card (--gpu)")
+        notes.missing.append("the GPU (--gpu)")
         return None, None
     if name.lower() == "cpu":
         return "cpu", None
     memory = _number(facts, "gpu_memory_bytes")
     card = match_card(name, memory / 2**30 if memory else None, load_gpus().values())
     if isinstance(card, str):
-        notes.missing.append(f"the card (--gpu): {card}")
+        notes.missing.append(f"the GPU (--gpu): {card}")
         return None, None
     return card.key, card
 
@@ -107,7 +107,7 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
     if shape and each and tokens and seconds > 0:
         ratio = tokens / seconds * flops.flops_per_token(shape) / each
         if round(ratio) and abs(ratio / round(ratio) - 1) <= _WORK_TOLERANCE:
-            notes.unsure.append(f"how many devices: {round(ratio)}, by the FLOP/s that the log says each one does")
+            notes.unsure.append(f"how many GPUs: {round(ratio)}, by the FLOP/s that the log says each one does")
             return round(ratio)
     notes.unsure.append(ONE_DEVICE)
     return 1
@@ -223,7 +223,7 @@ def _batch(
     sequences = round(tokens / (shape.seq_len * gpus)) if tokens else None
     if micro and accum:
         if sequences and abs(micro * accum / sequences - 1) > 0.02:
-            notes.unsure.append(f"the batch: {micro} x {accum} stated, {sequences} sequences per device by tokens")
+            notes.unsure.append(f"the batch: {micro} x {accum} stated, {sequences} sequences per GPU by tokens")
         return micro, accum
     if micro:
         return micro, max(1, round(sequences / micro)) if sequences else 1

@@ -297,14 +297,14 @@ def _why_memory(brief: Brief, chosen: Trial) -> str:
     workload, held = chosen.prediction.workload, format_estimate(chosen.device_bytes, format_bytes)
     whole, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
     usable = (
-        f" of {format_bytes(FIT_MARGIN * whole)} usable, {format_percent(FIT_MARGIN)} of the device's" if whole else ""
+        f" of {format_bytes(FIT_MARGIN * whole)} usable, {format_percent(FIT_MARGIN)} of the GPU's" if whole else ""
     )
     words = {"none": "nothing", "selective": "feed-forward activations", "full": "activations"}
     recomputed = f"{words[workload.activation_checkpointing]} recomputed"
     why = " as asked" if asked else "" if recomputed.startswith("nothing") else ", without which less or nothing fits"
     precision = f"{workload.precision} as asked" if brief.goal.precision != "auto" else workload.precision
     if workload.precision == "fp16" and brief.goal.precision == "auto":
-        precision += " with loss scaling: this card has no fast bf16"
+        precision += " with loss scaling: this GPU has no fast bf16"
     return f"memory {held}{usable}; {recomputed}{why}; {precision}"
 
 

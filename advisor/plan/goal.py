@@ -231,7 +231,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
         raise AdvisorError(
             f"--power-cap {goal.power_cap_watts:g}: {profile.key} cannot be limited so far, its own limit is "
             f"{format_watts(profile.spec.tdp_watts)}",
-            "`nvidia-smi -q -d POWER` shows what a card accepts",
+            "`nvidia-smi -q -d POWER` shows what a GPU accepts",
             exit_code=2,
         )
     if (problem := budget_problem(goal, profile, offer)) is not None:

@@ -106,7 +106,7 @@ def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, 
         f"no spot machine here saves before it is taken away: {_who(space, places[quickest], 'fastest')} needs up to "
         f"{format_seconds(needed[quickest])} for a step and a checkpoint, {provider} gives {NOTICE_SECONDS[provider]} s"
     )
-    return message, "machines that stay (--spot none), another --provider, or more cards a step (--gpus 16,32)"
+    return message, "machines that stay (--spot none), another --provider, or more GPUs a step (--gpus 16,32)"
 
 
 def _memory(space: SearchSpace) -> tuple[str, str]:
@@ -117,7 +117,7 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
     place, usable = int(rows[nearest]), FIT_MARGIN * float(sizes[nearest])
     workload, profile = space.candidates.workload(place), space.device(place).profile
     single = len(space.candidates.devices) == 1
-    device = space.brief.goal.gpu if single else "any device"
+    device = space.brief.goal.gpu if single else "any GPU"
     message = f"nothing fits the memory of {device}: {_who(space, place)}"
     if not single:
         message += f" at {_micro_batch(space, place)}"

@@ -135,7 +135,7 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
     if not len(every):
         raise AdvisorError(
             f"no time is predicted for {without_links[0]}",
-            "plan for one: --gpus 1, or add the card's interconnect to gpus.csv under ADVISOR_HOME",
+            "plan for one: --gpus 1, or add the GPU's interconnect to gpus.csv under ADVISOR_HOME",
             exit_code=3,
         )
     return SearchSpace(
@@ -163,7 +163,7 @@ def check_goal(goal: Goal) -> None:
     several = goal.gpu == ANY or "," in goal.gpu or len(goal.counts) > 1 or len(goal.own) > 1
     if several and open_ended and goal.budget_usd is None and goal.deadline_seconds is None:
         raise AdvisorError(
-            "a choice between devices needs a limit or a task: without one the largest machine always wins",
+            "a choice between GPUs needs a limit or a task: without one the largest machine always wins",
             "give --budget, --deadline, --tokens or --depth",
             exit_code=2,
         )

@@ -57,7 +57,7 @@ def warnings(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
     if problem := loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, vocab_size):
         yield f"no loss is promised: {problem}"
     if prediction.fit_probability is None:
-        yield "the device's memory is unknown, so nothing is said about whether this fits"
+        yield "the GPU's memory is unknown, so nothing is said about whether this fits"
     yield from _batch_warning(chosen)
 
 
@@ -65,7 +65,7 @@ def _unmeasured(chosen: Trial) -> Iterator[str]:
     """That nothing of the device was measured, or not as it is to run."""
     brief, profile, step = chosen.device.brief, chosen.device.profile, chosen.prediction.step_seconds
     if not profile.calibrated:
-        why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
+        why = "has no calibration that can be used" if profile.caveats else "was never calibrated here"
         yield (
             f"{profile.key} {why}, so its times are estimates from published runs: a calibration of 2 minutes"
             f"{_price_of_a_machine(chosen.offer, 120.0)} narrows them: advisor calibrate --gpu {profile.key}"
@@ -125,7 +125,7 @@ def _batch_warning(chosen: Trial) -> Iterator[str]:
     workload, brief = chosen.prediction.workload, chosen.device.brief
     if off := off_request(chosen):
         least = workload.gpus * workload.shape.seq_len * (brief.goal.micro_batch or 1)
-        devices = f"{workload.gpus} GPUs" if workload.gpus > 1 else "one device"
+        devices = f"{workload.gpus} GPUs" if workload.gpus > 1 else "one GPU"
         yield (
             f"{workload.step_tokens:,} tokens per step are {off}, which no whole number of micro-batches on {devices} "
             f"comes to: --global-batch takes multiples of {least:,} here"
@@ -149,9 +149,9 @@ def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
         yield f"the price of a spot machine moves: {said if low != high else once}"
     if brief.usd_per_kwh and offer.ordered:
         rent = f"{offer.provider}'s rent" if offer.provider else "the price given"
-        yield f"--kwh-price is added to {rent}: on a card of your own say --price 0"
+        yield f"--kwh-price is added to {rent}: on a GPU of your own say --price 0"
     elif brief.usd_per_kwh:
-        yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
+        yield "the tariff is counted for the GPUs alone: the host takes 10-20 % more, cooling more still"
 
 
 def _price_of_a_machine(offer: Offer, seconds: float) -> str:

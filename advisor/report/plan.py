@@ -94,7 +94,7 @@ def speed_rests_on(plan: Plan) -> str | None:
         return f"The speed was measured here ({grounds.calibration})."
     others = grounds.other_runs
     text = (
-        f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this card, "
+        f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this GPU, "
         f"{grounds.generation_runs or 'none'} of its generation ({grounds.generation}), {others} of others."
     )
     count = len(plan.search.devices) if plan.search else 1

@@ -38,7 +38,7 @@ REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
 OTHER_BATCH = "tokens per step"  # only where the global batch cannot be split over some number of GPUs
 OF_IDEAL = "of ideal"  # tokens/s per GPU, relative to one GPU alone
 SCALING_ALONE = (
-    "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these cards "
+    "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these GPUs "
     "together, or the links between them are unknown."
 )
 
@@ -103,7 +103,7 @@ def model(run: Choice | Candidate) -> str:
 
 def weighed(search: SearchReport) -> str:
     """How many runs were looked at."""
-    return f"{format_count(search.candidates)} runs on {len(search.devices)} kinds of devices were weighed."
+    return f"{format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were weighed."
 
 
 def front(search: SearchReport) -> Table:

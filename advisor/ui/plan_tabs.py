@@ -81,7 +81,7 @@ def _throughput(shown: Plan, own: Profile) -> None:
     ]
     chart = charts.curve(
         rows,
-        x=Axis(field="micro_batch", title="micro-batch (sequences per device)"),
+        x=Axis(field="micro_batch", title="micro-batch (sequences per GPU)"),
         y=Axis(field="value", title="tokens per second"),
         points=dots,
         log_x=True,
@@ -91,7 +91,7 @@ def _throughput(shown: Plan, own: Profile) -> None:
     if dots:
         words += "Orange: this device's calibration, carried from the shapes that were measured to this one."
     elif own.calibrated:
-        words += "The calibration measured one device; several are predicted from it and the links between them."
+        words += "The calibration measured one GPU; several are predicted from it and the links between them."
     else:
         words += f"No points: {own.key} was never calibrated, so this is a *prior* from data sheets and published runs."
     st.caption(words)

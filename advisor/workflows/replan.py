@@ -201,7 +201,7 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
     message = f"{text} trained {format_count(trained)} of {format_count(whole)} parameters; a plan trains all of them"
     key = typed.get("gpu", work.gpu)
     if not whole_ranks or key in ("cpu", "any") or "," in key:
-        raise AdvisorError(message, "advisor predict --lora-rank 16 says what adapters need on a card", exit_code=2)
+        raise AdvisorError(message, "advisor predict --lora-rank 16 says what adapters need on a GPU", exit_code=2)
     rank, aim = whole_ranks[0]
     shape, card = work.shape, read_gpus(key).key
     software = software_of(None, adapters=Adapters(rank=rank, targets=aim))

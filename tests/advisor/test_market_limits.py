@@ -196,7 +196,7 @@ def test_what_is_said_to_be_feasible_is(wishes, words, option):
 
 
 def test_no_memory_is_enough():
-    with pytest.raises(AdvisorError, match="nothing fits the memory of any device") as caught:
+    with pytest.raises(AdvisorError, match="nothing fits the memory of any GPU") as caught:
         ask(depth=32, micro_batch=512)
     assert caught.value.exit_code == 3
 

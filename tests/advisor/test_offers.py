@@ -39,7 +39,7 @@ def test_a_spot_plan_says_what_its_price_may_become():
     [
         ({"usd_per_kwh": 0.3}, "is added to runpod's rent"),
         ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.4}, "is added to the price given"),
-        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, "counted for the devices alone"),
+        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, "counted for the GPUs alone"),
     ],
 )
 def test_what_a_tariff_pays_for_is_said(wishes, words):

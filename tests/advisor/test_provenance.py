@@ -71,7 +71,7 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     assert f"{plan.grounds.generation_runs} of its generation ({plan.grounds.generation})" in text
     assert "2 kinds of GPU were compared by their expected times" in text
     alone = speed_rests_on(replace(plan, search=None, grounds=grounds_of(prior_profile(require_gpu("rtx-4060")))))
-    assert "none of this card" in alone and "were compared" not in alone
+    assert "none of this GPU" in alone and "were compared" not in alone
     (tmp_path / "plan.yaml").write_text(dump_plan(plan))
     assert load_plan(tmp_path / "plan.yaml") == plan
 

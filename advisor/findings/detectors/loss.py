@@ -329,14 +329,14 @@ def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tupl
 
 def _not_finite_causes(case: Case, first: int, stays: bool) -> tuple[str, ...]:
     fp16 = str(case.run.facts.get("precision", case.workload.precision if case.workload else "")).lower() == "fp16"
-    half = ("fp16 overflows: no loss scaling, or a scale that never shrinks; use bf16 where the card has it",)
+    half = ("fp16 overflows: no loss scaling, or a scale that never shrinks; use bf16 where the GPU has it",)
     if not stays:
         return ("batches without a single target token (0/0 in the mean)", "single overflows that were skipped")
     if first == 0:
         return (
             *(half if fp16 else ()),
             "bad from the first step: broken weights or checkpoint, wrong labels (out of the vocabulary), a kernel "
-            "that this card or driver does not support; the learning rate has not acted yet",
+            "that this GPU or driver does not support; the learning rate has not acted yet",
         )
     rest = (
         "learning rate too high: the loss rises before it breaks",

@@ -26,7 +26,7 @@ def detect_impossible_mfu(case: Case) -> Verdict:
     share = run_metrics.share_of_peak(case)
     if share is None:
         return Insufficient(
-            code="impossible_mfu", missing="the model's shape, the card and step times (or a rate) to compute the MFU"
+            code="impossible_mfu", missing="the model's shape, the GPU and step times (or a rate) to compute the MFU"
         )
     if share <= (IMPOSSIBLE_MFU if run_metrics.card(case) else IMPOSSIBLE_ON_CPU):
         return None
@@ -35,7 +35,7 @@ def detect_impossible_mfu(case: Case) -> Verdict:
     return Finding(
         code="impossible_mfu",
         severity=Severity.WARNING if case.unsure else Severity.ERROR,
-        title=f"The log's speed would be {format_percent(share)} of the card's dense peak, which no run reaches",
+        title=f"The log's speed would be {format_percent(share)} of the GPU's dense peak, which no run reaches",
         evidence=(
             Evidence(
                 text=f"{format_rate(speed.tokens_per_second)} ({speed.source}) x "
@@ -45,9 +45,9 @@ def detect_impossible_mfu(case: Case) -> Verdict:
         ),
         confidence=Confidence.HIGH if share > 1 and not case.unsure else Confidence.MEDIUM,
         causes=(
-            "step times taken without synchronising the device",
-            "more devices at work than the log (or --gpus) says",
-            "another card, shape or batch than declared",
+            "step times taken without synchronising the GPU",
+            "more GPUs at work than the log (or --gpus) says",
+            "another GPU, shape or batch than declared",
         ),
         actions=("time steps with CUDA events or torch.cuda.synchronize()", "state --gpu and --gpus as they were"),
         threshold="MFU at most 80 % of the dense peak: the best measured products reach 78-87 % (sources §1.3, §7.5)",
@@ -64,7 +64,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
     printed = series.median(logged[series.steady_start(1 / logged) :])
     if share is None:
         return _tiny_mfu(printed) or Insufficient(
-            code="logged_mfu", missing="the model's shape and the card to check the logged MFU"
+            code="logged_mfu", missing="the model's shape and the GPU to check the logged MFU"
         )
     ratio = printed / share
     if abs(ratio - 1) <= _LOGGED_MFU_TOLERANCE:
@@ -90,13 +90,13 @@ def _tiny_mfu(printed: float) -> Finding | None:
         code="logged_mfu",
         severity=Severity.NOTE,
         title=f"The log prints an MFU of {format_percent(printed)}: hardly any of the peak that it assumes",
-        evidence=(Evidence(text="the card is not named, so that it cannot be recomputed"),),
+        evidence=(Evidence(text="the GPU is not named, so that it cannot be recomputed"),),
         confidence=Confidence.MEDIUM,
         causes=(
-            "the formula's peak is of another card: many scripts divide by an A100's 312 TFLOP/s",
-            "a CPU, or a model too small for the card: launches and waiting take the time",
+            "the formula's peak is of another GPU: many scripts divide by an A100's 312 TFLOP/s",
+            "a CPU, or a model too small for the GPU: launches and waiting take the time",
         ),
-        actions=("name the card (--gpu) to have it recomputed; compare tokens per second instead",),
+        actions=("name the GPU (--gpu) to have it recomputed; compare tokens per second instead",),
         threshold=f"below {format_percent(_NEXT_TO_NOTHING)}",
     )
 
@@ -111,16 +111,14 @@ def _mfu_causes(case: Case, ratio: float) -> tuple[str, ...]:
     candidates += [
         (0.5, "the log divides by the peak with 2:4 sparsity"),
         (1 / case.workload.grad_accum, "the log counts one micro-batch per step"),
-        (1 / case.workload.gpus, "the log counts one device's tokens over all devices"),
-        (float(case.workload.gpus), "the log divides all devices' work by one device's peak"),
+        (1 / case.workload.gpus, "the log counts one GPU's tokens over all GPUs"),
+        (float(case.workload.gpus), "the log divides all GPUs' work by one GPU's peak"),
         (1 - attention / 2, "the log counts the causal half of attention only"),
         (1 - attention, "the log counts 6N and leaves attention out"),
         ((parameters(case) or 0) * 6 / work, "the log counts 6 x all parameters, lookup tables included"),
     ]
     causes = [words for value, words in candidates if abs(value - 1) > 0.05 and abs(ratio / value - 1) < 0.05]
-    return tuple(dict.fromkeys(causes)) or (
-        "another peak, FLOPs formula or number of devices in the log's own formula",
-    )
+    return tuple(dict.fromkeys(causes)) or ("another peak, FLOPs formula or number of GPUs in the log's own formula",)
 
 
 def detect_rate_arithmetic(case: Case) -> Verdict:
@@ -172,9 +170,9 @@ def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
     candidates = (
         (1 / accum, f"the rate counts one of {accum:g} micro-batches"),
         (1 / world, f"the rate counts one of {world:g} devices"),
-        (1 / (accum * world), "the rate counts one micro-batch of one device"),
+        (1 / (accum * world), "the rate counts one micro-batch of one GPU"),
         (accum, f"the time is that of one of {accum:g} micro-batches"),
-        (world, f"tokens of {world:g} devices are counted {world:g} times"),
+        (world, f"tokens of {world:g} GPUs are counted {world:g} times"),
     )
     causes = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
     return tuple(causes)

@@ -70,7 +70,7 @@ def test_what_the_user_gives_wins():
 
 @pytest.mark.parametrize(
     ("dropped", "words"),
-    [("gpu", "the card (--gpu)"), ("depth", "the shape"), ("seq_len", "context length")],
+    [("gpu", "the GPU (--gpu)"), ("depth", "the shape"), ("seq_len", "context length")],
 )
 def test_holes_are_said(dropped, words):
     facts = {name: value for name, value in LLM_C.items() if name not in (dropped, "parameters")}
