@@ -20,7 +20,7 @@ from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable, Status
-from advisor.readers.runs import judged_by_numbers, rejudged
+from advisor.readers.runs import rejudged
 from advisor.readers.telemetry_table import is_telemetry
 
 NAME = "csv"
@@ -103,7 +103,6 @@ def read_table(
         provenance=gathered.provenance,
         notes=(*gathered.notes, *gathered.not_read(), *notes),
     )
-    table = judged_by_numbers(table)
     if total is None or not table.runs:
         return table
     last = replace(table.runs[-1], status=Status.COMPLETED, status_reason=f"a row sums the training up ({_SUM})")

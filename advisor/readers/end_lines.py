@@ -81,7 +81,7 @@ END_RULES = (
     ),
     rule(
         "finished",
-        "rening zako|Run finished|nd of epoch|rain_time|"
+        "rening zako|un complete|un finished|un ended|un is |un has |nd of epoch|rain_time|"
         "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
         "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
         "|训练完毕"
@@ -122,7 +122,8 @@ END_RULES = (
         r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?"
         r"|[Ee]ntraînement terminé(?:[^\d\n]{0,8}<DURATION>)?"
         r"|^\W*After [Tt]rain(?:ing)?\b[^\n]{0,60}?[Tt]ime\b[^\d\n]{0,20}<DURATION>"
-        r"|\bRun finished \d+ round\(s\) in <DURATION>|[Tt]rening zakończony"
+        r"|(?:^|[\]:|>*-]\s*|INFO )[Rr]un (?:is |has )?(?:completed?|finished|ended)\b(?:[^\n]{0,30}?\bin <DURATION>)?"
+        r"|[Tt]rening zakończony"
         r"|\bFINISHED \w+ in <DURATION>|^Finished! Error rate = "
         r"|[Ff]inish train(?:ing)? \S{1,80} in <DURATION>|[Tt]reinamento (?:concluíd|completad|finalizad|terminad)o"
         r"|[Aa]ddestramento (?:completat|terminat)o|[Pp]elatihan (?:telah )?selesai|[Ee]ğitim tamamlandı"

@@ -20,7 +20,6 @@ from advisor.readers.gather import Gathered
 from advisor.readers.json_rows import JsonRows, flatten, rows_of
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable
-from advisor.readers.runs import judged_by_numbers
 
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
@@ -83,7 +82,7 @@ def read(path: Path) -> RunTable:
         provenance=gathered.provenance,
         notes=(*gathered.notes, *gathered.not_read()),
     )
-    return judged_by_numbers(table)
+    return table
 
 
 def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -23,7 +23,7 @@ def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
     """What shows that the last record of a phase is that of the run's end, in words; empty where nothing does."""
     saved = [e for e in events if e.kind in ("checkpoint", "afterwards") and e.numbers.get("rows_after") == 0]
     words = _evaluated_out_of_turn(table, phase) or _printed_out_of_turn(table, phase)
-    if not words and saved and (number := ends_round(table, phase)):
+    if not words and saved and (number := _ends_round(table, phase)):
         words = f"{number}, and behind it stands: {saved[-1].text}"
     return words or _decayed(table, phase)
 
@@ -63,7 +63,7 @@ def _printed_out_of_turn(table: RunTable, phase: int) -> str:
     return f"its last row, of step {last:.10g}, is printed out of turn, as at an end: else every {gaps[0]:.10g}"
 
 
-def ends_round(table: RunTable, phase: int) -> str:
+def _ends_round(table: RunTable, phase: int) -> str:
     """That the last step or epoch is a round number, where few runs are cut."""
     unit = "step" if table.counts_steps else "epoch"
     counted = table.column(unit)[_rows(table, phase)]

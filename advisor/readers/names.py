@@ -233,6 +233,7 @@ _SIDE_LOSS = re.compile(r"(?:^|_)(?:aux|kl|reg|entropy|value|vf|critic|z|router|
 _HELD_OUT = re.compile(rf"(?:^|_){_EVAL}(?:_|$)")
 # `v_loss` is validation's beside `t_loss` or `loss`, a critic's beside a policy's, and a speed's beside `u_loss`
 _BY_LETTER = re.compile(rf"(?P<letter>[a-z])_?(?P<what>{_LOSS_WORD}|acc(?:uracy)?)|(?P<of>loss|acc)_(?P<behind>[a-z])")
+_PAIRS = 3  # of names with and without a letter before them
 _OF_TRAINING = re.compile(rf"(?:t|tr|trn|train|training)_?{_LOSS_WORD}|loss(?:_(?:t|tr|trn|train|training))?")
 _OF_POLICIES = re.compile(r"(?:^|_)(?:pg|pi|policy|actor|critic|entropy|value|vf|kl|clipfrac|reward|return|q)(?:_|$)")
 
@@ -277,7 +278,11 @@ def by_letters(names: Sequence[str]) -> dict[str, str]:
     stems = {name: normalise(name)[0] for name in names if len(name) <= MAX_NAME}
     found = {name: match for name, stem in stems.items() if (match := _BY_LETTER.fullmatch(stem))}
     letters = {match["letter"] or match["behind"] for match in found.values()}
-    if "v" not in letters or not letters <= {"v", "t"} or any(_OF_POLICIES.search(stem) for stem in stems.values()):
+    if "v" not in letters or not letters <= {"v", "t"}:
+        return {}
+    # `v_kl` beside `kl` and `v_recons` beside `recons`: the letter marks a split, whatever is measured
+    pairs = sum(f"v_{stem}" in stems.values() for stem in stems.values())
+    if pairs < _PAIRS and any(_OF_POLICIES.search(stem) for stem in stems.values()):
         return {}
     if not any(_OF_TRAINING.fullmatch(stem) for stem in stems.values()):
         return {}

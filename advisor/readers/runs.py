@@ -20,7 +20,7 @@ import numpy as np
 from advisor.readers.attempts import Stretch, distinct
 from advisor.readers.axis import JOINED
 from advisor.readers.events import joined
-from advisor.readers.last_row import at_the_end, ends_round
+from advisor.readers.last_row import at_the_end
 from advisor.readers.plan_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
@@ -229,12 +229,6 @@ def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
 
 
-def judged_by_numbers(table: RunTable) -> RunTable:
-    """A table of numbers, which has no place for words: its runs that end at a round number have come to their end."""
-    runs = [run if run.phase is None else shown_complete(run, ends_round(table, run.phase)) for run in table.runs]
-    return rejudged(table, runs)
-
-
 def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
     """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
     last = parts[-1]
@@ -246,7 +240,7 @@ def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
     before = trained[-1]
     if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
         return last.status, last.status_reason
-    if before.status is Status.COMPLETED:
+    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # no sign of a training in it
         return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
     return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
 
@@ -260,7 +254,8 @@ def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Even
     last = float(steps.max()) if len(steps) else None
     whole = len(epochs) > 0 and bool(np.all(epochs == np.round(epochs)))
     slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
-    counted = whole and stretch.planned is not None  # within the epoch: it has only begun
+    # Steps within an epoch, or several rows of it: the last epoch has only begun when it is first named.
+    counted = whole and (stretch.planned is not None or len(epochs) > len(np.unique(epochs)))
     if (
         planned is not None
         and last is not None

@@ -38,7 +38,9 @@ def _spelled(pattern: bytes, wraps: float = 0.0) -> Spelling:
 SPELLINGS = (
     (
         _spelled(_ISO),
-        _spelled(rb"(?<!\d)(?P<month>\d\d?)(?P<mark>[/.-])(?P<day>\d\d?)(?P=mark)(?P<year>20\d\d)[ ,T-]{1,2}" + _TIME),
+        _spelled(
+            rb"(?<!\d)(?P<month>\d\d?)(?P<mark>[/.-])(?P<day>\d\d?)(?P=mark)(?P<year>(?:20)?\d\d)[ ,T-]{1,2}" + _TIME
+        ),
         _spelled(_OF_DATE),
         _spelled(rb"(?<!\d)(?P<day>\d\d?)[ -]" + _NAME + rb"[ -](?P<year>20\d\d)[ ,]{1,2}" + _TIME),
         _spelled(rb"^\W{0,2}(?:\"?time(?:stamp)?\"?[:=] ?)?(?P<unix>1[4-9]\d{8}(?:\.\d+)?)(?![\d])"),
@@ -52,31 +54,33 @@ SPELLINGS = (
 )
 
 
+# Of a date in numbers: what stands first, second and third.
+_ORDERS = (("month", "day", "year"), ("day", "month", "year"), ("year", "month", "day"))
+
+
 def moments(found: Sequence[re.Match[bytes]]) -> np.ndarray:
-    """Seconds of stamps of one spelling. Whether 02/03 is in March or in February the whole of them decides.
+    """Seconds of stamps of one spelling. The whole of them decides what the first number of 02/03/24 is.
 
     The order that makes all of them days, and has them lie closest together, is the log's own.
     """
-    stamps = np.array([_seconds(match) for match in found], np.float64)
     if "mark" not in found[0].re.groupindex:
-        return stamps
-    other = np.array([_seconds(match, day_first=True) for match in found], np.float64)
+        return np.array([_seconds(match) for match in found], np.float64)
+    orders = [np.array([_seconds(match, order) for match in found], np.float64) for order in _ORDERS]
 
     def strange(times: np.ndarray) -> tuple[int, float]:
         known = times[np.isfinite(times)]
         return len(times) - len(known), float(np.abs(np.diff(known)).sum())
 
-    return min(stamps, other, key=strange)
+    return min(orders, key=strange)
 
 
-def _seconds(match: re.Match[bytes], *, day_first: bool = False) -> float:
+def _seconds(match: re.Match[bytes], order: tuple[str, str, str] = _ORDERS[0]) -> float:
     """Seconds of a stamp since an origin that all of its spelling share; NaN for a day or hour that is none."""
     parts = match.groupdict()
     if unix := parts.get("unix"):
         return float(unix)
-    month, day = int(parts.get("month") or 1), int(parts.get("day") or 1)
-    if day_first:
-        month, day = day, month
+    number = dict(zip(order, (parts.get(name) for name in _ORDERS[0]), strict=True))
+    month, day, year = (int(number[name] or other) for name, other in (("month", 1), ("day", 1), ("year", 2001)))
     if name := parts.get("name"):
         month = _MONTHS[name]
     hours, minutes = int(parts["h"]), int(parts["min"])
@@ -85,7 +89,7 @@ def _seconds(match: re.Match[bytes], *, day_first: bool = False) -> float:
     if half := parts.get("half"):
         hours = hours % 12 + 12 * (half == b"PM")
     seconds = float((parts.get("s") or b"0").replace(b",", b"."))
-    year = int(parts.get("year") or 2001)
+    year += 2000 if year < 100 else 0
     return calendar.timegm((year, month, day, hours, minutes, 0, 0, 0, 0)) + seconds
 
 

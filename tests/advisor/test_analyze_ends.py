@@ -161,7 +161,7 @@ def test_the_work_of_one_device_tells_how_many_there_were(told):
         megatron("", tflops=f" throughput per GPU (TFLOP/s/GPU): {each:.1f} |"), "--gpu", "a100-80gb-sxm"
     )
     assert document["mfu"] == pytest.approx(each / 312, rel=0.02)
-    assert any("how many devices: 8" in text for text in document["assumed"])
+    assert any("how many GPUs: 8" in text for text in document["assumed"])
 
 
 def test_more_than_the_peak_is_no_mfu_and_its_price_is_unknown(told):

@@ -77,7 +77,8 @@ def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
     written = max(0, math.ceil(working / run.checkpoint.every_seconds - 1e-9) - 1) + 1
     write = trial.bill.disk_bytes / 3 / measured.checkpoint_bytes_per_second.value
     assert clock.write_seconds.value == pytest.approx(write)
-    stall = min(write, 1.0 + trial.bill.disk_bytes / 3 / 4e9) if trial.device.profile.device_type == "cuda" else write
+    held = trial.bill.disk_bytes / 3 / (gpus if trial.prediction.workload.sharding == "full" else 1)
+    stall = min(write, 1.0 + held / 4e9) if trial.device.profile.device_type == "cuda" else write
     assert clock.checkpoints_seconds.value == pytest.approx((written - 1) * stall + write, abs=1.01 * stall)
     parts = (clock.startup_seconds, clock.compile_seconds, clock.steps_seconds, clock.evals_seconds,
              clock.checkpoints_seconds, clock.interruptions_seconds, clock.provisioning_seconds,

@@ -32,8 +32,10 @@ def stamped(start: datetime, rows: int, minutes: float, form: str = "%Y-%m-%d %H
 
 
 @pytest.mark.parametrize(
-    "form", ["%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p"]
-)
+    "form",
+    ["%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p",
+     "%d/%m/%y %H:%M:%S", "%m/%d/%y %H:%M:%S", "%y/%m/%d %H:%M:%S"],
+)  # fmt: skip
 @pytest.mark.parametrize("day", [11, 2])  # of February: either order of the first days is a date, or of all of them
 def test_the_whole_log_decides_which_number_is_the_day(tmp_path, form, day):
     found = analysed(tmp_path, stamped(datetime(2024, 2, day, 20), 100, 20, form))
@@ -152,6 +154,17 @@ def test_a_critics_or_a_speeds_loss_is_no_validation(tmp_path, beside):
     assert "eval_loss" not in analysed(tmp_path, rows, "ppo.csv").run.columns
 
 
+def test_a_letter_that_pairs_names_marks_the_held_out_split_of_an_autoencoder_too(tmp_path):
+    rows = [
+        f"Epoch {e}: v_recons {held_out(e) / 2:.4f} recons {own(e) / 2:.4f} v_loss {held_out(e):.4f} loss {own(e):.4f} "
+        f"v_kl {held_out(e) / 9:.4f} kl {own(e) / 9:.4f}"
+        for e in range(1, 31)
+    ]
+    run = analysed(tmp_path, rows, "vae.log").run
+    assert run.column("eval_loss")[-1] == pytest.approx(round(held_out(30), 4))
+    assert run.last_loss == pytest.approx(round(own(30), 4))
+
+
 TRACE = ["Traceback (most recent call last):", '  File "train.py", line 88, in main', "    loss.backward()"]
 STOPPED = [*TRACE, "KeyboardInterrupt"]
 TRACKER = ["wandb: Run history:", "wandb: Run summary:", "wandb: best_val_acc 0.93", "wandb: Synced 5 W&B file(s)"]
@@ -184,6 +197,9 @@ SHORT = [f"Epoch {e}/50 train loss {loss(e, 20):.4f}" for e in range(1, 21)]
         ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], "incomplete"),
         ([f"epoch {e} train loss {loss(e):.4f} val loss {loss(e) + 0.1:.4f}" for e in range(1, 101)], "incomplete"),
         (["max_steps: 10000", *HUNDREDTHS], "completed"),
+        # the last epoch has only begun when it is first named
+        (["Epochs: 1", "Total steps: 4000", *(f"epoch 1/1 {step}" for step in STEPS)], "incomplete"),
+        ([*STEPS, "[2026-06-26 18:39:46] run complete @ step 600: 13.2 min training time"], "completed"),
     ],
 )  # fmt: skip
 def test_a_run_is_complete_only_by_evidence_that_nothing_contradicts(tmp_path, lines, status):
