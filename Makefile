@@ -10,7 +10,7 @@ TRANSFORMERS := .venv-transformers
 LITGPT := .venv-litgpt
 TRACKERS := .venv-trackers
 
-.PHONY: quickstart test long chaos engines accuracy detectors docs screenshots clean
+.PHONY: quickstart test size long chaos engines accuracy detectors docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
@@ -19,7 +19,12 @@ test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python benchmarks/size.py
 	$(BIN)/pytest -n 2 -q -m 'not long' --ignore tests/engines --ignore tests/chaos
+
+# lines of each room against its ceiling, which is lowered in each commit that shrinks a room: `benchmarks/size.py --lower`
+size: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/size.py
 
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp

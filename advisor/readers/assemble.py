@@ -107,7 +107,10 @@ def _ranks(records: Records) -> list[float]:
 def _lowest_rank(records: Records, ranks: Sequence[float], notes: list[str]) -> Records:
     rank = records.column("rank")
     printing = rank[(records.kind == TRAIN) & ~np.isnan(rank)]
-    lowest = float(printing.min()) if len(printing) else ranks[0]
+    # The stages of a pipeline before the last print one and the same number for the loss that they do not have.
+    loss = records.column("loss")
+    varied = [one for one in np.unique(printing) if len(np.unique(loss[(rank == one) & np.isfinite(loss)])) > 1]
+    lowest = float(min(varied)) if varied else float(printing.min()) if len(printing) else ranks[0]
     notes.append(f"{len(ranks)} ranks print into the log: the rows are those of rank {lowest:.0f}")
     return records.take(np.isnan(rank) | (rank == lowest))
 

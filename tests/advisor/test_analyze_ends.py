@@ -219,3 +219,11 @@ def test_a_best_evaluation_is_named_by_the_step_that_the_log_allows(told):
     assert (document["first_step"], document["last_step"]) == (10, 640) and "at_chance" not in found
     assert "best at step 160" in found["overfitting"]["title"]
     assert found["overfitting"]["actions"][0].startswith("keep the checkpoint of step 160")
+
+
+def test_the_step_of_a_time_limit_is_that_of_the_run_that_it_ended(told):
+    banner = "Using device: cuda\nLoading dataset from data/train.bin\nModel has 12.3M parameters\nOptimizer: AdamW\n"
+    long, short = ("".join(f"step {10 * n} loss {9 - n / 20:.4f}\n" for n in range(1, rows + 1)) for rows in (100, 20))
+    cut = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-10-26T13:29:37 DUE TO TIME LIMIT ***\n"
+    document, found = told(f"{banner}{long}Training complete.\n{banner}{short}{cut}")
+    assert document["status"] == "time_limit" and found["time_limit"]["title"].endswith("at step 200 of run 2")

@@ -29,6 +29,9 @@ def unsaid(case: Case, code: str) -> Insufficient | None:
 def _where(case: Case) -> str:
     """At which step of how many the run ended, in words; empty where the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
+    ended = next((part for part in reversed(case.run.runs) if part.status is case.run.status), None)
+    if ended is not None and len(case.run.runs) > 1 and ended.last_step not in (None, done):
+        return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, another one was ended
     if done is None:
         # a file of errors alone may belong to a run that trained for days
         return "" if len(case.run) else ", no step read"

@@ -88,6 +88,12 @@ def test_ranks_interleave_and_drift_apart_by_a_step():
     assert len(table.phases) == 1 and table.rows == 90
 
 
+def test_stages_of_a_pipeline_that_have_no_loss_give_way_to_the_one_that_has():
+    rows = [train(n, rank=r, loss=8 - n / 10 if r == 3 else -4) for n in range(30) for r in range(4)]
+    table = build(rows)
+    assert set(table.columns["rank"].tolist()) == {3} and (table.first_loss, table.last_loss) == (8, 5.1)
+
+
 def test_tokens_may_count_progress():
     rows = [(0, {"tokens": n * 1000, "loss": 5 - n / 10}) for n in range(8)]
     table = build(rows + [(1, {"tokens": 7000, "eval_loss": 4.0})])

@@ -1,0 +1,59 @@
+"""Lines of Python in each room, against its ceiling and its budget: `python benchmarks/size.py [--lower]`.
+
+A room is a folder of `advisor/`, `advisor` itself, `trainer` or `tests`. `benchmarks/size.csv` holds one line for each
+group of rooms: the ceiling is what it held when it was last shrunk, the budget is what it should come to. The command
+fails where a room is over its ceiling, or is in no group. `--lower` writes today's lines into the file as the new
+ceilings, where they are lower; a ceiling is raised by hand only, in a commit that says which room gives the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = Path(__file__).with_suffix(".csv")
+
+
+def lines_of(room: str) -> int:
+    """Lines of Python in a room: a folder of `advisor/` with all below it, or the files of `top level` alone."""
+    if room == "top level":
+        files = (ROOT / "advisor").glob("*.py")
+    else:
+        files = (ROOT / room if room in ("trainer", "tests") else ROOT / "advisor" / room).rglob("*.py")
+    return sum(file.read_text(encoding="utf-8").count("\n") for file in files)
+
+
+def main() -> None:
+    """Print the table; exit with 1 where a room has grown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lower", action="store_true", help="write lower ceilings where rooms have shrunk")
+    lower = parser.parse_args().lower
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    listed = {room for row in table for room in row["rooms"].split("+")}
+    folders = {p.parent.name for p in (ROOT / "advisor").glob("*/__init__.py")}
+    problems = [f"advisor/{room} is in no line of {TABLE.name}" for room in sorted(folders - listed)]
+    total = 0
+    print(f"{'rooms':<42}{'lines':>8}{'ceiling':>9}{'budget':>8}")
+    for row in table:
+        now = sum(lines_of(room) for room in row["rooms"].split("+"))
+        total += now if row["rooms"] not in ("trainer", "tests") else 0
+        print(f"{row['rooms']:<42}{now:>8,}{int(row['ceiling']):>9,}{int(row['budget']):>8,}")
+        if now > int(row["ceiling"]):
+            problems.append(f"{row['rooms']} has {now:,} lines, {now - int(row['ceiling']):,} over its ceiling")
+        elif lower:
+            row["ceiling"] = str(now)
+    print(f"{'advisor/':<42}{total:>8,}{'':>9}{51_000:>8,}")
+    if lower:
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
+    sys.exit("\n".join(problems) or 0)
+
+
+if __name__ == "__main__":
+    main()
