@@ -6,10 +6,11 @@ import shlex
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.plan.answer import bare_plan
@@ -43,7 +44,11 @@ def test_llama_3_70b_takes_what_meta_says(call):
 @example(gpu="h100-80gb-sxm", nodes=1, depth=40, tokens="15T")
 def test_failures_and_checkpoints_take_under_a_tenth_of_the_time(gpu, nodes, depth, tokens):
     goal = goal_of(shlex.split(f"--gpu {gpu} --gpus {8 * nodes} --depth {depth} --tokens {tokens}"))
-    plan = bare_plan(goal, prior_profile(require_gpu(gpu)), now=NOW)
+    try:
+        plan = bare_plan(goal, prior_profile(require_gpu(gpu)), now=NOW)
+    except AdvisorError as error:
+        assume("nothing fits the memory" not in str(error))
+        raise
     clock = plan.prediction.wall_clock
     lost = clock.interruptions_seconds.value + clock.checkpoints_seconds.value
     assert lost < 0.1 * clock.total_seconds.value
