@@ -8,6 +8,7 @@ scheduler's summary of a job, which LSF appends to the file, stands what another
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +19,7 @@ from advisor.readers.stamps import moment
 
 BANNER_LINES = 300  # of the beginning that are remembered
 SURE = 6  # distinct lines of it that come again are enough: launchers and installers print once what programs do not
+LOOPED = 5  # times as often as the first lines come again
 FEWEST = 3  # distinct lines that make a banner: one or two may be the head of every epoch
 MOST_HITS = 100_000
 STAMP_BYTES = 120  # of a line's beginning, in which its stamp stands
@@ -85,6 +87,11 @@ class StartLines:
     def _again(self, end: float) -> list[int]:
         banner = {line for line in self._banner.values() if line < end}
         hits = [hit for hit in self._hits if hit[1] in banner]
+        # What comes again far more often than the log's first lines do is a loop's (downloads, examples), no banner's.
+        times = Counter(repeated for _, repeated in hits)
+        usual = float(np.median([times[line] for line in sorted(times)[:FEWEST]])) if times else 0.0
+        looped = {line for line, count in times.items() if count > LOOPED * usual}
+        banner, hits = banner - looped, [hit for hit in hits if hit[1] not in looped]
         if len(banner) < FEWEST:
             return []
         starts: list[int] = []

@@ -11,6 +11,7 @@ from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import price
 from advisor.findings.run_metrics import logged_mfu
 from advisor.findings.savings import worth_saying
+from advisor.readers.run_table import Status
 from advisor.records import Estimate
 from advisor.units import (
     HOUR,
@@ -126,7 +127,8 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
         ended = part.status.value.replace("_", " ")
         if part.phase is None and not part.elsewhere:
-            ended += ", never trained"
+            # one that says it came to its end trained, and printed no step
+            ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
         cost = format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
         steps, losses = _range(part.first_step, part.last_step, _plain), _range(part.first_loss, part.last_loss, _loss)

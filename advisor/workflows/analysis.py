@@ -276,7 +276,9 @@ def _where_it_ran(happened: str, findings: list[Finding]) -> str:
 
 def _in_words(part: RunPart) -> str:
     ended = part.status.value.replace("_", " ")
-    return ended if part.phase is not None or part.elsewhere else f"that never trained ({ended})"
+    if part.phase is not None or part.elsewhere:
+        return ended
+    return f"{ended} without a step printed" if part.status is Status.COMPLETED else f"that never trained ({ended})"
 
 
 def _how_far(case: Case) -> str:

@@ -441,3 +441,13 @@ def test_of_a_large_log_only_the_time_between_its_sessions_is_left_out(tmp_path)
     later = [f"{row} {filler}" for row in stamped(datetime(2024, 1, 5, 10), 9000, 0.2, first=9000)]
     assert sum(map(len, rows + later)) > 2**21  # of which only parts are looked at
     assert analysed(tmp_path, [*rows, "Resuming from step 900000", *later]).spent_hours == pytest.approx(60, rel=0.02)
+
+
+def test_a_loop_of_the_first_start_is_no_start(tmp_path):
+    each = ["asking for the next shard", "acquiring its lock", "lock acquired", "opening a connection", "shard written"]
+    fetching = [f"DEBUG download: {words}" for words in (*each, "releasing its lock", "lock released")]
+    lines = [*BANNER, "ERROR cannot load the tokenizer", *BANNER, *(20 * fetching), "Training complete."]
+    day = datetime(2025, 1, 7, 9)
+    stamps = [f"{day + timedelta(minutes=2 * n):%Y-%m-%d %H:%M:%S}" for n in range(len(lines))]
+    found = analysed(tmp_path, [f"{stamp} {line}" for stamp, line in zip(stamps, lines, strict=True)])
+    assert len(found.run.runs) == 2 and found.run.status == "completed"
