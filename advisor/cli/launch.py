@@ -247,7 +247,11 @@ def show_checks(checks: Sequence[Check], *, as_json: bool) -> int:
         print_json({"can_start": not lacking, "checks": checks})
     else:
         show(*(f"{check.finding:8} {check.of}: {check.words}" for check in checks))
-        show("it cannot start here" if lacking else "it can start")
+        show(
+            "it cannot start here: mend what is missing, or start it elsewhere (--on ssh:HOST)"
+            if lacking
+            else "it can start"
+        )
     return 1 if lacking else 0
 
 

@@ -163,6 +163,9 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
     eight_bit = options["precision"] == "fp8"
     precision = "bf16" if eight_bit else None if options["precision"] == "auto" else options["precision"]
     named = read_gpus(options["gpu"])
+    if named.count and options["gpus"] not in (None, named.count):
+        message = f"--gpu {options['gpu']} and --gpus {options['gpus']} say two numbers of GPUs"
+        raise AdvisorError(message, "leave one of them out", exit_code=2)
     gpus, key = options["gpus"] or named.count or 1, device_key(named.key)
     sharding = sharded_instead(options["sharding"], gpus) or "none"
     if sharding != "none" and gpus == 1:
@@ -245,7 +248,7 @@ def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool)
     answers = predict_batch(profile, [replace(workload, micro_batch=size) for size in MICRO_BATCHES])
     chosen = fast_enough(answers)
     if chosen is None:
-        return answers[0], ["--micro-batch 1 (no larger one surely fits)"]
+        return answers[0], ["--micro-batch 1 (a larger one may not fit)"]
     return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest within 2 % of the fastest that fits)"]
 
 

@@ -93,6 +93,8 @@ _OF_A_SWEEP = frozenset(
         *("grad_norm_large", "grad_spikes_first", "clipped_mostly", "clipping_rises", "loss_scale_skips"),
     )
 )
+# how a GPU is used, of a run that uses none
+_OF_A_GPU_AT_WORK = frozenset(("software_bound", "launch_bound", "bigger_batch", "underused", "fast_first_step"))
 # a clock that was read wrongly: nothing is lost but what it would have said
 _OF_CLOCKS = frozenset(("optimizer_floor", "pass_floor", "short_backward", "fast_first_step", "phase_sum"))
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
@@ -103,6 +105,8 @@ def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     verdicts = [detector(case) for detector in DETECTORS]
     if is_rate_sweep(case.run):
         verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in _OF_A_SWEEP]
+    if any(isinstance(v, Finding) and v.code == "cpu_fallback" for v in verdicts):
+        verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in _OF_A_GPU_AT_WORK]
     if not case.run.counts_steps:
         verdicts = [_without_steps(v, case.run) if isinstance(v, Finding) else v for v in verdicts]
     whole = stake_seconds(case)

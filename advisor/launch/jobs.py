@@ -106,6 +106,8 @@ def resumed_job(
     price = before.usd_per_hour if usd_per_hour is None else usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
     config = guarded(config, guards, usd_per_hour=price)
+    if synthetic and config.data.path is not None:
+        raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
     needed, used = trainer.needed_seconds(run_dir), trainer.used_seconds(run_dir)
     _refuse_without_time_left(run_dir, used, needed, config.stop.max_seconds)

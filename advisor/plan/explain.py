@@ -269,7 +269,7 @@ def _why_no_longer(brief: Brief, chosen: Trial) -> Iterator[str]:
     if limits.budget_usd is None and limits.usd_per_waiting_hour is None:
         yield (
             "waiting counts between machines that do the same, each day after the first as the root of the cheapest "
-            "one's dollars (assumed); --value-of-time says otherwise, 0 that it costs nothing"
+            "one's dollars (assumed)"
         )
     if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
         return

@@ -33,7 +33,7 @@ def whose(profile: Profile, workload: Workload) -> str:
     if profile.calibrated or profile.spec is None:
         return f"{own}, as measured here"
     others = ", ".join(f"{words} {_times(profile, workload, kind, on)}" for words, kind, on in _OTHERS)
-    return f"{own}; likely step times of other software, relative to it: {others}"
+    return f"{own}; other software is likely to take longer for a step, by a factor: {others}"
 
 
 def _times(profile: Profile, workload: Workload, kind: str, compiled: bool) -> str:

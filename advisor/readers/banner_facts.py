@@ -52,7 +52,9 @@ _SPOKEN = {
 }
 _NAME = b"(?P<%b>(?:" + "|".join(sorted(_SPOKEN, key=len, reverse=True)).replace("_", "[_ -]").encode()
 _NAME += rb")(?:[ _](?:size|len(?:gth)?|dim))?)"
-_COUNT = rb"(?P<%b>\d[\d,]*(?:\.\d+)?) ?(?P<%b>[KMBkmb]|million|billion)?(?![\w.%%/:-])"
+# No number of a list, and thousands in threes alone: 4 KB of `1,1,1,…` must not be tried from every comma.
+_COUNT = rb"(?<!\d,)(?P<%b>(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,9})?) ?"
+_COUNT += rb"(?P<%b>[KMBkmb]|million|billion)?(?![\w.%%/:-]|,\d)"
 _PAIR = re.compile(
     rb"(?<![\w.-])(?:"
     + _NAME % b"name"

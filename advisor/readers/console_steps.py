@@ -36,14 +36,14 @@ COME_DOWN = 0.05  # of the highest learning rate: a schedule near its end
 LEAST_RESOLVED = 0.8  # of the rows: below, none has a step
 ROUNDER = 10  # times as round as any other that agrees: an interval that somebody set, 500 beside 499 and 501
 _FEWEST_SHOWN = 3  # steps whose bar was drawn twice
-_NUMBER = rb"['\"]?(\d[\d.]*(?:e[-+]?\d+)?)"
+_NUMBER = rb"['\"]?(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 _BAR = re.compile(rb"(?<![\d.])(\d{1,9})/(\d{1,9}) \[[\d:, days]{4,24}(?:<[^\]\n]{1,80})?(?:it/s|s/it)")
 _SUM = re.compile(
     rb"train_runtime['\"]: "
     + _NUMBER
-    + rb"[^\n]*?train_steps_per_second['\"]: "
+    + rb"[^\n]{0,400}?train_steps_per_second['\"]: "
     + _NUMBER
-    + rb"(?:[^\n]*?'epoch['\"]: "
+    + rb"(?:[^\n]{0,200}?'epoch['\"]: "
     + _NUMBER
     + rb")?"
 )
@@ -101,13 +101,18 @@ class ConsoleMarks:
                 self._bars.append(found)
                 self._count += len(found)
         if b"train_runtime" in text:
-            self.said += [_sum(m, first + text.count(b"\n", 0, m.start())) for m in _SUM.finditer(text)]
+            self.said += [_sum(m, first + _line(starts, m)) for m in _SUM.finditer(text)]
         if b"Running training" in text:
-            self.said += [_banner(m, first + text.count(b"\n", 0, m.start())) for m in _BANNER.finditer(text)]
+            self.said += [_banner(m, first + _line(starts, m)) for m in _BANNER.finditer(text)]
 
     def bars(self) -> np.ndarray:
         """Place, steps done and steps in all of each bar."""
         return np.concatenate(self._bars) if self._bars else np.zeros((0, 3))
+
+
+def _line(starts: np.ndarray, match: re.Match[bytes]) -> int:
+    """In which line a match begins, of those that begin at `starts`."""
+    return int(np.searchsorted(starts, match.start(), side="right")) - 1
 
 
 def _sum(match: re.Match[bytes], place: float) -> _Said:

@@ -15,13 +15,15 @@ from typing import Any
 
 from advisor.readers.bounded import parse_json, read_document, read_head
 
-_ROW = re.compile(r"<tr.*?>(.*?)</tr>", re.DOTALL)
-_CELL = re.compile(r"<t[hd].*?>(.*?)</t[hd]>", re.DOTALL)
-_TAG = re.compile(r"</?\w.*?>", re.DOTALL)
+# A row or cell that is not closed ends where the next begins, so that no text is looked at twice.
+_ROW = re.compile(r"<tr(?:\s[^<>]*)?>((?:(?!</?tr\b).)*)</tr>", re.DOTALL)
+_CELL = re.compile(r"<t[hd](?:\s[^<>]*)?>((?:(?!</?t[hd]\b).)*)</t[hd]>", re.DOTALL)
+_TAG = re.compile(r"</?\w[^<>]*>")
 _BAR = re.compile(r"\[\s*(\d+)/(\d+)\s+([\d:]+)[^\]]*?(?:Epoch\s+[\d.]+/(\d+))?\]")
-_SETTING = re.compile(  # of the Trainer, in lines of code that are no comment
-    r"(?m)^[^#\n]*?\b(logging_steps|max_steps|num_train_epochs|per_device_train_batch_size|gradient_accumulation_steps)"
-    r"\s*=\s*([\d.]+)"
+_COMMENT = re.compile(r"#[^\n]*")
+_SETTING = re.compile(  # of the Trainer, in code
+    r"\b(logging_steps|max_steps|num_train_epochs|per_device_train_batch_size|gradient_accumulation_steps)"
+    r"\s*=\s*(\d[\d_]{0,12}(?:\.\d{0,9})?(?:e\d{1,2})?)"
 )
 _NAMES = {"step": "step", "epoch": "epoch", "training loss": "loss", "validation loss": "eval_loss"}
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?|nan|inf", re.IGNORECASE)
@@ -39,7 +41,9 @@ def console_of(path: Path) -> str:
     parts = []
     for cell in (cell for cell in cells or [] if isinstance(cell, Mapping)):
         if cell.get("cell_type") == "code":
-            parts += [f"{name}={value}\n" for name, value in _SETTING.findall(_joined(cell.get("source")))]
+            code = _COMMENT.sub("", _joined(cell.get("source")))
+            parts += ["\n"] * bool(parts and not parts[-1].endswith("\n"))
+            parts += [f"{name}={float(n.replace('_', '')):.15g}\n" for name, n in _SETTING.findall(code)]
         parts += [_printed(output) for output in cell.get("outputs") or [] if isinstance(output, Mapping)]
     return "".join(parts)
 

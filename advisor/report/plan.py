@@ -95,7 +95,8 @@ def speed_rests_on(plan: Plan) -> str | None:
     others = grounds.other_runs
     text = (
         f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this GPU, "
-        f"{grounds.generation_runs or 'none'} of its generation ({grounds.generation}), {others} of others."
+        f"{grounds.generation_runs - grounds.card_runs or 'none'} of others of its generation ({grounds.generation}), "
+        f"{others} of other generations."
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
@@ -107,13 +108,14 @@ def speed_rests_on(plan: Plan) -> str | None:
 
 
 def briefly(grounds: Grounds | None) -> str:
-    """A cell of a table: "measured here", or how many published runs, as in "1 run on this GPU, 6 on related …"."""
+    """A cell of a table: "measured here", or how many published runs, as in "1 run on this GPU, 6 on other GPUs …"."""
     if grounds is None:
         return "unknown"
     if grounds.calibration is not None:
         return "measured here"
     runs = "run" if grounds.card_runs == 1 else "runs"
-    return f"{grounds.card_runs} {runs} on this GPU, {grounds.generation_runs} on related GPUs ({grounds.generation})"
+    related = grounds.generation_runs - grounds.card_runs
+    return f"{grounds.card_runs} {runs} on this GPU, {related} on other GPUs of its kind ({grounds.generation})"
 
 
 def batch(choice: Choice) -> str:

@@ -204,7 +204,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
     """Card, hours and dollars of the whole run there, or why not."""
     return [
         (
-            place.name if place.gpus == 1 else f"{place.gpus} x {place.name}",
+            f"{place.gpus} x {place.name}",
             _estimated_hours(place.whole_hours) if place.whole_hours else "-",
             format_estimate(place.whole_usd, format_usd) if place.whole_usd else "-",
             place.note or ("fits" if place.fits else "does not fit" if place.fits is False else ""),

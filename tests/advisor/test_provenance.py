@@ -51,8 +51,8 @@ def ground(generation: str, card: int, alike: int, calibration: str | None = Non
     [
         (None, "unknown"),
         (ground("Ada", 0, 1, "l4-1"), "measured here"),
-        (ground("Ada", 1, 3), "1 run on this GPU, 3 on related GPUs (Ada)"),
-        (ground("Rubin", 0, 0), "0 runs on this GPU, 0 on related GPUs (Rubin)"),
+        (ground("Ada", 1, 3), "1 run on this GPU, 2 on other GPUs of its kind (Ada)"),
+        (ground("Rubin", 0, 0), "0 runs on this GPU, 0 on other GPUs of its kind (Rubin)"),
     ],
 )
 def test_a_cell_says_it_briefly(grounds, cell):
@@ -68,7 +68,8 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     assert rows and all(row.grounds == expected[row.gpu] for row in rows)
     assert plan.grounds == expected[plan.workload.gpu]
     text = speed_rests_on(plan)
-    assert f"{plan.grounds.generation_runs} of its generation ({plan.grounds.generation})" in text
+    others = plan.grounds.generation_runs - plan.grounds.card_runs
+    assert f"{others or 'none'} of others of its generation ({plan.grounds.generation})" in text
     assert "2 kinds of GPU were compared by their expected times" in text
     alone = speed_rests_on(replace(plan, search=None, grounds=grounds_of(prior_profile(require_gpu("rtx-4060")))))
     assert "none of this GPU" in alone and "were compared" not in alone

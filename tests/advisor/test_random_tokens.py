@@ -75,6 +75,14 @@ def test_who_types_it_gets_it(typed):
     assert "random tokens, as --synthetic asks" in out
 
 
+def test_a_run_that_has_data_is_not_resumed_on_random_tokens(typed, tmp_path):
+    with_data = dump_config(small_run(3, data=DataConfig(path="tokens")))
+    (tmp_path / "folder" / "run.yaml").write_text(with_data)
+    code, _, err = typed("resume", "FOLDER", "--synthetic")
+    assert code == 2 and "this run trains on tokens" in err
+    assert (tmp_path / "folder" / "run.yaml").read_text() == with_data
+
+
 def test_what_a_backend_starts_is_a_job_a_measurement_or_a_command_of_somebody_else():
     """A new engine, or a new way to make a request, is asked for its data by the job that it takes."""
     for engine in BACKENDS:

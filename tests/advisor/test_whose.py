@@ -36,7 +36,7 @@ def test_named_software_is_slower_where_published_runs_are(call):
                        ("", "--software trl", "--software torchtitan"))  # fmt: skip
     assert trl["step_seconds"]["value"] > 1.2 * own["step_seconds"]["value"]
     assert titan["step_seconds"]["value"] == pytest.approx(own["step_seconds"]["value"], rel=0.15)
-    assert own["for"].startswith("this project's trainer, compiled; likely step times of other software")
+    assert own["for"].startswith("this project's trainer, compiled; other software is likely to take longer")
 
 
 def test_a_plan_says_for_whose_software_its_hours_are(call):

@@ -182,3 +182,9 @@ def test_a_log_is_told_its_gpus_in_the_same_words(capsys, tmp_path):
     _, document, said = advisor(capsys, "analyze", str(log), "--gpu", "8xh100", "--json")
     facts = json.loads(document)["facts"]
     assert (facts["gpu"], facts["world_size"]) == ("h100-80gb-sxm", 8) and "read as 8 x h100-80gb-sxm" in said
+
+
+def test_two_numbers_of_gpus_are_one_too_many(call):
+    for verb in (("predict", "--model", "gpt2"), ("plan", "--tokens", "1B")):
+        code, _, err = call(*verb, "--gpu", "8xh100", "--gpus", "4")
+        assert code == 2 and "numbers of GPUs" in err

@@ -101,7 +101,7 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         page.get_by_role("button", name="Launch…").click()
         page.get_by_text("The full configuration").wait_for()
         settled(page)
-        page.get_by_text("Train on random tokens").click()  # there are no data
+        page.get_by_test_id("stCheckbox").get_by_text("Train on random tokens").click()  # there are no data
         settled(page)
         page.get_by_role("button", name="Launch", exact=True).click()
         page.get_by_role("button", name="Stop with a checkpoint").wait_for()

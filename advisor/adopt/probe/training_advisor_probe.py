@@ -121,7 +121,7 @@ class Probe:
     def note_machine(self, optimizer: Any) -> None:
         """How fast the machine itself is now, by the reference kernel; the time that takes is no step's."""
         began = time.monotonic()
-        trained = optimizer.param_groups[0]["params"][0].device.type
+        trained = next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
         if began < self.kernel_due or trained != "cpu" or int(os.environ.get("RANK") or 0):
             return
         at, torch = self.now(), self.torch

@@ -156,7 +156,8 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     worst = max(rises, key=lambda rise: rise.relative)
     evals, low, end = worst.evals, worst.low, worst.end
     step, last = float(evals.step[worst.best]), float(evals.step[-1])
-    waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
+    began = min(float(losses.step[0]), float(evals.step[0])) if len(losses) else float(evals.step[0])
+    waste = (last - step) / max(last - min(began, step), 1e-9)
     # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
     a_part = nats_per_unit(case.run) is None
     slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # of classifiers accuracy counts, and may still rise

@@ -1,5 +1,7 @@
 """What a log of no known format says of its run before its first record."""
 
+import time
+
 import pytest
 
 from advisor.readers.read import read_run
@@ -40,3 +42,11 @@ def test_a_vocabulary_beside_another_loss_says_nothing_of_it(tmp_path, first):
     """A classifier of 2 or of 20 classes over text, a sum over tokens: nothing of a model of language is told."""
     banner = ["vocab_size: 32000", "n_params: 350M", "seq_len: 512", "batch_size: 32"]
     assert facts(tmp_path, banner, [first / (1 + n / 9) for n in range(30)]) == {"micro_batch": 32}
+
+
+def test_lists_before_the_first_row_cost_no_time(tmp_path):
+    began = time.process_time()
+    found = facts(
+        tmp_path, ["[" + "1," * 2_000 + "1]"] * 20 + ["vocab_size: 32000"], [10.4 / (1 + n / 9) for n in range(30)]
+    )
+    assert found["vocab_size"] == 32000 and time.process_time() - began < 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -224,8 +225,33 @@ def test_a_notebooks_table_of_epochs_has_steps(tmp_path):
     assert found.column("step").tolist() == [401, 802, 1203] and found.status is Status.COMPLETED
 
 
-def test_a_notebooks_own_settings_count_its_rows(tmp_path):
+SETTINGS = {
+    "a line each": "args = TrainingArguments(\n    # logging_steps=1,\n    logging_steps=25,\n)",
+    "one line": "args = TrainingArguments(num_train_epochs=3, logging_steps=25, max_steps=9_000)  # logging_steps=1",
+    "thousands": "args = TrainingArguments(max_steps=9e3, logging_steps=2_5)",
+}
+
+
+@pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS)
+def test_a_notebooks_own_settings_count_its_rows(tmp_path, source):
     printed = {"output_type": "stream", "name": "stdout", "text": [row(n, 9000) + "\n" for n in range(25, 501, 25)]}
-    source = "args = TrainingArguments(\n    # logging_steps=1,\n    logging_steps=25,\n)"
     found = read_run(notebook(tmp_path / "train.ipynb", printed, source=source))
     assert (found.first_step, found.last_step, found.rows) == (25, 500, 20)
+
+
+@pytest.mark.parametrize("unclosed", ["<tr>x", "<td>x", "<tr><td>1", "i<tr;"])
+def test_a_notebook_of_unclosed_cells_is_read_in_time(tmp_path, unclosed):
+    page = {"output_type": "display_data", "data": {"text/html": [unclosed * 40_000], "text/plain": ["x"]}}
+    printed = {"output_type": "stream", "name": "stdout", "text": [row(n, 100) + "\n" for n in range(10, 201, 10)]}
+    began = time.process_time()
+    assert read_run(notebook(tmp_path / "train.ipynb", page, printed)).rows == 20
+    assert time.process_time() - began < 20
+
+
+def test_numbers_with_two_points_are_no_sum(tmp_path):
+    lines = [row(n, 100) for n in range(10, 201, 10)]
+    lines += ["{'train_runtime': 1.2.3, 'train_steps_per_second': 1.2.3}", "'train_runtime': 1 " * 8_000]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    began = time.process_time()
+    assert read_run(tmp_path / "train.log").rows == 20
+    assert time.process_time() - began < 20
