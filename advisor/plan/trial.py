@@ -154,7 +154,9 @@ def _trial(
         tokens=tokens,
         ratio=tokens / brief.counted(workload.shape),
         score=score,
-        loss=predict_loss(prediction.parameters, tokens, brief.unique_tokens, brief.vocab_size),
+        loss=None
+        if brief.goal.synthetic  # random tokens teach nothing
+        else predict_loss(prediction.parameters, tokens, brief.unique_tokens, brief.vocab_size),
         epochs=tokens / brief.unique_tokens if brief.unique_tokens else None,
         device_bytes=device.profile.memory.device_total_bytes(workload),
         data_bound=not brief.settled and bool(chosen.steps >= costs.most_by_data[row, 0]),

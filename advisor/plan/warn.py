@@ -54,7 +54,9 @@ def warnings(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
         yield data_elsewhere(brief, chosen)
     workload, prediction = chosen.prediction.workload, chosen.prediction
     vocab_size = workload.shape.vocab_size
-    if problem := loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, vocab_size):
+    if brief.goal.synthetic:
+        yield "no loss is promised: random tokens teach nothing"
+    elif problem := loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, vocab_size):
         yield f"no loss is promised: {problem}"
     if prediction.fit_probability is None:
         yield "the GPU's memory is unknown, so nothing is said about whether this fits"

@@ -180,3 +180,10 @@ def test_a_model_whose_state_alone_does_not_fit_is_told_how_large_that_is_and_wh
 def test_activations_that_do_not_fit_are_told_to_shrink(call):
     text = refused(call, "--gpu", "l4", "--depth", "12", "--micro-batch", "512")
     assert "a shorter --seq-len, or a smaller --micro-batch" in text and "16 bytes" not in text and "--gpus" not in text
+
+
+def test_no_loss_is_promised_on_random_tokens(call):
+    code, out, err = call("plan", "--gpu", "l4", "--budget", "5", "--synthetic", "--json")
+    plan = json.loads(out)
+    assert code == 0 and plan["prediction"]["loss"] is None, err
+    assert "no loss is promised: random tokens teach nothing" in plan["warnings"]
