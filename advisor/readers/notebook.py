@@ -38,7 +38,7 @@ def console_of(path: Path) -> str:
     """What the cells of a notebook printed, in their order; AdvisorError where the file is none."""
     notebook = parse_json(read_document(path), str(path))
     cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
-    parts = []
+    parts: list[str] = []
     for cell in (cell for cell in cells or [] if isinstance(cell, Mapping)):
         if cell.get("cell_type") == "code":
             code = _COMMENT.sub("", _joined(cell.get("source")))

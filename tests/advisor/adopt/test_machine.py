@@ -57,6 +57,7 @@ def plan_for(folder) -> AdoptedPlan:
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a plan is written that nobody gave a place
     monkeypatch.setenv("ADVISOR_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
