@@ -259,7 +259,8 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
         text += f", kept small for {chosen.run.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
     size = f"micro-batch {workload.micro_batch}"
-    why = "as asked" if brief.goal.micro_batch is not None else "is the smallest within 2 % of the best tokens/s at this batch"
+    rule = "is the smallest within 2 % of the best tokens/s at this batch"
+    why = "as asked" if brief.goal.micro_batch is not None else rule
     return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
 
 
