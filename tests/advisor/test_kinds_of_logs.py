@@ -315,6 +315,8 @@ def test_a_loss_that_leaps_by_powers_of_ten_is_no_fall(tmp_path):
     assert findings(analysed(tmp_path, leaps))["loss_leaps"].startswith("error: The loss leaps between 1.2 and 8.1e+07")
     noisy = [f"step {i} loss {loss(i) * (1, 9, 3, 40)[i % 4]:.4f}" for i in range(100)]
     assert "loss_leaps" not in findings(analysed(tmp_path, noisy, "noisy.log"))
+    by_heart = [f"step {i} loss {12.1 if i < 4 else (0.0004, 0.0009, 0.0002, 9.5)[i % 4]:.4f}" for i in range(100)]
+    assert "loss_leaps" not in findings(analysed(tmp_path, by_heart, "by_heart.log"))
 
 
 INSTALLERS = [

@@ -19,6 +19,7 @@ _DIGITS = 4  # significant ones that must repeat
 _STUCK_ROWS, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
 _TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of what it gained
 _ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
+_BEYOND_THE_FIRST = 10.0  # times the first loss
 _LEAP, _FEWEST_LEAPS, _OFTEN_LEAPS = 3.0, 3, 0.1  # powers of ten; rows; of all rows: an error
 _FOLLOWS = 0.1  # of its first value: a held-out loss that falls so far is learning
 _SOLVED = 1e-3  # a held-out loss below it: nothing is left to learn
@@ -49,7 +50,10 @@ def detect_leaps(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < _FROZEN_ROWS or not has_level(case, losses) or np.any(losses.value <= 0):
         return Insufficient(code="loss_leaps", missing=f"{_FROZEN_ROWS} rows with a training loss above 0")
-    ups = np.flatnonzero(np.diff(np.log10(losses.value)) >= _LEAP) + 1
+    # Batches that are known by heart have losses near 0, from which any other batch is a leap: it ends where training
+    # began. A leap goes beyond.
+    beyond = losses.value[1:] > _BEYOND_THE_FIRST * losses.value[0]
+    ups = np.flatnonzero((np.diff(np.log10(losses.value)) >= _LEAP) & beyond) + 1
     if len(ups) < _FEWEST_LEAPS or ups[-1] < len(losses) / 2:
         return None
     often = len(ups) >= _OFTEN_LEAPS * len(losses)
@@ -68,7 +72,8 @@ def detect_leaps(case: Case) -> Verdict:
             "a learning rate far too high, gradients that are not clipped, a division by almost nothing",
         ),
         actions=("print the batch of such a step: its inputs, targets and gradient norm", "scale the data; clip at 1"),
-        threshold=f"{_FEWEST_LEAPS} rows that are {10**_LEAP:g} times the row before, also in the later half",
+        threshold=f"{_FEWEST_LEAPS} rows that are {10**_LEAP:g} times the row before and "
+        f"{_BEYOND_THE_FIRST:g} times the first, also in the later half",
     )
 
 
