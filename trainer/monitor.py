@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 import pynvml
@@ -75,16 +76,17 @@ class CsvStream:
 
 def stream(source: Source, out: TextIO, hz: float, goes_on: Callable[[], bool]) -> None:
     """Print readings until `goes_on` says no or nobody reads."""
-    gone: list[str] = []  # the reader's end closed: nothing more to do
     gc.disable()  # nothing here makes cycles, and a collection in the midst would delay a reading
-    sample(
-        [source],
-        CsvStream(source, out),
-        hz,
-        goes_on=lambda: not gone and goes_on(),
-        on_error=gone.append,
-        part_seconds=PART_SECONDS,
-    )
+    with suppress(_ReaderGone):
+        sample([source], CsvStream(source, out), hz, goes_on=goes_on, on_error=_end, part_seconds=PART_SECONDS)
+
+
+class _ReaderGone(Exception):
+    """The reader's end closed: nothing more to do."""
+
+
+def _end(error: str) -> None:
+    raise _ReaderGone(error)
 
 
 class _Asked:

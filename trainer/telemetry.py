@@ -110,16 +110,18 @@ def sample(
     buffers = [buffer for track in tracks for buffer in track.buffers]
     part_due = monotonic() + part_seconds
     while goes_on():
+        # few calls: between two ticks other programs take the caches, and each call fetches its code anew
         now = monotonic()
+        next_due = now + _LONGEST_SLEEP_SECONDS
         for track in tracks:
             if now >= track.due:
                 track.read(now, round(clock() * 1000))
+            next_due = min(next_due, track.due)
         if now >= part_due:
             part_due = now + part_seconds
             _write_part(writer, buffers, on_error)
-        wait = min(track.due for track in tracks) - monotonic()
-        if wait > 0:
-            sleep(min(wait, _LONGEST_SLEEP_SECONDS))
+        if (wait := next_due - monotonic()) > 0:
+            sleep(wait)
     _write_part(writer, buffers, on_error)
 
 

@@ -6,10 +6,12 @@ offer is None, never a stand-in.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,14 +63,14 @@ class NvmlSource:
     def __init__(self, gpus: int | None = None, *, everything: bool = False):
         """Open NVML for the first `gpus` visible cards (None: all of them), or for `everything` the machine has."""
         pynvml.nvmlInit()
-        handles = visible_handles(None if everything else os.environ.get("CUDA_VISIBLE_DEVICES"))[:gpus]
+        handles = all_handles() if everything else visible_handles(os.environ.get("CUDA_VISIBLE_DEVICES"))[:gpus]
         self._cards = [_Card(number, handle) for number, handle in enumerate(handles)]
 
     def describe(self) -> list[dict[str, Any]]:
         return [card.description for card in self._cards]
 
     def read_power(self) -> list[int | None]:
-        return [card.read_power() for card in self._cards]
+        return [card.deciwatts() for card in self._cards]
 
     def read_slow(self) -> list[Values]:
         return [tuple(query() for query in card.slow) for card in self._cards]
@@ -185,55 +187,73 @@ class EnergyMeter:
         return None if millijoules is None else (millijoules, time.monotonic())
 
 
-class Query:
-    """A reading that a card may not offer: None then, and not asked again once it says that it never will."""
+# what stays so once it was said
+_FOR_GOOD = (
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    25,  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH and
+    26,  # NVML_ERROR_DEPRECATED (a function that is no more) have no names in older bindings
+)
 
-    def __init__(self, read: Callable[[], int]):
-        self._read: Callable[[], int] | None = read
+
+class Query:
+    """A reading that a card may not offer, by the first of several ways that work; None where none does.
+
+    A way is not tried again once it failed for good. A lost card is asked nothing of the `group` again: its driver may
+    take long to say so each time, and the other cards would wait.
+    """
+
+    def __init__(self, *ways: Callable[[], int], group: list[Query] | None = None):
+        self.ways, self._group = list(ways), group if group is not None else []
+        self._group.append(self)
 
     def __call__(self) -> int | None:
-        if self._read is None:
-            return None
-        try:
-            return self._read()
-        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
-            self._read = None
-        except pynvml.NVMLError:
-            pass  # busy or lost for the moment: unknown this time
+        while self.ways:
+            try:
+                return self.ways[0]()
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                    for query in self._group:
+                        query.ways.clear()
+                elif error.value in _FOR_GOOD:
+                    del self.ways[0]
+                else:
+                    return None  # busy for the moment: unknown this time
         return None
 
 
 class _Card:
-    """One card's queries."""
+    """One card's queries; one without a handle was lost before we came, and answers none."""
 
     def __init__(self, number: int, handle: Any):
-        instant = Query(lambda: _instant_milliwatts(handle))
-        has_instant = instant() is not None
-        average = Query(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
-        self._milliwatts = instant if has_instant else average
-        clock = pynvml.nvmlDeviceGetClockInfo
-        reasons = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None)  # absent from older bindings
+        def query(*functions: str, of: str = "", about: tuple[int, ...] = ()) -> Query:
+            """A reading by functions of NVML, of which drivers and bindings have the newest, the oldest or all."""
+            known = [getattr(pynvml, name) for name in functions if hasattr(pynvml, name) and handle is not None]
+            return Query(*(_way(function, (handle, *about), of) for function in known), group=group)
+
+        group: list[Query] = []
+        power = (_instant_deciwatts, _mean_deciwatts) if handle is not None else ()
+        self.deciwatts = Query(*(way(handle) for way in power), group=group)
+        self.deciwatts()  # finds out which way works
         self.slow = [
-            Query(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            Query(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-            Query(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-            Query(lambda: clock(handle, pynvml.NVML_CLOCK_SM)),
-            Query(lambda: clock(handle, pynvml.NVML_CLOCK_MEM)),
-            Query(lambda: (reasons or pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle)),
-            Query(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
+            query("nvmlDeviceGetUtilizationRates", of="gpu"),
+            query("nvmlDeviceGetMemoryInfo", of="used"),
+            query("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", about=(pynvml.NVML_TEMPERATURE_GPU,)),
+            query("nvmlDeviceGetClockInfo", about=(pynvml.NVML_CLOCK_SM,)),
+            query("nvmlDeviceGetClockInfo", about=(pynvml.NVML_CLOCK_MEM,)),
+            query("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+            query("nvmlDeviceGetTotalEnergyConsumption"),
         ]
         self.description = {
             "gpu": number,
-            "name": Query(lambda: pynvml.nvmlDeviceGetName(handle))(),
-            "uuid": Query(lambda: pynvml.nvmlDeviceGetUUID(handle))(),
-            "memory_bytes": Query(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total)(),
-            "power_limit_milliwatts": Query(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))(),
-            "power": "instant" if has_instant else "average" if average() is not None else None,
+            "name": query("nvmlDeviceGetName")(),
+            "uuid": query("nvmlDeviceGetUUID")(),
+            "memory_bytes": query("nvmlDeviceGetMemoryInfo", of="total")(),
+            "power_limit_milliwatts": query("nvmlDeviceGetEnforcedPowerLimit")(),
+            "power": (None, "average", "instant")[len(self.deciwatts.ways)],
         }
-
-    def read_power(self) -> int | None:
-        milliwatts = self._milliwatts()
-        return None if milliwatts is None else (milliwatts + 50) // 100
 
 
 def visible_handles(visible: str | None) -> list[Any]:
@@ -242,15 +262,26 @@ def visible_handles(visible: str | None) -> list[Any]:
     Numbers count as NVML does (by bus), which is CUDA's order wherever the cards are alike. CUDA stops at the first
     entry that names no card (its programming guide), so does this.
     """
-    everything = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    everything = all_handles()
     if visible is None:
-        return everything
+        return [handle for handle in everything if handle is not None]
     handles = []
     for entry in (part.strip() for part in visible.split(",")):
         handle = _find_handle(entry, everything)
         if handle is None:
             break
         handles.append(handle)
+    return handles
+
+
+def all_handles() -> list[Any]:
+    """NVML handles of the machine's cards in NVML's order; None for each that is lost, and counted still."""
+    handles = []
+    for number in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handles.append(pynvml.nvmlDeviceGetHandleByIndex(number))
+        except pynvml.NVMLError:
+            handles.append(None)
     return handles
 
 
@@ -291,12 +322,32 @@ def cpu_frequency_mhz() -> int | None:
     return round(float(rest.split(b"\n")[0].split(b":")[1])) if found else None
 
 
-def _instant_milliwatts(handle: Any) -> int:
-    """NVML field 186, the power of this moment: nvmlDeviceGetPowerUsage is a one-second average on most newer cards."""
-    value = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
-    if value.nvmlReturn != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(value.nvmlReturn)
-    return value.value.uiVal
+def _way(function: Callable[..., Any], arguments: tuple[Any, ...], of: str) -> Callable[[], int]:
+    return lambda: getattr(function(*arguments), of) if of else function(*arguments)
+
+
+def _mean_deciwatts(handle: Any) -> Callable[[], int]:
+    return lambda: (pynvml.nvmlDeviceGetPowerUsage(handle) + 50) // 100
+
+
+def _instant_deciwatts(handle: Any) -> Callable[[], int]:
+    """Reads NVML field 186, the power of this moment: the other way gives a one-second average on most newer cards.
+
+    One buffer serves all readings: the bindings make a new one for each, which takes most of a reading's time.
+    """
+    field = pynvml.c_nvmlFieldValue_t
+    buffer = field(fieldId=pynvml.NVML_FI_DEV_POWER_INSTANT)
+    status = ctypes.c_uint.from_buffer(buffer, field.nvmlReturn.offset)
+    milliwatts = ctypes.c_uint.from_buffer(buffer, field.value.offset)
+    ask = pynvml.nvmlLib["nvmlDeviceGetFieldValues"]
+    one, there = ctypes.c_int(1), ctypes.byref(buffer)
+
+    def read() -> int:
+        if failed := ask(handle, one, there) or status.value:
+            raise pynvml.NVMLError(failed)
+        return (milliwatts.value + 50) // 100
+
+    return read
 
 
 def _find_handle(entry: str, everything: list[Any]) -> Any:
@@ -307,7 +358,8 @@ def _find_handle(entry: str, everything: list[Any]) -> Any:
             return pynvml.nvmlDeviceGetHandleByUUID(entry)
         except pynvml.NVMLError:
             return None
-    matches = [h for h in everything if entry and pynvml.nvmlDeviceGetUUID(h).startswith(entry)]
+    known = [handle for handle in everything if handle is not None]
+    matches = [h for h in known if entry and str(Query(partial(pynvml.nvmlDeviceGetUUID, h))()).startswith(entry)]
     return matches[0] if len(matches) == 1 else None
 
 

@@ -19,6 +19,8 @@ QUANTITIES = (
 )
 _LONGEST_SAMPLE_SECONDS = 5.0  # of power: a longer gap in the readings is a gap, not a reading,
 _LONGEST_SAMPLE_TIMES = 3.0  # unless readings are that rare: gaps are so many times the usual one
+# a card that gives no power answers twice a second at most (trainer/telemetry.SLOW_HZ)
+_SILENT_QUESTIONS, _SILENT_SECONDS = 3, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,9 @@ class CardReadings:
     """What telemetry says of one card."""
 
     card: int
-    readings: int
-    seconds: float | None  # from the first reading to the last; None: no clock
+    readings: int  # moments at which it answered
+    seconds: float | None  # from the first answer to the last; None: no clock
+    silent_seconds: float | None = None  # for which it was asked after its last answer; None: it answered to the end
     quantities: Mapping[str, Spread]  # of QUANTITIES; what was never read is left out
     memory_bytes: float | None  # the card's own
     power_limit_watts: float | None = None  # as it was read
@@ -86,6 +89,11 @@ def measured(case: Case) -> Measured:
     )
 
 
+def silence(questions: int, seconds: float) -> float | None:
+    """How long a card was silent that left the last so many questions open; None if that is no more than a hiccup."""
+    return seconds if questions >= _SILENT_QUESTIONS and seconds > _SILENT_SECONDS else None
+
+
 def rates(case: Case) -> Curve:
     """Tokens per second at each step: as printed, else tokens per step over the step's seconds; empty without both."""
     printed = curve(case.run, "tokens_per_second")
@@ -110,12 +118,18 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
     masks = column("throttle_reasons")
     masks = masks[np.isfinite(masks)].astype(int)
     held = [mask for mask in masks.tolist() if reasons_in((mask,))]
-    times, total = clock[mine][np.isfinite(clock[mine])], column("memory_total_bytes")
-    limit = column("power_limit_watts")
+    total, limit, asked = column("memory_total_bytes"), column("power_limit_watts"), clock[mine]
+    answered = np.zeros(len(asked), bool)
+    for name in telemetry.keys() - {"unix_seconds", "gpu"}:
+        answered |= np.isfinite(column(name))
+    times = asked[answered & np.isfinite(asked)]
+    open_questions = int(len(answered) - 1 - np.flatnonzero(answered)[-1]) if answered.any() else len(answered)
+    last = times[-1] if len(times) else asked[0]
     return CardReadings(
         card=card,
-        readings=int(mine.sum()),
+        readings=int(answered.sum()),
         seconds=float(np.ptp(times)) if len(times) > 1 else None,
+        silent_seconds=silence(open_questions, float(asked[-1] - last)),
         quantities={name: spread for name, spread in found.items() if spread is not None},
         memory_bytes=float(np.nanmax(total)) if np.isfinite(total).any() else None,
         power_limit_watts=float(np.nanmax(limit)) if np.isfinite(limit).any() else None,

@@ -14,6 +14,7 @@ from advisor.findings.detectors.batch import detect_bigger_batch
 from advisor.findings.detectors.cards import (
     detect_card_hot,
     detect_card_idle,
+    detect_card_lost,
     detect_power_cap,
     detect_unknown_load,
 )
@@ -55,7 +56,7 @@ PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_optimizer_floor, detect_pass_floor, detect_short_backward, detect_fast_first_step, detect_phase_sum),
     *(detect_cpu_fallback, detect_software_bound, detect_bigger_batch, detect_bound),
     *(detect_utilization, detect_underused, detect_throttling, detect_straggler),
-    *(detect_card_idle, detect_card_hot, detect_power_cap, detect_unknown_load),
+    *(detect_card_lost, detect_card_idle, detect_card_hot, detect_power_cap, detect_unknown_load),
     *(detect_nearly_full, detect_host_spill, detect_memory_growth),
     *(
         detect_machine_busy,

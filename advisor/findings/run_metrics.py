@@ -266,9 +266,10 @@ def idle_stretches(case: Case) -> list[np.ndarray]:
     stretches = []
     for card in np.unique(cards) if len(cards) == len(busy) else [np.nan]:
         mine = np.flatnonzero(cards == card) if np.isfinite(card) else np.arange(len(busy))
-        for first, last in series.stretches(busy[mine] <= IDLE_UTILIZATION):
-            if clock[mine[last]] - clock[mine[first]] >= IDLE_SECONDS:
-                stretches.append(mine[first : last + 1])
+        read = np.flatnonzero(np.isfinite(busy[mine]))  # power is read more often
+        for first, last in series.stretches(busy[mine[read]] <= IDLE_UTILIZATION):
+            if clock[mine[read[last]]] - clock[mine[read[first]]] >= IDLE_SECONDS:
+                stretches.append(mine[read[first] : read[last] + 1])
     return stretches
 
 

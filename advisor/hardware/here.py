@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +14,26 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, require_gpu
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_IN_USE = 0.05  # of a card's memory; an idle H100 holds 1 to 600 MiB of 80 GiB, a desktop more
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCard:
-    """A card of this machine as its driver describes it."""
+    """A card of this machine as its driver describes it; of one in MIG mode its first instance, all that CUDA sees."""
 
+    number: int = 0  # as nvidia-smi counts
     name: str  # by NVML
     memory_bytes: int | None  # None: the driver does not say (memory shared with the host)
     free_bytes: int | None = None  # at this moment
+    processes: tuple[int, ...] = ()  # that compute on it; in a container NVML may see none of the others
+    is_instance: bool = False  # of MIG
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody computes on it, or holds memory that an idle card does not hold."""
+        total, free = self.memory_bytes, self.free_bytes
+        return bool(self.processes) or (total is not None and free is not None and total - free > _IN_USE * total)
 
 
 def device_key(asked: str) -> str:
@@ -31,7 +46,7 @@ def device_key(asked: str) -> str:
         return "cpu"
     if asked != "auto":
         return require_gpu(asked).key
-    found = cards()
+    found = visible_cards()
     if not found:
         return "cpu"
     spec = find_gpu(found[0].name, found[0].memory_bytes)
@@ -39,24 +54,33 @@ def device_key(asked: str) -> str:
 
 
 def first_card() -> str | None:
-    """The NVML name of the first NVIDIA card; None without a driver or a card."""
-    found = cards()
+    """The NVML name of the first NVIDIA card that a run would see; None without a driver or a card."""
+    found = visible_cards()
     return found[0].name if found else None
 
 
 def cards() -> list[FoundCard]:
-    """This machine's NVIDIA cards; empty without a driver or a card."""
-    import pynvml  # shared libraries are looked for only when the question is asked
+    """This machine's NVIDIA cards that can be used; empty without a driver or a card."""
+    return [card for card in _looked_at().values() if isinstance(card, FoundCard)]
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        return [_card(pynvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
-    finally:
-        pynvml.nvmlShutdown()
+
+def broken_cards() -> dict[int, str]:
+    """The cards of this machine that its driver counts, and that cannot be used: why not."""
+    return {number: card for number, card in _looked_at().items() if not isinstance(card, FoundCard)}
+
+
+def visible_cards() -> list[FoundCard]:
+    """The cards that CUDA_VISIBLE_DEVICES leaves, in its order; all where it names none or names them by words.
+
+    CUDA stops at the first number that is no card (its programming guide), so does this.
+    """
+    found = cards()
+    words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
+    if VISIBLE not in os.environ or any(word and not word.isdigit() for word in words):
+        return found
+    by_number = {card.number: card for card in found}
+    known = [by_number.get(int(word)) if word else None for word in words]
+    return [card for card in itertools.takewhile(lambda card: card is not None, known) if card is not None]
 
 
 def used_by(processes: set[int]) -> int | None:
@@ -66,39 +90,100 @@ def used_by(processes: set[int]) -> int | None:
     """
     import pynvml
 
+    with _nvml() as handles:
+        known = [handle for handle in handles.values() if not isinstance(handle, pynvml.NVMLError)]
+        return max((used for handle in known if (used := _used(handle, processes))), default=None)
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[dict[int, Any]]:
+    """The handle of each card that the driver counts, or the error that it gives for one; none without a driver."""
+    import pynvml  # shared libraries are looked for only when the question is asked
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return None
+        yield {}
+        return
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
-        return max((used for handle in handles if (used := _used(handle, processes))), default=None)
+        handles: dict[int, Any] = {}
+        for number in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handles[number] = pynvml.nvmlDeviceGetHandleByIndex(number)
+            except pynvml.NVMLError as error:  # one that is lost is counted still
+                handles[number] = error
+        yield handles
     finally:
         pynvml.nvmlShutdown()
 
 
+def _looked_at() -> dict[int, FoundCard | str]:
+    """Each card that the driver counts, or why it cannot be used."""
+    import pynvml
+
+    found: dict[int, FoundCard | str] = {}
+    with _nvml() as handles:
+        for number, handle in handles.items():
+            try:
+                found[number] = _card(number, handle)
+            except pynvml.NVMLError as error:
+                found[number] = str(error)
+    return found
+
+
 def _used(handle: Any, processes: set[int]) -> int:
+    return sum(int(one.usedGpuMemory or 0) for one in _running(handle) if one.pid in processes)
+
+
+def _running(handle: Any) -> list[Any]:
+    """The processes that compute on a card; none where its driver does not tell."""
     import pynvml
 
     try:
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:  # a card in parts, or a driver that does not tell
-        return 0
-    return sum(int(one.usedGpuMemory or 0) for one in running if one.pid in processes)
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    except pynvml.NVMLError:
+        return []
 
 
-def _card(handle: Any) -> FoundCard:
+def _card(number: int, handle: Any) -> FoundCard | str:
+    """What the driver says of a card. Raises pynvml.NVMLError for one that is lost."""
     import pynvml
 
-    name = pynvml.nvmlDeviceGetName(handle)
+    if isinstance(handle, pynvml.NVMLError):
+        raise handle
+    instance = _first_instance(handle)
+    if instance is None:
+        return "MIG is on and has no instance"
+    name = pynvml.nvmlDeviceGetName(instance)
     memory_bytes: int | None = None
     free_bytes: int | None = None
     with contextlib.suppress(pynvml.NVMLError):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(instance)
         memory_bytes, free_bytes = int(memory.total), int(memory.free)
     return FoundCard(
-        name=name.decode() if isinstance(name, bytes) else name, memory_bytes=memory_bytes, free_bytes=free_bytes
+        number=number,
+        name=name.decode() if isinstance(name, bytes) else name,
+        memory_bytes=memory_bytes,
+        free_bytes=free_bytes,
+        processes=tuple(one.pid for one in _running(instance)),
+        is_instance=instance is not handle,
     )
+
+
+def _first_instance(handle: Any) -> Any:
+    """The card itself; in MIG mode its first instance, the only one that a process of CUDA sees (MIG User Guide, CUDA
+    Device Enumeration); None where it has none."""
+    import pynvml
+
+    try:
+        if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            return handle
+    except pynvml.NVMLError:  # older cards and drivers have no MIG
+        return handle
+    for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with contextlib.suppress(pynvml.NVMLError):  # no instance at this place
+            return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+    return None
 
 
 def check_is_here(gpu: str, gpus: int) -> str | None:
@@ -108,9 +193,12 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
     """
     if gpu == "cpu":
         return None
-    present = cards()
-    if len(present) < gpus:
-        has = f"has only {len(present)}" if present else "has no NVIDIA GPU"
+    present = visible_cards()
+    usable = min(1, len(present)) if any(card.is_instance for card in present) else len(present)
+    if usable < gpus:
+        has = f"has only {usable}" if present else "has no NVIDIA GPU"
+        has += " (with MIG, CUDA sees one instance of one GPU)" if usable < len(present) else ""
+        has += "".join(f"; GPU {number}: {why}" for number, why in broken_cards().items())
         raise AdvisorError(
             f"the plan is for {gpus} x {gpu}, and this machine {has}",
             "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan",

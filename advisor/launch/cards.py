@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.hardware.here import cards
+from advisor.hardware.here import VISIBLE, FoundCard, visible_cards
 from advisor.launch.process import try_lock
 from advisor.store.disk import disk_errors
 
 LOCKS = Path("/tmp")  # not TMPDIR, which differs from user to user
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Held:
 
 @contextlib.contextmanager
 def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
-    """Hold so many cards for a run: those that were asked for, else the first that are free.
+    """Hold so many cards for a run: those that were asked for, else the first that are free, in the order of `choice`.
 
     None where there are none, and where CUDA_VISIBLE_DEVICES names them by words: then it is not known which they are.
     AdvisorError says who has the cards that lack.
@@ -51,7 +50,7 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
     held: dict[int, int] = {}
     taken: dict[int, str] = {}
     try:
-        for number in asked or present or ():
+        for number in asked or (card.number for card in choice()):
             if len(held) == count:
                 break
             file = _opened(number)
@@ -79,11 +78,15 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
 
 def visible_ids() -> tuple[int, ...] | None:
     """The cards that CUDA_VISIBLE_DEVICES leaves, all of this machine without it; None where it names them by words."""
-    given = os.environ.get(VISIBLE)
-    if given is None:
-        return tuple(range(len(cards())))
-    words = [word.strip() for word in given.split(",") if word.strip()]
-    return tuple(map(int, words)) if all(word.isdigit() for word in words) else None
+    words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
+    if any(word and not word.isdigit() for word in words):
+        return None
+    return tuple(card.number for card in visible_cards())
+
+
+def choice() -> list[FoundCard]:
+    """The visible cards in the order in which a run takes them: first those that nobody uses."""
+    return sorted(visible_cards(), key=lambda card: card.in_use)
 
 
 def taken_by() -> dict[int, str]:

@@ -110,7 +110,10 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
         why = f" ({', '.join(card.reasons)})" if card.reasons else ""
         rows.append((name, "held back", f"{format_percent(card.throttled)} of the readings{why}", "", ""))
     took = f" in {format_seconds(card.seconds)}" if card.seconds is not None else ""
-    return [*rows, (name, "readings", f"{format_count(card.readings)}{took}", "", "")]
+    rows.append((name, "readings", f"{format_count(card.readings)}{took}", "", ""))
+    if card.silent_seconds is not None:
+        rows.append((name, "no answer", f"in the last {format_seconds(card.silent_seconds)}", "", ""))
+    return rows
 
 
 def machine(analysis: Analysis) -> Pairs:

@@ -40,11 +40,13 @@ def live(watched: Watched) -> Rows:
 
 def _live(card: WatchedCard) -> tuple[str, ...]:
     seen, power = card.readings, card.readings.quantities.get("power_watts")
+    lost = seen.silent_seconds is not None  # what it said last is not so now
     now = {
-        name: words(spread.last) if (spread := seen.quantities.get(name)) else "-" for name, words in _FORMATS.items()
+        name: words(spread.last) if not lost and (spread := seen.quantities.get(name)) else "-"
+        for name, words in _FORMATS.items()
     }
     return (
-        f"{seen.card} {card.name}",
+        f"{seen.card} {card.name}" + (f": no answer for {format_seconds(seen.silent_seconds)}" if lost else ""),
         now["power_watts"],
         format_watts(power.mean) if power else "-",
         format_watts(power.high) if power else "-",

@@ -23,7 +23,7 @@ from advisor.adopt.plan import AdoptedGoal, make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import cards, device_key
+from advisor.hardware.here import device_key, visible_cards
 from advisor.laws.flops import parameters
 from advisor.store.adopted import (
     Adopted,
@@ -135,7 +135,7 @@ def _is_on_card(base: AdoptedBurst) -> bool:
 def _most_processes(command: Sequence[str], base: AdoptedBurst) -> int:
     """How many processes this machine has cards for; of a command that a launcher starts without a card, cores."""
     if _is_on_card(base):
-        return len(cards())
+        return len(visible_cards())
     return os.cpu_count() or 1 if launcher_of(command) is not None else 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from advisor.errors import AdvisorError
-from advisor.findings.measured import CardReadings, Spread
+from advisor.findings.measured import CardReadings, Spread, silence
 from advisor.laws.throttling import reasons_in
 
 SAMPLER = "trainer.monitor"
@@ -76,11 +76,19 @@ class _Tally:
     counted: float | None = None  # joules by the counter
     power: tuple[float, float] | None = None  # when, watts
     worked: float | None = None  # joules by power
+    answers: int = 0
+    answered: tuple[float, float] | None = None  # when first, when last
+    unanswered: int = 0  # rows since
     reasons_read: int = 0
     held: int = 0
     masks: set[int] = field(default_factory=set)
 
     def add(self, elapsed: float, cells: Sequence[str]) -> None:
+        if not any(cells[place] for place in self.places.values()):
+            self.unanswered += 1
+            return
+        self.answers, self.unanswered = self.answers + 1, 0
+        self.answered = (self.answered or (elapsed,))[0], elapsed
         for name, (quantity, factor) in _QUANTITIES.items():
             if cell := cells[self.places[name]]:
                 self.sums.setdefault(quantity, _Sum()).add(float(cell) * factor)
@@ -103,11 +111,13 @@ class _Tally:
             self.counted = (self.counted or 0.0) + max(0.0, joules - self.counter)
         self.counter = joules
 
-    def readings(self, card: int, rows: int, seconds: float, memory: float | None) -> CardReadings:
+    def readings(self, card: int, elapsed: float, memory: float | None) -> CardReadings:
+        first, last = self.answered or (0.0, 0.0)
         return CardReadings(
             card=card,
-            readings=rows,
-            seconds=seconds,
+            readings=self.answers,
+            seconds=last - first,
+            silent_seconds=silence(self.unanswered, elapsed - last),
             quantities={quantity: one.spread() for quantity, one in self.sums.items()},
             memory_bytes=memory,
             joules=self.counted if self.counted is not None else self.worked,
@@ -147,7 +157,7 @@ class Watching:
         return WatchedCard(
             name=str(card.get("name") or f"GPU {card['gpu']}"),
             power_limit_watts=limit / 1000 if limit else None,
-            readings=tally.readings(card["gpu"], self._rows, self._elapsed, card.get("memory_bytes")),
+            readings=tally.readings(card["gpu"], self._elapsed, card.get("memory_bytes")),
         )
 
     def _kept(self, line: str) -> list[str]:
@@ -163,19 +173,19 @@ def _places(names: Sequence[str], prefix: str) -> dict[str, int]:
 OnLook = Callable[[Watching], None]
 
 
-def monitor(
-    *,
-    hz: float,
-    seconds: float | None,
-    csv: Path | None,
-    on_look: OnLook,
-    sampler: Sequence[str] = (sys.executable, "-m", SAMPLER),
-) -> Watched:
+def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLook) -> Watched:
     """Watch until the time is over, Ctrl-C or SIGTERM; gives what was seen.
 
     Raises AdvisorError on a machine without a card that NVML knows, and where `csv` is there already.
     """
-    command = [*sampler, "--hz", str(hz), *(["--seconds", str(seconds)] if seconds is not None else [])]
+    command = [
+        sys.executable,
+        "-m",
+        SAMPLER,
+        "--hz",
+        str(hz),
+        *(["--seconds", str(seconds)] if seconds is not None else []),
+    ]
     with (
         _opened(csv) as kept,
         subprocess.Popen(

@@ -13,9 +13,9 @@ import psutil
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import cards, check_is_here, device_key
+from advisor.hardware.here import FoundCard, broken_cards, check_is_here, device_key
 from advisor.hardware.software_support import installed_problem
-from advisor.launch.cards import taken_by, visible_ids
+from advisor.launch.cards import choice, taken_by, visible_ids
 from advisor.launch.engines import PLACES, describe
 from advisor.launch.guards import refuse_without_data
 from advisor.launch.state import RunState, this_host
@@ -83,18 +83,37 @@ def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterato
             return
         if warning:
             yield Check(of="card", finding=Finding.WARNING, words=warning)
-    visible, taken = visible_ids() or (), taken_by()
+    visible, taken, order = visible_ids() or (), taken_by(), _order(place)
     unknown = [number for number in place.gpu_ids if number not in visible]
     if unknown:
         has = ", ".join(map(str, visible)) or "none"
         yield Check(of="card", finding=Finding.MISSING, words=f"there is no GPU {unknown[0]} here; there are: {has}")
         return
-    free = [number for number in (place.gpu_ids or visible) if number not in taken]
+    free = [card for card in order if card.number not in taken]
+    broken = "".join(f"; GPU {number}: {why}" for number, why in broken_cards().items())
     who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
     if visible and len(free) < needed:
-        yield Check(of="card", finding=Finding.MISSING, words=f"{needed} free ones are needed: {who}")
-    elif free:
-        yield Check(of="card", finding=Finding.FINE, words=f"GPU {', '.join(map(str, free[:needed]))} is free")
+        yield Check(of="card", finding=Finding.MISSING, words=f"{needed} free ones are needed: {who}{broken}")
+        return
+    for card in free[:needed]:
+        if card.in_use:
+            yield Check(of="card", finding=Finding.WARNING, words=_shared(card))
+        else:
+            yield Check(of="card", finding=Finding.FINE, words=f"GPU {card.number} is free{broken}")
+
+
+def _order(place: Place) -> list[FoundCard]:
+    """The cards in the order in which the run takes them."""
+    by_number = {card.number: card for card in choice()}
+    return [by_number[number] for number in place.gpu_ids or by_number if number in by_number]
+
+
+def _shared(card: FoundCard) -> str:
+    """Says who uses a card that the run would take."""
+    who = f"process {', '.join(map(str, card.processes))}" if card.processes else "another program"
+    total, free = card.memory_bytes, card.free_bytes
+    held = f" with {format_bytes(total - free)} of memory" if total is not None and free is not None else ""
+    return f"GPU {card.number} is in use by {who}{held}: the run would share it, and take longer than predicted"
 
 
 def _torch(plan: Plan) -> Iterator[Check]:
@@ -114,11 +133,9 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
     if config.device == "cpu" or plan.workload.gpu == "cpu":
         free: int | None = psutil.virtual_memory().available
     else:
-        present = cards()
-        chosen = [number for number in place.gpu_ids or range(len(present)) if number < len(present)]
-        known = [card.free_bytes for card in (present[number] for number in chosen) if card.free_bytes is not None]
-        best = sorted(known, reverse=True)[: plan.workload.gpus]
-        free = min(best) if best else None
+        taken = taken_by()
+        chosen = sorted(_order(place), key=lambda card: card.number in taken)[: plan.workload.gpus]
+        free = min((card.free_bytes for card in chosen if card.free_bytes is not None), default=None)
     if peak is None or free is None:
         return
     words = f"{format_bytes(free)} are free now, {format_bytes(peak.value)} predicted (to {format_bytes(peak.high)})"

@@ -6,7 +6,6 @@ import sys
 import time
 
 import psutil
-import pynvml
 import pytest
 
 from trainer.telemetry_sources import (
@@ -14,18 +13,8 @@ from trainer.telemetry_sources import (
     HOST_COLUMNS,
     EnergyMeter,
     HostSource,
-    Query,
     RaplCounter,
-    visible_handles,
 )
-
-
-def has_nvml():
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return False
-    return pynvml.nvmlDeviceGetCount() > 0
 
 
 def test_host_readings_are_what_the_machine_does(tmp_path):
@@ -96,26 +85,3 @@ def test_a_source_that_sees_no_card_has_no_energy():
             return []
 
     assert EnergyMeter(NoCards()).watts() is None
-
-
-def test_a_quantity_a_card_does_not_offer_is_asked_once_and_a_busy_one_again():
-    asked = []
-
-    def refuse(error):
-        asked.append(error)
-        raise pynvml.NVMLError(error)
-
-    unsupported = Query(lambda: refuse(pynvml.NVML_ERROR_NOT_SUPPORTED))
-    busy = Query(lambda: refuse(pynvml.NVML_ERROR_UNKNOWN))
-    assert [unsupported(), unsupported(), busy(), busy()] == [None] * 4
-    assert asked == [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_UNKNOWN]
-    assert Query(lambda: 7)() == 7
-
-
-@pytest.mark.skipif(not has_nvml(), reason="needs an NVIDIA driver")
-def test_the_visible_cards_are_those_cuda_shows():
-    count = pynvml.nvmlDeviceGetCount()
-    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
-    assert len(visible_handles(None)) == count
-    assert len(visible_handles("")) == len(visible_handles("99,0")) == 0
-    assert len(visible_handles("0,99")) == len(visible_handles(uuid)) == len(visible_handles(uuid[:-3])) == 1

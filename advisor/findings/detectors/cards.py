@@ -8,9 +8,10 @@ import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.measured import cards as measured_cards
 from advisor.findings.run_facts import number
 from advisor.laws.throttling import ALARMS
-from advisor.units import format_bytes, format_percent, format_seconds, format_watts
+from advisor.units import format_bytes, format_count, format_percent, format_seconds, format_watts
 
 _IDLE = 0.10  # mean utilisation of a card that takes no part
 _IDLE_TO_OTHERS = 0.25  # or of what the others have
@@ -21,6 +22,12 @@ _HOTTER = 12.0  # °C over the others' median
 _SLOWER = 0.95  # of the others' clock
 _LOADED = 0.5  # utilisation
 _CAP_WITHIN, _CAP_SHARE, _CAP_BELOW = 0.02, 0.4, 0.9  # of the ceiling; of loaded readings; of the others' ceiling
+
+
+_LAST_WORDS = (
+    ("temperature_celsius", "temperature", lambda value: f"{value:.0f} °C"),
+    ("power_watts", "power", format_watts),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +137,44 @@ def _idle_for_a_while(case: Case, cards: list[_Card]) -> Finding | None:
     )
 
 
+def detect_card_lost(case: Case) -> Verdict:
+    """A card that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
+    if not _cards(case):
+        return Insufficient(code="card_lost", missing="readings of each GPU, with its number")
+    every = measured_cards(case.run.telemetry or {})
+    lost = [card for card in every if card.silent_seconds is not None]
+    if not lost:
+        return None
+    names = ("GPU " if len(lost) == 1 else "GPUs ") + ", ".join(str(card.card) for card in lost)
+    longest = max(card.silent_seconds or 0.0 for card in lost)
+    return Finding(
+        code="card_lost",
+        severity=Severity.ERROR,
+        title=f"{names} of {len(every)} gave no answer in the last {format_seconds(longest)} of the readings",
+        evidence=tuple(
+            Evidence(
+                text=f"GPU {card.card}: {format_count(card.readings)} readings"
+                + "".join(
+                    f", {words} {write(card.quantities[name].last)} at the last"
+                    for name, words, write in _LAST_WORDS
+                    if name in card.quantities
+                )
+            )
+            for card in lost[:16]
+        ),  # fmt: skip
+        confidence=Confidence.HIGH,
+        causes=(
+            "the GPU fell off the bus (Xid 79 in the kernel's log): heat, power or its slot",
+            "the driver was reset or hangs",
+        ),
+        actions=(
+            "sudo dmesg | grep -i xid; then reset the GPU or restart the machine: nvidia-smi --gpu-reset",
+            "on a rented machine: ask for another one, and resume from the newest checkpoint",
+        ),
+        threshold="no quantity answered any more, for more than 2 s and three questions",
+    )
+
+
 def detect_card_hot(case: Case) -> Verdict:
     """One card of several that is hotter than the others, and slower for it or not."""
     cards, heat = _cards(case), run_metrics.telemetry(case, "temperature_celsius")
@@ -182,8 +227,8 @@ def _alarmed(case: Case, card: _Card) -> float:
     reasons = run_metrics.telemetry(case, "throttle_reasons")
     if not len(reasons):
         return 0.0
-    bits = np.where(np.isfinite(reasons[card.rows]), reasons[card.rows], 0).astype(np.int64)
-    return float(np.mean((bits & sum(ALARMS)) != 0))
+    bits = series.finite(reasons[card.rows]).astype(np.int64)
+    return float(np.mean((bits & sum(ALARMS)) != 0)) if len(bits) else 0.0
 
 
 def detect_power_cap(case: Case) -> Verdict:

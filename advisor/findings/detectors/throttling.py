@@ -21,7 +21,7 @@ _UNDER_LOAD = 0.50  # utilisation
 
 @dataclass(frozen=True, kw_only=True)
 class _Slowdown:
-    """A throttled share of the readings under load, and how much slower the device was in them."""
+    """A throttled share of the readings of reasons, and how much slower the device was in them."""
 
     share: float
     factor: float | None  # of step time where both clocks can be laid beside each other, else of the SM clock
@@ -35,44 +35,52 @@ def detect_throttling(case: Case) -> Verdict:
     reasons = run_metrics.telemetry(case, "throttle_reasons")
     if not len(reasons):
         return _clock_drop(case)
-    bits = np.where(np.isfinite(reasons), reasons, 0).astype(np.int64)
+    # our own telemetry reads power up to a hundred times a second, reasons twice
+    read = np.isfinite(reasons)
+    bits = reasons[read].astype(np.int64)
     for mask in (*ALARMS, POWER_CAP):
-        slowdown = _slowdown(case, (bits & mask) != 0)
+        on = (bits & mask) != 0
+        slowdown = _slowdown(case, on, read)
         if slowdown is None or slowdown.share < _THROTTLED_SHARE:
             continue
-        if mask == POWER_CAP and not _cap_costs(case, (bits & mask) != 0):
+        if mask == POWER_CAP and not _cap_costs(_clocks(case, read), on):
             continue  # at the cap with full clocks is what a well used card does
         return _throttled(case, mask, slowdown)
     return None
 
 
-def _cap_costs(case: Case, on: np.ndarray) -> bool:
+def _clocks(case: Case, read: np.ndarray) -> np.ndarray:
+    """The SM clock at the readings that have reasons; empty where it was not recorded."""
     clocks = run_metrics.telemetry(case, "sm_clock_mhz")
-    if len(clocks) != len(on):
-        return False
+    return clocks[read] if len(clocks) == len(read) else np.empty(0)
+
+
+def _cap_costs(clocks: np.ndarray, on: np.ndarray) -> bool:
     best = series.finite(clocks)
-    return series.median(clocks[on]) < _CAPPED_CLOCK * float(np.quantile(best, 0.95))
+    return len(best) > 0 and series.median(clocks[on]) < _CAPPED_CLOCK * float(np.quantile(best, 0.95))
 
 
-def _slowdown(case: Case, on: np.ndarray) -> _Slowdown | None:
+def _slowdown(case: Case, on: np.ndarray, read: np.ndarray) -> _Slowdown | None:
+    """What being held back cost: `on` at the readings of all that are `read`."""
     if not on.any():
         return None
     share = float(on.mean())
-    if (factor := _step_time_factor(case, on)) is not None:
+    if (factor := _step_time_factor(case, on, read)) is not None:
         return _Slowdown(share=share, factor=factor, by="step time")
-    clocks = run_metrics.telemetry(case, "sm_clock_mhz")
-    if len(clocks) == len(on) and not on.all():
+    clocks = _clocks(case, read)
+    if len(clocks) and not on.all():
         slow, fast = series.median(clocks[on]), series.median(clocks[~on])
         if slow > 0 and np.isfinite(fast):
             return _Slowdown(share=share, factor=fast / slow, by="SM clock")
     return _Slowdown(share=share, factor=None, by="")
 
 
-def _step_time_factor(case: Case, on: np.ndarray) -> float | None:
+def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | None:
     """Median step seconds while the bit was set over those while it was not; None where clocks do not match."""
     readings, times = run_metrics.telemetry(case, "unix_seconds"), run_metrics.step_times(case)
-    if times is None or len(readings) != len(on):
+    if times is None or len(readings) != len(read):
         return None
+    readings = readings[read]
     stamps = case.run.column("unix_seconds")[times.row][times.start :]
     inside = np.isfinite(stamps) & (stamps >= np.nanmin(readings)) & (stamps <= np.nanmax(readings))
     if inside.sum() < 20:
@@ -88,10 +96,13 @@ def _step_time_factor(case: Case, on: np.ndarray) -> float | None:
 def _by_card(case: Case, mask: int) -> tuple[Evidence, ...]:
     """In which share of each card's readings it was held back; nothing where there is one card."""
     gpu, reasons = run_metrics.telemetry(case, "gpu"), run_metrics.telemetry(case, "throttle_reasons")
-    cards = np.unique(series.finite(gpu))
-    if len(cards) < 2 or len(gpu) != len(reasons):
+    if len(gpu) != len(reasons):
         return ()
-    on = (np.where(np.isfinite(reasons), reasons, 0).astype(np.int64) & mask) != 0
+    read = np.isfinite(reasons)
+    gpu, on = gpu[read], (reasons[read].astype(np.int64) & mask) != 0
+    cards = np.unique(series.finite(gpu))
+    if len(cards) < 2:
+        return ()
     shares = [f"GPU {card:g} in {format_percent(float(on[gpu == card].mean()))}" for card in cards]
     return (Evidence(text="by GPU: " + ", ".join(shares[:16])),)
 

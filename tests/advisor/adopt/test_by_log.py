@@ -8,9 +8,7 @@ import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import pynvml
 import pytest
 
 from advisor.adopt.burst import BurstLimits, run_burst
@@ -20,7 +18,6 @@ from advisor.adopt.empirical import Batch, Seen, fit_time
 from advisor.adopt.self_test import as_declared, verdicts
 from advisor.adopt.session import Command, adopt
 from advisor.errors import AdvisorError
-from advisor.hardware.here import used_by
 from advisor.store.adopted import LOG, AdoptedBurst, BatchShape, Knob, Recipe, Setting
 
 SCRIPT = Path(__file__).parent / "never_seen.py"
@@ -131,19 +128,6 @@ def test_intervals_are_wider_by_the_log():
     at = Batch(rows=4, calls=1, length=32)
     assert logged.estimate(at).value == probed.estimate(at).value
     assert logged.estimate(at).high > probed.estimate(at).high
-
-
-def test_memory_of_a_card_is_that_of_the_processes_by_nvml(monkeypatch):
-    running = {0: [(10, 500), (11, 300), (99, 4000)], 1: [(12, 900), (98, None)]}
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda n: n)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses",
-                        lambda n: [SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in running[n]])  # fmt: skip
-    assert used_by({10, 11, 12}) == 900  # the fullest card
-    assert used_by({10, 11}) == 800
-    assert used_by({1}) is None  # numbers of another namespace
 
 
 def test_a_python_that_isolates_itself_is_timed_by_its_lines(tmp_path):
