@@ -94,6 +94,12 @@ def silence(questions: int, seconds: float) -> float | None:
     return seconds if questions >= _SILENT_QUESTIONS and seconds > _SILENT_SECONDS else None
 
 
+def silent_seconds(answered: np.ndarray, asked: np.ndarray) -> float | None:
+    """How long a card was silent at the end: at which of the moments that it was `asked` it answered."""
+    last = int(np.flatnonzero(answered)[-1]) if answered.any() else -1
+    return silence(len(answered) - 1 - last, float(asked[-1] - asked[max(0, last)]))
+
+
 def rates(case: Case) -> Curve:
     """Tokens per second at each step: as printed, else tokens per step over the step's seconds; empty without both."""
     printed = curve(case.run, "tokens_per_second")
@@ -123,13 +129,11 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
     for name in telemetry.keys() - {"unix_seconds", "gpu"}:
         answered |= np.isfinite(column(name))
     times = asked[answered & np.isfinite(asked)]
-    open_questions = int(len(answered) - 1 - np.flatnonzero(answered)[-1]) if answered.any() else len(answered)
-    last = times[-1] if len(times) else asked[0]
     return CardReadings(
         card=card,
         readings=int(answered.sum()),
         seconds=float(np.ptp(times)) if len(times) > 1 else None,
-        silent_seconds=silence(open_questions, float(asked[-1] - last)),
+        silent_seconds=silent_seconds(answered, asked),
         quantities={name: spread for name, spread in found.items() if spread is not None},
         memory_bytes=float(np.nanmax(total)) if np.isfinite(total).any() else None,
         power_limit_watts=float(np.nanmax(limit)) if np.isfinite(limit).any() else None,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.findings.measured import silent_seconds
 from advisor.laws.throttling import reasons_in
 from advisor.readers.telemetry_file import OWN_COLUMNS
 
@@ -51,6 +52,7 @@ class Device:
     gpu: int | None  # None: the host
     unix_seconds: float  # of the newest reading
     gauges: tuple[Gauge, ...]
+    silent_seconds: float | None  # since its last answer; None: it answers
     throttled: tuple[str, ...]  # reasons seen in the recent readings; empty: none, or not a card
 
 
@@ -115,9 +117,11 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
 
 def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[dict[str, float]]) -> Device:
     mine = np.isnan(columns["gpu"]) if gpu is None else columns["gpu"] == gpu
-    gauges = []
+    gauges, asked = [], columns["time_ms"][mine] / 1000
+    answered = np.zeros(len(asked), bool)
     for column, (name, unit, divisor) in (_OF_THE_HOST if gpu is None else _OF_A_CARD).items():
         values = columns[column][mine]
+        answered |= np.isfinite(values)
         values = values[np.isfinite(values)] / divisor
         if len(values):
             over_run = tuple(means[column] / divisor for means in course if column in means) or _thinned(values)
@@ -125,8 +129,9 @@ def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[di
     reasons = columns["throttle_reasons"][mine]
     return Device(
         gpu=gpu,
-        unix_seconds=float(columns["time_ms"][mine].max()) / 1000,
+        unix_seconds=float(asked.max()),
         gauges=tuple(gauges),
+        silent_seconds=silent_seconds(answered, asked),
         throttled=reasons_in(int(r) for r in reasons[np.isfinite(reasons)]),
     )
 

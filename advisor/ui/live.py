@@ -155,6 +155,8 @@ def _strip(device: Device) -> None:
                 chart_data=list(gauge.over_run) if len(gauge.over_run) > 1 else None,
                 border=True,
             )
+    if device.silent_seconds is not None:
+        st.error(f"{name} gave no answer in the last {format_seconds(device.silent_seconds)}.", icon=":material/error:")
     if device.throttled:
         st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
 

@@ -207,10 +207,13 @@ def test_cards_are_read_from_the_newest_parts(tmp_path):
                 hot = 0x44 if (gpu, minute) == (1, 2) else 0
                 reading = (97, 20 * 2**30, 60 + gpu, 1980 - 100 * gpu, hot)
                 card.add(1_000_000 + 60_000 * minute + 1000 * second, 3500 + minute, reading)
+        for second in range(5, 9):
+            cards[0].add(1_000_000 + 60_000 * minute + 1000 * second, None, None)
         writer.write_part(cards)
     first, second = read_devices(tmp_path)
     gauges = {gauge.name: gauge for gauge in second.gauges}
     assert (first.gpu, second.gpu) == (0, 1) and first.throttled == ()
+    assert (first.silent_seconds, second.silent_seconds) == (4.0, None)
     assert second.throttled == ("power cap", "hardware thermal slowdown")
     assert gauges["power"].now == pytest.approx(350.2) and gauges["busy"].now == pytest.approx(0.97)
     assert gauges["memory in use"].now == 20 * 2**30 and gauges["SM clock"].now == 1880
