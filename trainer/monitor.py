@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import signal
 import sys
 import time
@@ -90,10 +91,11 @@ def _end(error: str) -> None:
 
 
 class _Asked:
-    """Whether to go on: the time is not over and no signal came."""
+    """Whether to go on: no signal came, and the time is not over, which begins when it is asked first."""
 
     def __init__(self, seconds: float | None):
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._seconds = math.inf if seconds is None else seconds
+        self._end: float | None = None
         self._stopped = False
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
@@ -102,7 +104,9 @@ class _Asked:
         self._stopped = True
 
     def __call__(self) -> bool:
-        return not self._stopped and (self._end is None or time.monotonic() < self._end)
+        if self._end is None:  # a driver may take seconds to start
+            self._end = time.monotonic() + self._seconds
+        return not self._stopped and time.monotonic() < self._end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

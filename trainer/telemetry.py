@@ -116,7 +116,8 @@ def sample(
         for track in tracks:
             if now >= track.due:
                 track.read(now, round(clock() * 1000))
-            next_due = min(next_due, track.due)
+            if track.due < next_due:
+                next_due = track.due
         if now >= part_due:
             part_due = now + part_seconds
             _write_part(writer, buffers, on_error)
@@ -140,16 +141,19 @@ class _Track:
         self.every_slow = on_host
         self.due = start + (self.period if on_host else 0.0)  # percentages need an interval first
         self.slow_due = start
+        self.nothing = [None] * len(devices)  # read, at a tick that reads power alone
 
     def read(self, now: float, time_ms: int) -> None:
         power = self.source.read_power()
-        slow: Sequence[Any] = [None] * len(self.buffers)
+        slow: Sequence[Any] = self.nothing
         if self.every_slow or now >= self.slow_due:
             slow = self.source.read_slow()
             self.slow_due += self.slow_period * max(1, -(-(now - self.slow_due) // self.slow_period))
         for buffer, deciwatts, values in zip(self.buffers, power, slow, strict=True):
             buffer.add(time_ms, deciwatts, values)
-        self.due += self.period * (1 + (now - self.due) // self.period)
+        self.due += self.period
+        if self.due <= now:  # ticks were missed
+            self.due += self.period * (1 + (now - self.due) // self.period)
 
 
 def _write_part(writer: PartWriter, buffers: list[DeviceBuffer], on_error: Callable[[str], None]) -> None:

@@ -70,7 +70,13 @@ class NvmlSource:
         return [card.description for card in self._cards]
 
     def read_power(self) -> list[int | None]:
-        return [card.deciwatts() for card in self._cards]
+        power: list[int | None] = []
+        for card in self._cards:  # at every tick: the way that works is called itself
+            try:
+                power.append(card.deciwatts.ways[0]())
+            except (pynvml.NVMLError, IndexError) as error:
+                power.append(card.deciwatts.otherwise(error))
+        return power
 
     def read_slow(self) -> list[Values]:
         return [tuple(query() for query in card.slow) for card in self._cards]
@@ -210,18 +216,23 @@ class Query:
         self._group.append(self)
 
     def __call__(self) -> int | None:
-        while self.ways:
-            try:
-                return self.ways[0]()
-            except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                    for query in self._group:
-                        query.ways.clear()
-                elif error.value in _FOR_GOOD:
-                    del self.ways[0]
-                else:
-                    return None  # busy for the moment: unknown this time
-        return None
+        try:
+            return self.ways[0]()
+        except (pynvml.NVMLError, IndexError) as error:
+            return self.otherwise(error)
+
+    def otherwise(self, error: pynvml.NVMLError | IndexError) -> int | None:
+        """What the next way says after an error of the first; None where there is none, or none is needed."""
+        if isinstance(error, IndexError):
+            return None
+        if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+            for query in self._group:
+                query.ways.clear()
+        elif error.value in _FOR_GOOD:
+            del self.ways[0]
+        else:
+            return None  # busy for the moment: unknown this time
+        return self()
 
 
 class _Card:

@@ -10,7 +10,7 @@ import click
 from advisor.cli.params import NEW_FILE, SECONDS, Number
 from advisor.report import render
 
-_LOOK_SECONDS = 0.5  # between drawings
+_LOOK_SECONDS = 1.0  # between drawings, each of which takes some milliseconds
 _PLAIN_SECONDS = 30.0  # between lines where stderr is no terminal
 
 

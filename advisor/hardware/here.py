@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, require_gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_IN_USE = 0.05  # of a card's memory; an idle H100 holds 1 to 600 MiB of 80 GiB, a desktop more
+_IN_USE = 0.05  # of a card's memory; idle H100s hold 1 to 4 MiB (github.com/grantwilkins/training_profile, h100-traces)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +74,21 @@ def visible_cards() -> list[FoundCard]:
     CUDA stops at the first number that is no card (its programming guide), so does this.
     """
     found = cards()
-    words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
-    if VISIBLE not in os.environ or any(word and not word.isdigit() for word in words):
+    if VISIBLE not in os.environ or named_by_words():
         return found
-    by_number = {card.number: card for card in found}
-    known = [by_number.get(int(word)) if word else None for word in words]
-    return [card for card in itertools.takewhile(lambda card: card is not None, known) if card is not None]
+    by_number = {str(card.number): card for card in found}
+    visible = []
+    for word in os.environ[VISIBLE].split(","):
+        if word.strip() not in by_number:
+            break
+        visible.append(by_number[word.strip()])
+    return visible
+
+
+def named_by_words() -> bool:
+    """Whether CUDA_VISIBLE_DEVICES names cards by more than numbers: then it is not known which they are."""
+    words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
+    return any(word and not word.isdigit() for word in words)
 
 
 def used_by(processes: set[int]) -> int | None:
@@ -92,7 +100,8 @@ def used_by(processes: set[int]) -> int | None:
 
     with _nvml() as handles:
         known = [handle for handle in handles.values() if not isinstance(handle, pynvml.NVMLError)]
-        return max((used for handle in known if (used := _used(handle, processes))), default=None)
+        used = [sum(int(one.usedGpuMemory or 0) for one in _running(h) if one.pid in processes) for h in known]
+        return max(used, default=0) or None
 
 
 @contextlib.contextmanager
@@ -131,10 +140,6 @@ def _looked_at() -> dict[int, FoundCard | str]:
     return found
 
 
-def _used(handle: Any, processes: set[int]) -> int:
-    return sum(int(one.usedGpuMemory or 0) for one in _running(handle) if one.pid in processes)
-
-
 def _running(handle: Any) -> list[Any]:
     """The processes that compute on a card; none where its driver does not tell."""
     import pynvml
@@ -155,16 +160,14 @@ def _card(number: int, handle: Any) -> FoundCard | str:
     if instance is None:
         return "MIG is on and has no instance"
     name = pynvml.nvmlDeviceGetName(instance)
-    memory_bytes: int | None = None
-    free_bytes: int | None = None
+    memory = None
     with contextlib.suppress(pynvml.NVMLError):
         memory = pynvml.nvmlDeviceGetMemoryInfo(instance)
-        memory_bytes, free_bytes = int(memory.total), int(memory.free)
     return FoundCard(
         number=number,
         name=name.decode() if isinstance(name, bytes) else name,
-        memory_bytes=memory_bytes,
-        free_bytes=free_bytes,
+        memory_bytes=int(memory.total) if memory else None,
+        free_bytes=int(memory.free) if memory else None,
         processes=tuple(one.pid for one in _running(instance)),
         is_instance=instance is not handle,
     )

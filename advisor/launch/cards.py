@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.hardware.here import VISIBLE, FoundCard, visible_cards
+from advisor.hardware.here import VISIBLE, FoundCard, named_by_words, visible_cards
 from advisor.launch.process import try_lock
 from advisor.store.disk import disk_errors
 
@@ -78,10 +78,7 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
 
 def visible_ids() -> tuple[int, ...] | None:
     """The cards that CUDA_VISIBLE_DEVICES leaves, all of this machine without it; None where it names them by words."""
-    words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
-    if any(word and not word.isdigit() for word in words):
-        return None
-    return tuple(card.number for card in visible_cards())
+    return None if named_by_words() else tuple(card.number for card in visible_cards())
 
 
 def choice() -> list[FoundCard]:
