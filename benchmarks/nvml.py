@@ -91,8 +91,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--hz", type=float, default=100.0)
     options = parser.parse_args()
-    if driver.library() is None:
-        sys.exit("no C compiler (cc) to build the driver library with")
+    if driver.COMPILER is None:
+        sys.exit("no C compiler (cc, on Linux) to build the driver library with")
     busy = subprocess.Popen(
         [sys.executable, "-c", BUSY], env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     )

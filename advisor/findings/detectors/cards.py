@@ -24,12 +24,6 @@ _LOADED = 0.5  # utilisation
 _CAP_WITHIN, _CAP_SHARE, _CAP_BELOW = 0.02, 0.4, 0.9  # of the ceiling; of loaded readings; of the others' ceiling
 
 
-_LAST_WORDS = (
-    ("temperature_celsius", "temperature", lambda value: f"{value:.0f} °C"),
-    ("power_watts", "power", format_watts),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Card:
     """The readings of one card; NaN where a quantity was not recorded."""
@@ -146,22 +140,17 @@ def detect_card_lost(case: Case) -> Verdict:
     if not lost:
         return None
     names = ("GPU " if len(lost) == 1 else "GPUs ") + ", ".join(str(card.card) for card in lost)
-    longest = max(card.silent_seconds or 0.0 for card in lost)
+    longest = format_seconds(max(card.silent_seconds or 0.0 for card in lost))
+    heat = {card.card: card.quantities.get("temperature_celsius") for card in lost}
+    at = {card: f", the last at {spread.last:.0f} °C" if spread else "" for card, spread in heat.items()}
     return Finding(
         code="card_lost",
         severity=Severity.ERROR,
-        title=f"{names} of {len(every)} gave no answer in the last {format_seconds(longest)} of the readings",
+        title=f"{names} of {len(every)} gave no answer in the last {longest} of the readings",
         evidence=tuple(
-            Evidence(
-                text=f"GPU {card.card}: {format_count(card.readings)} readings"
-                + "".join(
-                    f", {words} {write(card.quantities[name].last)} at the last"
-                    for name, words, write in _LAST_WORDS
-                    if name in card.quantities
-                )
-            )
+            Evidence(text=f"GPU {card.card}: {format_count(card.readings)} readings until then{at[card.card]}")
             for card in lost[:16]
-        ),  # fmt: skip
+        ),
         confidence=Confidence.HIGH,
         causes=(
             "the GPU fell off the bus (Xid 79 in the kernel's log): heat, power or its slot",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,14 +15,16 @@ HERE = Path(__file__).resolve().parent
 NAME = "libnvidia-ml.so.1"  # as nvidia-ml-py asks for it
 
 
+COMPILER = shutil.which("cc") if sys.platform == "linux" else None
+
+
 @functools.cache
-def library() -> Path | None:
-    """The library's file, compiled once for each process; None where there is no C compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return None
+def library() -> Path:
+    """The library's file, compiled once for each process."""
+    assert COMPILER is not None
     path = Path(tempfile.mkdtemp(prefix="nvml-")) / NAME
-    command = [compiler, "-O2", "-shared", "-fPIC", f"-Wl,-soname,{NAME}", "-o", str(path), str(HERE / "nvml.c")]
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    command = [COMPILER, "-O2", "-shared", "-fPIC", f"-Wl,-soname,{NAME}", "-o", str(path), str(HERE / "nvml.c")]
     subprocess.run(command, check=True)
     return path
 
@@ -33,9 +37,7 @@ def table(path: Path, recorded: str, *lines: str) -> Path:
 
 def environment(table: Path, answers: Path | None = None) -> dict[str, str]:
     """What a process needs to find this driver, and to write down what it answers."""
-    found = library()
-    assert found is not None
-    paths = [str(found.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    paths = [str(library().parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     log = {"NVML_ANSWERS": str(answers)} if answers is not None else {}
     return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths), "NVML_TABLE": str(table), **log}
 

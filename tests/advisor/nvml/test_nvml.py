@@ -28,14 +28,13 @@ from tests.advisor.plans import changed, small_plan
 from trainer.telemetry import read_metadata, start_telemetry
 from trainer.telemetry_sources import visible_handles
 
-pytestmark = pytest.mark.skipif(driver.library() is None, reason="no C compiler (cc) to build the driver library with")
+pytestmark = pytest.mark.skipif(driver.COMPILER is None, reason="no C compiler (cc, on Linux) for the driver library")
 SPLIT = (
     *("0 0 mig 1", "0 0.0 uuid MIG-0", "0 0.0 name NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
     *("0 0.0 memory_total 10468982784", "0 0.0 memory_used 13000000"),
 )
 OTHERS = "0 0 processes 4242:70000000000"
 MEMORY = "0 0 memory_used 70000000000"
-FREE = "GPU {} is free"
 HOT = ("0 1 reasons 0x40", "0 1 sm_clock 810", "0 1 temperature 91")
 
 
@@ -80,8 +79,6 @@ def monitored(tmp_path, seconds, *lines):
     command += ["--csv", str(tmp_path / "m.csv")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    again = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 2 and "is there already" in again.stderr
     return json.loads(done.stdout), pd.read_csv(tmp_path / "m.csv"), driver.answers(tmp_path / "answers")
 
 
