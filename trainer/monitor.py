@@ -25,7 +25,7 @@ from trainer.telemetry_files import DeviceBuffer
 from trainer.telemetry_sources import GPU_COLUMNS, NvmlSource, Source
 
 NO_CARD = 3  # exit status
-PART_SECONDS = 0.25  # between writes: what a killed monitor may lose
+PART_SECONDS = 0.5  # between writes: what a killed monitor may lose
 # column of a source → its name behind "gpu0_", and what it is divided by
 _COLUMNS = {
     "utilization_percent": ("util_pct", 1),

@@ -71,9 +71,12 @@ class NvmlSource:
 
     def read_power(self) -> list[int | None]:
         power: list[int | None] = []
-        for card in self._cards:  # at every tick: the way that works is called itself
+        for card in self._cards:  # at every tick: NVML is called from here, as each frame between takes time
             try:
-                power.append(card.deciwatts.ways[0]())
+                way = card.deciwatts.ways[0]
+                if failed := way.ask(*way.arguments) or way.status.value:
+                    raise pynvml.NVMLError(failed)
+                power.append((way.milliwatts.value + 50) // 100)
             except (pynvml.NVMLError, IndexError) as error:
                 power.append(card.deciwatts.otherwise(error))
         return power
@@ -211,8 +214,8 @@ class Query:
     take long to say so each time, and the other cards would wait.
     """
 
-    def __init__(self, *ways: Callable[[], int], group: list[Query] | None = None):
-        self.ways, self._group = list(ways), group if group is not None else []
+    def __init__(self, *ways: Any, group: list[Query] | None = None):
+        self.ways, self._group = list(ways), group if group is not None else []  # each gives a number when it is called
         self._group.append(self)
 
     def __call__(self) -> int | None:
@@ -235,6 +238,32 @@ class Query:
         return self()
 
 
+class _PowerWay:
+    """Reads a card's power by a function of NVML, into cells that serve every reading: the bindings make new ones."""
+
+    def __init__(self, function: str, *arguments: Any, milliwatts: ctypes.c_uint, status: ctypes.c_uint):
+        self.ask, self.arguments = pynvml.nvmlLib[function], arguments
+        self.milliwatts, self.status = milliwatts, status
+
+    def __call__(self) -> int:
+        if failed := self.ask(*self.arguments) or self.status.value:
+            raise pynvml.NVMLError(failed)
+        return (self.milliwatts.value + 50) // 100
+
+
+def _power_ways(handle: Any) -> list[_PowerWay]:
+    """NVML field 186, the power of this moment; else a function that gives a one-second mean on most newer cards."""
+    field, mean = pynvml.c_nvmlFieldValue_t, ctypes.c_uint()
+    buffer = field(fieldId=pynvml.NVML_FI_DEV_POWER_INSTANT)
+    status = ctypes.c_uint.from_buffer(buffer, field.nvmlReturn.offset)
+    instant = ctypes.c_uint.from_buffer(buffer, field.value.offset)
+    fields = (handle, ctypes.c_int(1), ctypes.byref(buffer))
+    return [
+        _PowerWay("nvmlDeviceGetFieldValues", *fields, milliwatts=instant, status=status),
+        _PowerWay("nvmlDeviceGetPowerUsage", handle, ctypes.byref(mean), milliwatts=mean, status=ctypes.c_uint(0)),
+    ]
+
+
 class _Card:
     """One card's queries; one without a handle was lost before we came, and answers none."""
 
@@ -245,8 +274,7 @@ class _Card:
             return Query(*(_way(function, (handle, *about), of) for function in known), group=group)
 
         group: list[Query] = []
-        power = (_instant_deciwatts, _mean_deciwatts) if handle is not None else ()
-        self.deciwatts = Query(*(way(handle) for way in power), group=group)
+        self.deciwatts = Query(*(_power_ways(handle) if handle is not None else ()), group=group)
         self.deciwatts()  # finds out which way works
         self.slow = [
             query("nvmlDeviceGetUtilizationRates", of="gpu"),
@@ -335,30 +363,6 @@ def cpu_frequency_mhz() -> int | None:
 
 def _way(function: Callable[..., Any], arguments: tuple[Any, ...], of: str) -> Callable[[], int]:
     return lambda: getattr(function(*arguments), of) if of else function(*arguments)
-
-
-def _mean_deciwatts(handle: Any) -> Callable[[], int]:
-    return lambda: (pynvml.nvmlDeviceGetPowerUsage(handle) + 50) // 100
-
-
-def _instant_deciwatts(handle: Any) -> Callable[[], int]:
-    """Reads NVML field 186, the power of this moment: the other way gives a one-second average on most newer cards.
-
-    One buffer serves all readings: the bindings make a new one for each, which takes most of a reading's time.
-    """
-    field = pynvml.c_nvmlFieldValue_t
-    buffer = field(fieldId=pynvml.NVML_FI_DEV_POWER_INSTANT)
-    status = ctypes.c_uint.from_buffer(buffer, field.nvmlReturn.offset)
-    milliwatts = ctypes.c_uint.from_buffer(buffer, field.value.offset)
-    ask = pynvml.nvmlLib["nvmlDeviceGetFieldValues"]
-    one, there = ctypes.c_int(1), ctypes.byref(buffer)
-
-    def read() -> int:
-        if failed := ask(handle, one, there) or status.value:
-            raise pynvml.NVMLError(failed)
-        return (milliwatts.value + 50) // 100
-
-    return read
 
 
 def _find_handle(entry: str, everything: list[Any]) -> Any:
