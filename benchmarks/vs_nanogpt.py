@@ -1,11 +1,15 @@
-"""Our training step against a plain, well-written PyTorch loop of the same shape, in the manner of nanoGPT.
+"""Our training step against nanoGPT's and Hugging Face's loops on a model of the same shape.
 
-    python benchmarks/vs_nanogpt.py [--device cuda] [--family gpt2] [--depth 4] [--vocab-size 4096] [--seq-len 256] ...
+    python benchmarks/vs_nanogpt.py [--against hf] [--precision bf16] [--device cuda] [--depth 4] ...
 
-The plain loop does what nanoGPT's train.py does: one fused AdamW, scaled-dot-product attention, full logits and
-F.cross_entropy, gradient clipping; fp32 on the CPU, bf16 autocast on CUDA, and there (unless --no-compile)
+The plain loop does what nanoGPT's train.py does: one fused AdamW, scaled-dot-product attention, the exact GELU, full
+logits and F.cross_entropy, gradient clipping; fp32 on the CPU, bf16 autocast on CUDA, and there (unless --no-compile)
 torch.compile, of the whole model on its side and block by block on ours. For nanochat shapes it is the same loop
-around a plain nanochat model.
+around a plain nanochat model. `--against hf` is transformers' Trainer around its GPT2LMHeadModel, with its defaults
+for what is not named here; run it by a Python that has transformers.
+
+`--precision bf16` or `fp32` trains both sides in it; "as shipped" leaves each side what it takes by itself: nanoGPT and
+Hugging Face fp32 on a CPU, ours what a measured product of matrices decides.
 
 Each side lives in a process of its own. They take turns of a few steps, in random order, so that a drifting machine
 slows both alike; the result is the median over rounds of plain seconds / our seconds. Above 1, we are faster.
@@ -16,10 +20,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import queue
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -34,6 +42,7 @@ from trainer.data import open_tokens  # noqa: E402
 from trainer.device import resolve_device  # noqa: E402
 from trainer.loop import Trainer  # noqa: E402
 from trainer.schema import ModelShape, OptimizerConfig, RunConfig, make_shape  # noqa: E402
+from trainer.threads import THREADS  # noqa: E402
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY, GRAD_CLIP = 3e-4, (0.9, 0.95), 0.1, 1.0
 
@@ -77,7 +86,7 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norms[0](x))
         inner = self.up(self.norms[1](x))
-        return x + self.down(F.relu(inner).square() if self.nanochat else F.gelu(inner, approximate="tanh"))
+        return x + self.down(F.relu(inner).square() if self.nanochat else F.gelu(inner))
 
 
 class PlainModel(nn.Module):
@@ -153,9 +162,10 @@ class PlainLoop:
     def steps(self, count: int) -> float:
         synchronise(self.device)
         began = time.perf_counter()
+        half = runs_in_bf16(self.options)
         for _ in range(count):
             tokens, targets = self.batch()
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
                 loss = self.model(tokens, targets)
             loss.backward()
             nn.utils.clip_grad_norm_(self.raw.parameters(), GRAD_CLIP)
@@ -163,6 +173,53 @@ class PlainLoop:
             self.optimizer.zero_grad(set_to_none=True)
         synchronise(self.device)
         return time.perf_counter() - began
+
+
+class HuggingFaceLoop:
+    """transformers' Trainer, in a thread that does as many steps as it is let."""
+
+    def __init__(self, options: argparse.Namespace):
+        from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+        shape, loop = shape_of(options), self
+        assert shape.family == "gpt2", "transformers has no nanochat trainer to compare with: use --family gpt2"
+        self.asked, self.done = queue.Queue(), queue.Queue()
+
+        class Turns(TrainerCallback):
+            left = 0
+
+            def on_step_begin(self, *_, **__):
+                if self.left == 0:
+                    self.left, self.began = loop.asked.get(), time.perf_counter()
+
+            def on_step_end(self, *_, **__):
+                self.left -= 1
+                if self.left == 0:
+                    synchronise(torch.device(options.device))
+                    loop.done.put(time.perf_counter() - self.began)
+
+        torch.manual_seed(1337)
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=shape.vocab_size, n_positions=shape.seq_len, n_embd=shape.width, n_layer=shape.depth,
+                n_head=shape.heads, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+            )
+        )  # fmt: skip
+        text = torch.from_numpy(np.random.default_rng(0).zipf(1.3, 1 << 20) % shape.vocab_size)
+        rows = text[: len(text) // shape.seq_len * shape.seq_len].view(-1, shape.seq_len)
+        arguments = TrainingArguments(
+            output_dir=tempfile.mkdtemp(), per_device_train_batch_size=options.micro_batch, max_steps=1_000_000,
+            learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, adam_beta2=BETAS[1], max_grad_norm=GRAD_CLIP,
+            bf16=runs_in_bf16(options), use_cpu=options.device == "cpu", save_strategy="no", report_to=[],
+            disable_tqdm=True, torch_compile=options.compile,
+        )  # fmt: skip
+        data = [{"input_ids": row, "labels": row} for row in rows]
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Turns()])
+        threading.Thread(target=trainer.train, daemon=True).start()
+
+    def steps(self, count: int) -> float:
+        self.asked.put(count)
+        return self.done.get()
 
 
 class OurLoop:
@@ -181,7 +238,7 @@ class OurLoop:
                 grad_clip=GRAD_CLIP,
             ),
         )  # fmt: skip
-        context = resolve_device(options.device, "auto")
+        context = resolve_device(options.device, {"as shipped": "auto"}.get(options.precision, options.precision))
         tokens = open_tokens(config.data, shape.vocab_size, shape.seq_len, config.seed)
         self.trainer = Trainer(config, context, tokens)
 
@@ -191,6 +248,11 @@ class OurLoop:
             pass
         self.trainer.context.synchronise()
         return time.perf_counter() - began
+
+
+def runs_in_bf16(options: argparse.Namespace) -> bool:
+    """Whether a loop of other people trains in bf16 autocast here; as shipped they do on CUDA only."""
+    return options.precision == "bf16" or (options.precision == "as shipped" and options.device == "cuda")
 
 
 def shape_of(options: argparse.Namespace) -> ModelShape:
@@ -206,7 +268,7 @@ def synchronise(device: torch.device) -> None:
 
 def serve(options: argparse.Namespace) -> None:
     """One side: answers each line, a number of steps, with their seconds."""
-    side = (OurLoop if options.side == "ours" else PlainLoop)(options)
+    side = {"ours": OurLoop, "nanogpt": PlainLoop, "hf": HuggingFaceLoop}[options.side](options)
     for line in sys.stdin:
         print(json.dumps(side.steps(int(line))), flush=True)
 
@@ -214,9 +276,12 @@ def serve(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> dict[str, float]:
     """Let both sides take turns; seconds per step are medians over rounds."""
     sides = {}
-    for name in ("ours", "plain"):
-        command = [sys.executable, __file__, *sys.argv[1:], "--side", name]
-        sides[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for name, loop in (("ours", "ours"), ("plain", options.against)):
+        command = [sys.executable, __file__, *sys.argv[1:], "--side", loop]
+        environment = {**os.environ, **(THREADS if loop == "ours" else {})}
+        sides[name] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         ask(sides[name], options.warm_up)  # both compile at once
     for side in sides.values():
         answer(side)
@@ -269,7 +334,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=5, help="of one turn")
     parser.add_argument("--warm-up", type=int, default=5, help="steps before the first round")
-    parser.add_argument("--side", choices=("ours", "plain"), help=argparse.SUPPRESS)
+    parser.add_argument("--precision", default="as shipped", choices=("as shipped", "bf16", "fp32"))
+    parser.add_argument("--against", default="nanogpt", choices=("nanogpt", "hf"))
+    parser.add_argument("--side", choices=("ours", "nanogpt", "hf"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.compile = options.device == "cuda" if options.compile is None else options.compile
     if options.side:

@@ -10,6 +10,7 @@ from trainer.ended import EXIT_CODES
 from trainer.guard import Guard, process_age_seconds
 from trainer.runlog import RunLogError
 from trainer.schema import ConfigError, Outcome, RunConfig, load_config
+from trainer.threads import share_cores
 
 _USAGE = 2
 
@@ -46,6 +47,7 @@ def _guarded(config: RunConfig, out_dir: str) -> Outcome:
     with Guard(config.stop, out_dir, is_main=rank == 0, alone=size == 1, age_seconds=age) as guard:
         if (reason := guard.no_room_to_start()) is not None:
             return guard.end(Outcome.STOPPED, reason)
+        share_cores()
         from trainer.run import run_guarded  # torch, which neither a usage error nor an empty budget need wait for
 
         return run_guarded(config, guard)

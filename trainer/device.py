@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import torch
 
+from trainer.cpu_products import measure_products, take_faster_fp32
 from trainer.schema import DeviceFacts
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -77,15 +78,18 @@ class PeakMemory:
 def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool = True) -> DeviceContext:
     """Choose device and precision, and make them the process's defaults; raises DeviceError when there are none such.
 
-    auto takes CUDA when there is a card; its precision is bf16 where the card computes in it, fp16 on older cards that
-    are fast at it, and fp32 elsewhere. `tf32` lets fp32 matrix products on CUDA round their inputs to 10 bits.
+    auto takes CUDA when there is a GPU; its precision is bf16 where the GPU computes in it, fp16 on older GPUs that
+    are fast at it, and fp32 elsewhere; on a CPU bf16 where a measured product of matrices says that it pays. `tf32`
+    lets fp32 matrix products on CUDA round their inputs to 10 bits.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device {name!r} is not one of auto, cpu, cuda")
     cuda = torch.cuda.is_available() if name == "auto" else name == "cuda"
     if not cuda:
         _keep_freed_memory()
-        return DeviceContext(device=torch.device("cpu"), precision="fp32" if precision == "auto" else precision)
+        take_faster_fp32()
+        chosen = measure_products().precision if precision == "auto" else precision
+        return DeviceContext(device=torch.device("cpu"), precision=chosen)
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if local_rank >= found:
         raise DeviceError(f"CUDA device {local_rank} was asked for; torch {torch.__version__} finds {found}")
@@ -125,7 +129,8 @@ def describe_device(context: DeviceContext, world_size: int = 1) -> DeviceFacts:
         cpu_threads=torch.get_num_threads(),
     )
     if not context.is_cuda:
-        return host
+        products = measure_products()
+        return replace(host, fp32_flops=products.best_fp32, bf16_flops=products.bf16)
     properties = torch.cuda.get_device_properties(context.device)
     return replace(
         host,

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from trainer.cpu_kernels import RmsNormFunction, causal_attention, gelu, is_eager_cpu
 from trainer.loss import Pointwise, chunk_gradient, chunk_gradient_pure, linear_cross_entropy
 from trainer.schema import ModelShape
 from trainer.split import first_row, is_split, local_rows
@@ -134,6 +134,12 @@ class Transformer(nn.Module):
         device = self.embedding.weight.device
         return [KeyValues(size, dtype, device) for _ in self.blocks]
 
+    def use_blocked_attention(self, on: bool) -> None:
+        """Let attention on the CPU be computed over blocks of rows, as it is by default, or by PyTorch's kernels."""
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.blocked = on
+
     def renew_rotary(self) -> None:
         """Compute the table of rotary positions, which no checkpoint holds, where the model has one."""
         if _STYLES[self.shape.family].rotary:
@@ -211,6 +217,7 @@ class Attention(nn.Module):
         kv_width = shape.kv_heads * shape.head_dim
         self.head_dim = shape.head_dim
         self.grouped = shape.kv_heads != shape.heads
+        self.blocked = True  # on the CPU: products over blocks of rows instead of PyTorch's kernel
         self.qk_norm = RmsNorm(shape.head_dim, style.norm_eps, weight=False) if style.qk_norm else None
         self.query = Linear(shape.width, shape.width, bias=style.bias)
         self.key = Linear(shape.width, kv_width, bias=style.bias)
@@ -228,6 +235,8 @@ class Attention(nn.Module):
         if cache is not None:
             key, value = cache.add(key, value)
             causal = x.shape[1] == key.shape[1]  # else one token, which may see all
+        if self.blocked and cache is None and is_eager_cpu(x):
+            return self.output(causal_attention(query, key, value).flatten(2))
         grouped = self.grouped
         if grouped and x.is_cuda and x.dtype != torch.bfloat16:
             # PyTorch's fused kernels for fp32 and for cards without bf16 know no groups: it would build all scores.
@@ -262,7 +271,8 @@ class Mlp(nn.Module):
             return self.down(F.silu(gate) * up)
         if self.kind == "relu2":
             return self.down(F.relu(up).square())
-        return self.down(F.gelu(up, approximate="tanh"))
+        activate = gelu if is_eager_cpu(up) and torch.is_grad_enabled() else partial(F.gelu, approximate="tanh")
+        return self.down(activate(up))
 
 
 class Linear(nn.Linear):
@@ -297,32 +307,11 @@ class RmsNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            y = _CpuRmsNorm.apply(x, self.eps)
+        if is_eager_cpu(x):
+            y = RmsNormFunction.apply(x, self.eps)
             return y if self.weight is None else y * self.weight.to(x.dtype)
         weight = None if self.weight is None else self.weight.to(x.dtype)
         return F.rms_norm(x, (self.width,), weight, self.eps)
-
-
-class _CpuRmsNorm(torch.autograd.Function):
-    """PyTorch's rms_norm on the CPU is a chain of small operations, slower than its layer norm by ten times.
-
-    Backward, with y = x·r and r = 1/rms(x):  dx = r·(dy − y·mean(dy·y)).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
-        y = x * inverse
-        ctx.save_for_backward(y, inverse)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        y, inverse = ctx.saved_tensors
-        mean = (upstream * y).mean(-1, keepdim=True)
-        return torch.addcmul(upstream, y, mean, value=-1).mul_(inverse), None
 
 
 def initialise(model: Transformer) -> None:

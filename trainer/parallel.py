@@ -64,6 +64,7 @@ def build(config: RunConfig, context: DeviceContext, world: World) -> Transforme
     with torch.device("meta") if split else context.device:
         model = build_model(config.model, activation_checkpointing=config.activation_checkpointing)
     model.loss_chunk_tokens = config.loss_chunk_tokens
+    model.use_blocked_attention(config.attention == "auto")
     if config.compile:
         keep_compiled_code()
         model.compile_blocks()

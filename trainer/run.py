@@ -76,9 +76,11 @@ class _Session:
         self.config, self.guard, self.world = config, guard, world
         self.journal = journal = guard.journal
         context = resolve_device(config.device, config.precision, local_rank=world.local_rank, tf32=config.tf32)
-        self.context = context
         if world.size > 1:
             dist.init_process_group("nccl" if context.is_cuda else "gloo")
+            # each process measured what `auto` means on a CPU: the first one's answer holds for all
+            context = dataclasses.replace(context, precision=world.gather(context.precision, context.device)[0])
+        self.context = context
         tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
         reset_peak_memory(context)
         self.trainer = Trainer(config, context, tokens, world)

@@ -207,7 +207,7 @@ class RunConfig:
     schema: int = SCHEMA
     seed: int = 1337
     device: str = "auto"
-    precision: str = "auto"  # auto: bf16 on CUDA with bf16 units, fp16 on older CUDA if fast, else fp32
+    precision: str = "auto"  # auto: whichever trains fastest (trainer/device.py)
     tf32: bool = True
     compile: bool = False  # torch.compile, block by block
     activation_checkpointing: str = "none"  # selective: the feed-forward's activation; full: whole blocks
@@ -297,6 +297,8 @@ class DeviceFacts:
     cuda: str | None = None
     count: int = 1  # devices of the run
     cpu_threads: int | None = None
+    fp32_flops: float | None = None  # of one thread of a CPU in a measured product of matrices, per second
+    bf16_flops: float | None = None
 
 
 def config_from_dict(raw: Any) -> RunConfig:

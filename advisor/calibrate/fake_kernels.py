@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from trainer.cpu_kernels import ROWS
+
 ALLOCATION_BYTES = 512  # the CUDA caching allocator rounds every request up to this (kMinBlockSize)
 
 
@@ -91,6 +93,58 @@ def cuda_attention() -> Iterator[None]:
         yield
     finally:
         F.scaled_dot_product_attention = fused
+
+
+@contextmanager
+def cpu_kernels() -> Iterator[None]:
+    """Let each of the trainer's own CPU kernels be a few operators, however many blocks of rows it works through."""
+    import trainer.model as model
+
+    own = model.causal_attention, model.gelu
+    model.causal_attention, model.gelu = _BlockedAttention.apply, _Gelu.apply
+    try:
+        yield
+    finally:
+        model.causal_attention, model.gelu = own
+
+
+class _BlockedAttention(torch.autograd.Function):
+    """`trainer.cpu_kernels.causal_attention` with the right sizes and lifetimes and no arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        ctx.kv_heads = key.shape[2]
+        ctx.save_for_backward(*(torch.empty_like(query) for _ in range(3)))
+        _scores(query)
+        return torch.empty_like(query)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        by_head = torch.empty_like(upstream)
+        gradients = [torch.empty_like(upstream) for _ in range(3)]
+        held = [_scores(upstream) for _ in range(3)]  # the weights, their gradient and that of the scores
+        del by_head, held
+        by_query, by_key, by_value = gradients
+        return by_query, by_key[:, :, : ctx.kv_heads], by_value[:, :, : ctx.kv_heads]
+
+
+def _scores(tensor: Tensor) -> Tensor:
+    """Room for the scores of the last block of rows; tensor (batch, time, heads, head size)."""
+    batch, time, heads, _ = tensor.shape
+    return tensor.new_empty((batch * heads, min(time, ROWS), time))
+
+
+class _Gelu(torch.autograd.Function):
+    """`trainer.cpu_kernels.gelu` likewise: it stores its slope, and not its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(torch.empty_like(x))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        return torch.empty_like(upstream)
 
 
 class _FusedNorm(torch.autograd.Function):

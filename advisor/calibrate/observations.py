@@ -68,7 +68,9 @@ def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float
     noise = np.sqrt(
         (_robust_square(left, freedom) + _VISIT_PRIOR[1] * _VISIT_PRIOR[0] ** 2) / (freedom + _VISIT_PRIOR[1])
     )
-    moved = _LONGER * exponent * float(np.std(logs))
+    # what the reference kernel saw of the machine, and what bursts of one configuration differ by all the same
+    unseen = np.sqrt(_robust_square(left, freedom) / freedom) if freedom > 1 else 0.0
+    moved = _LONGER * float(np.hypot(exponent * np.std(logs), unseen))
     return Drift(
         reference_seconds=float(np.exp(np.median(logs))),
         exponent=exponent,

@@ -58,12 +58,18 @@ def trace_peak(workload: Workload) -> TracedPeak:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger, cuda_attention
+    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger, cpu_kernels, cuda_attention
+    from trainer.cpu_kernels import pytorch_kernels
     from trainer.model import build_model
 
     on_cpu = workload.gpu == "cpu"
     ledger = StorageLedger({} if on_cpu else CUDA_SCRATCH)
-    with FakeTensorMode(), ledger, nullcontext() if on_cpu else cuda_attention():
+    with (
+        FakeTensorMode(),
+        ledger,
+        cpu_kernels() if on_cpu else pytorch_kernels(),
+        nullcontext() if on_cpu else cuda_attention(),
+    ):
         model = build_model(workload.shape, activation_checkpointing=workload.activation_checkpointing)
         if not on_cpu:
             _use_cuda_norms(model)

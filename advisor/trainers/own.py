@@ -82,8 +82,8 @@ class OwnTrainer:
         return _spent(folder).usd(usd_per_hour)
 
     def burst_worker(self, device: str) -> tuple[str, ...]:
-        """`python -m trainer.worker`."""
-        return (sys.executable, "-m", "trainer.worker", "--device", device)
+        """`python -m trainer.bursts`."""
+        return (sys.executable, "-m", "trainer.bursts", "--device", device)
 
 
 def _spent(folder: Path) -> Spent:

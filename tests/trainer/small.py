@@ -22,6 +22,7 @@ def config(**changes) -> RunConfig:
         "steps": 12,
         "micro_batch": 4,
         "device": "cpu",
+        "precision": "fp32",  # auto would be what this machine multiplies fastest
         "optimizer": OptimizerConfig(learning_rate=3e-3),
         "eval": EvalConfig(tokens=0),
         "telemetry": TelemetryConfig(hz=0),

@@ -35,6 +35,7 @@ def config(**changes) -> RunConfig:
         "micro_batch": 2,
         "grad_accum": 2,
         "device": "cpu",
+        "precision": "fp32",
         "optimizer": OptimizerConfig(learning_rate=3e-3),
         "eval": EvalConfig(every_steps=4, tokens=256),
         "checkpoint": CheckpointConfig(every_steps=4),

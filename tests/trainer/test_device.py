@@ -47,7 +47,7 @@ def test_a_build_runs_on_the_cards_it_has_kernels_for(built, capability, runs):
     assert has_kernels(built, capability) == runs
 
 
-@pytest.mark.parametrize("asked, given", [("auto", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")])
+@pytest.mark.parametrize("asked, given", [("fp32", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")])
 def test_cpu_precision(asked, given):
     context = resolve_device("cpu", asked)
     assert context.precision == given and context.device == torch.device("cpu")

@@ -41,6 +41,7 @@ def config(family="gpt2", *, optimizer="adamw", processes=1, **changes) -> RunCo
         "micro_batch": 8 // processes,
         "grad_accum": 2,
         "device": "cpu",
+        "precision": "fp32",
         "sharding": "full",
         "optimizer": OptimizerConfig(name=optimizer, learning_rate=3e-3, grad_clip=1.2),
         "eval": EvalConfig(every_steps=3, tokens=16 * 24),  # not the same number of batches for each process
