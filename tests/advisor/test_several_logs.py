@@ -1,9 +1,6 @@
 """A folder of logs is several runs: a row for each, their curves over each other, pictures and tables of each."""
 
-import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -16,6 +13,7 @@ from advisor.runs.comparison import compare_runs, compare_those_far_enough
 from advisor.store.store import Store
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze, runs_of
+from tests.terminal import advisor, document
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -135,10 +133,9 @@ def test_the_reports_of_several_hold_table_overlays_and_comparison(folder, store
 
 
 def test_a_folder_typed_on_the_command_line_is_analysed_run_by_run(folder, tmp_path):
-    command = [sys.executable, "-m", "advisor", "analyze", str(folder), "--price", "2"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = advisor("analyze", folder, "--price", "2", expect=0).stdout
     assert "Side by side" in shown and re.search(r"training_a\.log\s+completed", shown)
-    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    told = document("analyze", folder, "--price", "2")
     names = [run["source"].rsplit("/", 1)[1] for run in told["runs"]]
     assert names[:3] == ["training_a.log", "training_b.log", "training_c.log"] and told["comparison"]["differences"]
     assert len(names) == 4 or any("training_d" in line for line in told["left_out"])

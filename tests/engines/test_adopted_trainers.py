@@ -31,6 +31,12 @@ def verdicts(found: dict) -> dict[str, str]:
     return {verdict["name"]: verdict["verdict"] for verdict in found["adopted"]["verdicts"]}
 
 
+def check_it_ended(scored: dict, plan: dict) -> None:
+    """As planned, or by its own limit where the machine slowed meanwhile."""
+    assert scored["outcome"] in ("completed", "stopped"), scored
+    assert scored["outcome"] == "stopped" or scored["steps"] == plan["steps"]
+
+
 def works(*names: str) -> dict[str, str]:
     return dict.fromkeys(names, "works")
 
@@ -49,8 +55,8 @@ def test_trl_from_its_command_to_a_score(trainers_python, tmp_path):
     assert (shape["rows"], shape["calls"]) == (4, 2) and shape["length"] == pytest.approx(128, rel=0.02)
     advisor(tmp_path, "launch", found["plan_file"], "--json")
     scored = advisor(tmp_path, "compare", "latest", "--json")
-    assert (scored["outcome"], scored["steps"]) == ("completed", found["plan"]["steps"])
-    assert scored["wall_clock_seconds"]["actual"] <= 180
+    check_it_ended(scored, found["plan"])
+    assert scored["wall_clock_seconds"]["actual"] <= 180 + 10  # a step and its saving more
 
 
 TINY = {"name": "tiny", "block_size": 256, "vocab_size": 512, "padded_vocab_size": 512, "n_layer": 2, "n_head": 4,
@@ -76,8 +82,7 @@ def test_litgpt_from_its_command_to_a_score(litgpt_python, tmp_path, monkeypatch
     assert {"name": "tokens", "value": plan["steps"] * 2048} in plan["values"]
     advisor(tmp_path, "launch", found["plan_file"], "--json")
     scored = advisor(tmp_path, "compare", "latest", "--json")
-    assert scored["outcome"] in ("completed", "stopped"), scored  # stopped: the machine slowed, and its limit held
-    assert scored["outcome"] == "stopped" or scored["steps"] == plan["steps"]
+    check_it_ended(scored, plan)
     assert (tmp_path / "out" / "final" / "lit_model.pth").exists()
 
 
