@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
