@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -38,6 +39,8 @@ def advisor_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv(_TEST, str(home))
     _starts.clear()
     yield home
+    for child in multiprocessing.active_children():
+        child.kill()
     for process in psutil.process_iter() if _starts else ():
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get(_TEST) == str(home):

@@ -59,6 +59,7 @@ def test_the_next_commands_can_be_copied_and_give_the_same_plan(planned, monkeyp
     assert any(line.strip().startswith("advisor calibrate --gpu ") for line in lines)
 
 
+pytestmark = pytest.mark.usefixtures("asked_once")
 BRIEFLY = [
     ("--gpu", "any", "--budget", "20"),
     ("--gpu", "any", "--budget", "2000", "--deadline", "3d", "--spot", "any", "--kwh-price", "0.3"),
