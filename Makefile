@@ -45,7 +45,7 @@ chaos: $(VENV)/dev.stamp
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
 # read by the engines' own libraries; models as Hugging Face's transformers computes them
 engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp $(LITGPT)/stamp $(TRACKERS)/stamp
-	$(BIN)/pytest -q -rs tests/engines
+	$(BIN)/pytest -n 2 --dist loadfile -q -rs tests/engines
 
 # its hub is older than TRL's and than constraints.txt has it: an environment of its own. litgpt 0.5.13 imports requests and does not name it
 $(LITGPT)/stamp: $(VENV)/core.stamp

@@ -6,7 +6,13 @@ import pytest
 
 from advisor.cli import main
 from advisor.records import Plan
+from advisor.store.store import Store
 from advisor.workflows import plan
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "home")
 
 
 @pytest.fixture

@@ -24,11 +24,6 @@ from advisor.workflows.analyze import analyze, judge_all
 from tests.terminal import advisor
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
-
-
 def write_log(path, *, steps=400, seed=0, gain=0.0, seconds=0.5, nan_from=None, planned=400):
     """A run of GPT-2 small's size as nanoGPT prints it: loss falls as a power of the step, with a little noise."""
     noise = np.random.default_rng(seed).normal(0, 0.02, steps)

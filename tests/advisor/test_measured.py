@@ -11,17 +11,11 @@ from advisor.findings.next_run import NextData
 from advisor.readers.names import column_of, in_unit
 from advisor.readers.read import read_run
 from advisor.report import write_reports
-from advisor.store.store import Store
 from advisor.workflows.analysis import Given, to_document
 from advisor.workflows.analyze import analyze, next_data_of
 from tests.terminal import advisor
 
 STEPS = 120
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def rows():

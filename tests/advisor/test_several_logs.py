@@ -10,7 +10,6 @@ from advisor.findings.chart_data import learning_rate_points, mfu_points, step_p
 from advisor.readers.several_logs import logs_of
 from advisor.report import several, write_reports
 from advisor.runs.comparison import compare_runs, compare_those_far_enough
-from advisor.store.store import Store
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze, runs_of
 from tests.terminal import advisor, document
@@ -45,11 +44,6 @@ def folder(tmp_path):
     (made / "training_d.log").write_text("starting\nFileNotFoundError: no data here\n")
     (made / "notes.md").write_text("# what I tried\n\nnothing yet\n")
     return made
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def analyses(folder, store):

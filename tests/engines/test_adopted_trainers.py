@@ -95,7 +95,7 @@ def test_a_script_around_hugging_faces_trainer(trainers_python, tmp_path):
         "--per_device_train_batch_size",
         "8",
     )
-    found = adopt(tmp_path, 150, *words, plan=("--epochs", "2"))
+    found = adopt(tmp_path, 400, *words, plan=("--epochs", "2"))
     assert found["adopted"]["recipe"]["name"] == "hf-trainer"
     assert found["plan"]["steps"] == 2 * 512  # 4096 rows, by 8
     told = verdicts(found)
@@ -107,7 +107,7 @@ def test_the_same_script_by_its_log_alone(trainers_python, tmp_path):
     """Its rows have no step and no tokens; how far it goes through its data tells what a step holds."""
     words = (str(trainers_python), "-I", str(HERE / "hf_script.py"), "--output_dir", "out",
              "--per_device_train_batch_size", "8")  # fmt: skip
-    found = adopt(tmp_path, 150, *words, plan=("--epochs", "2"))
+    found = adopt(tmp_path, 400, *words, plan=("--epochs", "2"))
     base = found["adopted"]["bursts"][0]
     assert (base["source"], base["step_printed"], found["plan"]["basis"]) == ("log", False, "log")
     told = verdicts(found)

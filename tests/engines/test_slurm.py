@@ -20,12 +20,12 @@ from advisor.launch.state import RunState, last_sighting, write_sighting
 from advisor.run_records import Arriving
 from advisor.runs.follow import RunFollower
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
-from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch, resume, stop
 from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
-from tests.engines.waiting import SECONDS, over, stopped_midway, waited
+from tests.engines.waiting import SECONDS, over, stopped_midway
+from tests.waiting import waited
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, Outcome
 
@@ -40,11 +40,6 @@ def cluster(slurm, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
     subprocess.run(["scancel", "--me"], check=True)  # whatever failed
     slurm_engine._cluster.cache_clear()
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def slow_plan(steps=400):

@@ -6,22 +6,15 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 from advisor.launch.engines import describe
 from advisor.launch.state import RunState
 from advisor.workflows.launch import stop
+from tests.waiting import waited
 from trainer.runlog import load_run_log
 
 SECONDS = 300.0  # that a run of these tests may take
-
-
-def waited(happens, seconds=SECONDS, pause=0.1):
-    end = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(pause)
 
 
 def stopped_midway(store, folder, live):

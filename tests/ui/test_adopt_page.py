@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+from functools import partial
 
 import pytest
 
@@ -26,16 +26,12 @@ from advisor.workflows.adopt_beside import (
 from advisor.workflows.adopt_launch import launch_adopted
 from advisor.workflows.compare import review
 from tests.engines.adopted_runs import beside_other_work, plan_of
+from tests.ui import driver
 from tests.ui.adopting import SCRIPT, adopted
 from tests.ui.serving import chromium, free_port, serving
+from tests.waiting import waited
 
-
-def app(**query: str) -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import adopt\nguarded(adopt.page)()\n"
-    at = AppTest.from_string(script, default_timeout=180)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return at
+app = partial(driver.app, "adopt")
 
 
 def words(at: AppTest) -> str:
@@ -95,13 +91,6 @@ def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
     assert not at.exception and "not one step ends within" in words(at)
 
 
-def wait_until(true, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
 def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_running(advisor_home, tmp_path):
     store = default_store()
     at = app().run()
@@ -110,14 +99,14 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     at.text_input(key="adopt-folder").set_value(str(tmp_path))
     next(button for button in at.button if button.label == "Adopt it").click().run()
     assert not at.exception and not at.error
-    wait_until(lambda: not look_adopting(store).running, 120)
+    waited(lambda: not look_adopting(store).running)
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
 
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):
         start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
-    wait_until(lambda: any("as it is" in line for line in look_adopting(store).said), 120)
+    waited(lambda: any("as it is" in line for line in look_adopting(store).said))
     assert "Cancel" in [button.label for button in app().run().button]
     cancel_adopting(store)
     assert not look_adopting(store).running and not look_adopting(store).done
@@ -158,7 +147,7 @@ def test_the_page_of_all_runs_shows_one_of_an_adopted_command_by_its_own_numbers
     """It was read as one of our trainer's there, which has another configuration."""
     store = default_store()
     folder = launch_adopted(store, plan_of(store, tmp_path, 30)).run_dir
-    wait_until(lambda: not goes_on(describe(folder, store).state), 120)
+    waited(lambda: not goes_on(describe(folder, store).state))
     script = "from advisor.ui.frame import guarded\nfrom advisor.ui import watch\nguarded(watch.page)()\n"
     at = AppTest.from_string(script, default_timeout=180).run()
     assert not at.exception and not at.error

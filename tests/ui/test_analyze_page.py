@@ -4,6 +4,7 @@ import io
 import shlex
 import tempfile
 import zipfile
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,7 @@ from advisor.ui.analyze import dearest_first
 from advisor.ui.tables import plain
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
 from tests import terminal
+from tests.ui import driver
 
 LINES = "\n".join(
     f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
@@ -28,9 +30,7 @@ LINES = "\n".join(
 )
 
 
-def app() -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import analyze\nguarded(analyze.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
+app = partial(driver.app, "analyze")
 
 
 def words(at: AppTest) -> str:

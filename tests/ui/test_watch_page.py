@@ -27,6 +27,7 @@ from advisor.workflows.launch import launch, stop
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import changed, guess, small_plan
 from tests.terminal import document
+from tests.ui.driver import app
 from tests.ui.serving import ROOT
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
@@ -38,11 +39,6 @@ from advisor.store.store import default_store
 from advisor.workflows.launch import launch
 launch(default_store(), load_plan(sys.argv[1]))
 """
-
-
-def app(page: str) -> AppTest:
-    script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
 
 
 def words(at: AppTest) -> str:

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parent / "never_seen.py"
 def run(tmp_path: Path, *arguments: str, shapes: int = 3, folder: Path | None = None, **variables: str):
     environment = {**os.environ, **probe_variables(folder or tmp_path, shapes, os.environ), **variables}
     command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
 
 
 def read(folder: Path) -> ProbeFolder:
@@ -62,7 +62,7 @@ for step in range(6):
 def test_a_model_that_only_counts_its_work_is_not_the_one_that_trains(tmp_path):
     """LitGPT runs one on the meta device, with longer rows."""
     environment = {**os.environ, **probe_variables(tmp_path, 3, os.environ)}
-    subprocess.run([sys.executable, "-c", META], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", META], env=environment, check=True, timeout=300)
     shape = read(tmp_path).first.shape
     assert (shape.rows, shape.calls, shape.length, shape.tokens) == (3, 1, 20, 60)
 
@@ -103,7 +103,7 @@ def test_a_probe_that_cannot_write_ends_and_the_program_goes_on(tmp_path):
 def test_processes_that_do_not_train_leave_nothing(tmp_path):
     environment = {**os.environ, **probe_variables(tmp_path, 3, os.environ)}
     subprocess.run(
-        [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)"], env=environment, check=True, timeout=120
+        [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)"], env=environment, check=True, timeout=300
     )
     assert list(tmp_path.iterdir()) == []
 
