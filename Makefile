@@ -10,17 +10,24 @@ TRANSFORMERS := .venv-transformers
 LITGPT := .venv-litgpt
 TRACKERS := .venv-trackers
 
-.PHONY: quickstart test size long chaos engines accuracy detectors docs screenshots clean
+.PHONY: quickstart test checks suite size long chaos engines accuracy detectors docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
 
+# side by side: mypy takes half a minute of one core, and a test that waits leaves its own to it
 test: $(VENV)/dev.stamp
+	$(MAKE) --no-print-directory --jobs 2 suite checks
+
+checks: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/size.py
-	$(BIN)/pytest -n 2 -q -m 'not long' --ignore tests/engines --ignore tests/chaos
+
+# each worker has one half of the files, and takes from the other's when it is done: fixtures of a file are made once
+suite: $(VENV)/dev.stamp
+	$(BIN)/pytest -n 2 --dist worksteal -q -m 'not long' --ignore tests/engines --ignore tests/chaos
 
 # lines of each room against its ceiling, which is lowered in each commit that shrinks a room: `benchmarks/size.py --lower`
 size: $(VENV)/core.stamp
@@ -28,7 +35,7 @@ size: $(VENV)/core.stamp
 
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp
-	$(BIN)/pytest -n 2 -q -m long --ignore tests/engines --ignore tests/chaos
+	$(BIN)/pytest -n 2 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos
 
 # runs killed, damaged and moved at random moments; the page is written anew (KILLS=200 is what it is published with)
 KILLS ?= 200
@@ -38,7 +45,7 @@ chaos: $(VENV)/dev.stamp
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
 # read by the engines' own libraries; models as Hugging Face's transformers computes them
 engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp $(LITGPT)/stamp $(TRACKERS)/stamp
-	$(BIN)/pytest -q -rs tests/engines
+	$(BIN)/pytest -n 2 --dist loadfile -q -rs tests/engines
 
 # its hub is older than TRL's and than constraints.txt has it: an environment of its own. litgpt 0.5.13 imports requests and does not name it
 $(LITGPT)/stamp: $(VENV)/core.stamp

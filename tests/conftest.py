@@ -1,11 +1,16 @@
-"""Every test gets its own empty ADVISOR_HOME; property tests have no deadline, since shared machines stall."""
+"""Every test gets its own empty ADVISOR_HOME and leaves no process behind; no property test has a deadline."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -21,9 +26,22 @@ settings.register_profile("house", deadline=None, max_examples=50)
 settings.load_profile("house")
 
 
+_TEST = "ADVISOR_TEST"  # in the environment of whatever a test starts, a detached run included
+_starts: list[str] = []  # of processes by this one
+sys.addaudithook(lambda event, _: _starts.append(event) if event == "subprocess.Popen" else None)
+
+
 @pytest.fixture(autouse=True)
-def advisor_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh home folder for the test and its child processes."""
+def advisor_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh home folder for the test and its child processes; no process that the test started outlives it."""
     home = tmp_path_factory.mktemp("advisor-home")
     monkeypatch.setenv("ADVISOR_HOME", str(home))
-    return home
+    monkeypatch.setenv(_TEST, str(home))
+    _starts.clear()
+    yield home
+    for child in multiprocessing.active_children():
+        child.kill()
+    for process in psutil.process_iter() if _starts else ():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(_TEST) == str(home):
+                process.kill()

@@ -82,6 +82,7 @@ class Follower:
 
     def look(self) -> LogLook:
         """The log as it is now, with the speed seen so far."""
+        self._size = os.stat(self._path).st_size  # before it is read: what comes meanwhile is seen by the next look
         now = look(self._path, clock=self._clock)
         written = self._clock() - now.quiet_seconds
         if now.step is not None:
@@ -93,7 +94,6 @@ class Follower:
 
     def wait(self, before: LogLook) -> None:
         """Until the log has grown, or changed, and reading it takes a small part of the time."""
-        size = os.stat(self._path).st_size
         time.sleep(max(_LEAST_SECONDS, before.reading_seconds / _SHARE))
-        while os.stat(self._path).st_size == size:
+        while os.stat(self._path).st_size == self._size:
             time.sleep(_LEAST_SECONDS)

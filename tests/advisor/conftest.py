@@ -1,10 +1,18 @@
-"""The command line, called in this process."""
+"""The command line, called in this process, and its plans, each searched for once."""
 
 from __future__ import annotations
 
 import pytest
 
 from advisor.cli import main
+from advisor.records import Plan
+from advisor.store.store import Store
+from advisor.workflows import plan
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "home")
 
 
 @pytest.fixture
@@ -16,3 +24,19 @@ def call(capsys):
         return ended.value.code, out, err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def asked_once():
+    """The same question in one file is planned once: nothing is calibrated, so that its answer is the same."""
+    answer, known = plan.answer, {}
+
+    def remembered(goal, profiles, *, now, data_meta=None, left_out=()) -> Plan:
+        key = (goal, tuple(profile.key for profile in profiles), data_meta, tuple(left_out))
+        if key not in known:
+            known[key] = answer(goal, profiles, now=now, data_meta=data_meta, left_out=left_out)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(plan, "answer", remembered)
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
@@ -17,5 +18,14 @@ COUNTS = (1, 2, 4, 8)
 GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
 
 
+@cache
+def _asked(goal: Goal) -> Plan:
+    return answer(goal, PROFILES, now=NOW)
+
+
 def ask(profiles=PROFILES, data_meta=None, **wishes) -> Plan:
-    return answer(replace(GOAL, **wishes), profiles, now=NOW, data_meta=data_meta)
+    """The plan for the goal with these wishes; the same question is planned once."""
+    goal = replace(GOAL, **wishes)
+    if profiles is PROFILES and data_meta is None:
+        return _asked(goal)
+    return answer(goal, profiles, now=NOW, data_meta=data_meta)

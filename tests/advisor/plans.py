@@ -139,7 +139,13 @@ def slowed(calibration: Calibration, factor: float) -> Calibration:
     )
 
 
+_PLANS: dict[str, Plan] = {}  # by calibration and question: the same are asked again and again
+
+
 def planned(home: Path, calibration: Calibration, *words: str) -> Plan:
     store = Store(home)
     store.save_calibration(calibration)
-    return recommend(goal_of(["--gpu", "cpu", "--synthetic", *words]), store)
+    key = repr((calibration, words))
+    if key not in _PLANS:
+        _PLANS[key] = recommend(goal_of(["--gpu", "cpu", "--synthetic", *words]), store)
+    return _PLANS[key]

@@ -3,13 +3,10 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 import tarfile
 import zipfile
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,13 +21,7 @@ from advisor.store.folders import example_run
 from advisor.store.store import Store
 from advisor.workflows.analysis import Given, to_document
 from advisor.workflows.analyze import analyze, judge_all
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
+from tests.terminal import advisor
 
 
 def write_log(path, *, steps=400, seed=0, gain=0.0, seconds=0.5, nan_from=None, planned=400):
@@ -47,13 +38,6 @@ def write_log(path, *, steps=400, seed=0, gain=0.0, seconds=0.5, nan_from=None, 
 
 def cases(analyses):
     return [one.case for one in analyses]
-
-
-def advisor(*words, expect=0):
-    done = subprocess.run([sys.executable, "-m", "advisor", *map(str, words)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=300)  # fmt: skip
-    assert done.returncode == expect, done.stdout + done.stderr
-    return done
 
 
 def test_a_run_folder_is_read_with_its_plan_its_price_and_its_outcome(store):
@@ -81,7 +65,7 @@ def test_what_is_given_wins_over_the_log_and_prices_the_loss_of_a_broken_run(sto
 
 def test_the_document_holds_what_is_promised_and_is_json(tmp_path):
     log = write_log(tmp_path / "run.log", nan_from=300)
-    told = json.loads(advisor("analyze", log, "--json").stdout)
+    told = json.loads(advisor("analyze", log, "--json", expect=0).stdout)
     asked = "format framework rows phases first_step last_step first_loss last_loss status throughput mfu cost findings"
     assert set(asked.split()) <= set(told)
     assert (told["format"], told["rows"], told["first_step"], told["last_step"]) == ("nanogpt", 400, 0, 399)
@@ -91,7 +75,7 @@ def test_the_document_holds_what_is_promised_and_is_json(tmp_path):
 
 
 def test_the_terminal_opens_with_three_lines(tmp_path):
-    shown = advisor("analyze", write_log(tmp_path / "run.log")).stdout
+    shown = advisor("analyze", write_log(tmp_path / "run.log"), expect=0).stdout
     lines = shown.splitlines()
     assert lines[0].endswith("run.log") and "loss 10.8 to" in lines[1]
     assert "checks could not be made (--all names them)" in shown and "insufficient telemetry" not in shown
@@ -182,7 +166,7 @@ def test_two_logs_of_which_one_broke_off_are_judged_each(store, tmp_path):
     (tmp_path / "broken.log").write_text(
         'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    main()\nRuntimeError: no card\n'
     )
-    done = advisor("analyze", whole, tmp_path / "broken.log")
+    done = advisor("analyze", whole, tmp_path / "broken.log", expect=0)
     assert "broken.log has no training loss" in " ".join(done.stdout.split()) and "RuntimeError" in done.stdout
     write_log(tmp_path / "runs" / "short.log", steps=8)
     of_a_folder = judge_all([tmp_path / "runs"], store, lambda path: analyze(path, Given(), store))

@@ -281,7 +281,7 @@ def test_a_run_ends_inside_its_deadline_whatever_was_believed(here, tmp_path, fa
     (folder,) = (home / "runs").iterdir()
     log = load_run_log(folder / LOG_NAME)
     assert Outcome(log.final["outcome"]) in (Outcome.COMPLETED, Outcome.STOPPED)
-    assert log.final["time"] - began <= DEADLINE + 10.0, "a step, a checkpoint and a busy machine's start more"
+    assert log.final["time"] - began <= DEADLINE + 30.0, "a step, a checkpoint and a busy machine's start more"
     arrival = json.loads((folder / "arrival.json").read_text())
     assert load_calibration(folder / "calibration.yaml").id == arrival["calibration"] and arrival["goes_on"]
     after, launch = load_plan(folder / "plan.yaml"), read_launch(folder)
@@ -290,7 +290,10 @@ def test_a_run_ends_inside_its_deadline_whatever_was_believed(here, tmp_path, fa
     if arrival["device_key"] is None:
         pytest.skip(f"the machine was too restless to be measured: {arrival['reason']}")
     assert after.prediction.wall_clock.total_seconds.high <= DEADLINE - arrival["seconds"] + 1.0
-    assert (after.run.steps > plan.run.steps) == (factor > 1) or arrival["seconds"] > DEADLINE / 2
+    # by the step time that was found: the machine may have changed as well since `here` was measured
+    found, believed = arrival["found_step_seconds"]["value"], plan.prediction.step_seconds.value
+    more = (DEADLINE - arrival["seconds"]) / found / (DEADLINE / believed)
+    assert (after.run.steps > plan.run.steps) == (more > 1) or 0.6 < more < 1.6
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import re
 import pytest
 
 H100, A100 = "h100-80gb-sxm", "a100-80gb-sxm"
+pytestmark = pytest.mark.usefixtures("asked_once")
 DEMAND, NAMED = ["--params", "1.1B", "--tokens", "60B"], ["--gpu", f"{H100},{A100}", "--gpus", "8,16"]
 
 

@@ -9,7 +9,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,20 +24,10 @@ from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import offers_by_provider, unpriced
 from advisor.records import Basis, Estimate
 from advisor.report.render import to_plain
+from tests.terminal import advisor
 from trainer.schema import ConfigError, make_shape
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "streamlit", "rich", "yaml")
-
-
-def advisor(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "advisor", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **(env or {})},
-    )
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -56,11 +45,12 @@ def loaded_by(*arguments: str) -> set[str]:
 
 def test_help_is_quick_and_light() -> None:
     assert loaded_by("--help") == set()
-    seconds = []
+    seconds = []  # of the processor: a machine that does other things makes the clock's more
     for _ in range(5):
-        started = time.perf_counter()
-        assert advisor("--help").returncode == 0
-        seconds.append(time.perf_counter() - started)
+        started = os.times()
+        assert subprocess.run([sys.executable, "-m", "advisor", "--help"], capture_output=True).returncode == 0
+        ended = os.times()
+        seconds.append(ended.children_user + ended.children_system - started.children_user - started.children_system)
     assert min(seconds) < 0.3
 
 
@@ -143,7 +133,7 @@ def test_the_traceback_is_for_debugging_only(advisor_home: Path) -> None:
     (advisor_home / "gpus.csv").mkdir()  # not a file: ignored
     assert advisor("gpus", "l4").returncode == 0
     assert "Traceback" not in advisor("gpus", "nothing").stderr
-    assert "Traceback" in advisor("gpus", "nothing", env={"ADVISOR_DEBUG": "1"}).stderr
+    assert "Traceback" in advisor("gpus", "nothing", ADVISOR_DEBUG=1).stderr
 
 
 def test_a_closed_pipe_ends_quietly() -> None:

@@ -1,9 +1,5 @@
 """Memory by part, a configuration at other depths, the data to fetch: sums, ratios, and what both commands print."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +10,7 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.depths import at_depths, download, memory_bill
 from advisor.records import Adapters, Software, Workload
 from advisor.store.store import Store
+from tests.terminal import advisor, document
 from trainer.schema import make_shape
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
@@ -28,11 +25,6 @@ def profile(tmp_path_factory):
 def workload(**changes):
     shape = make_shape("nanochat", depth=changes.pop("depth", 16), vocab_size=65536, seq_len=2048)
     return Workload(shape=shape, micro_batch=8, gpu="h100-80gb-sxm", compile=True, **{"gpus": 2, **changes})
-
-
-def advisor(*arguments):
-    command = [sys.executable, "-m", "advisor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("sharding", ["none", "full"])
@@ -114,7 +106,7 @@ def test_both_commands_show_them_in_words_and_json():
         "--download-rate",
         "100MB",
     )
-    shown, told = advisor(*asked), json.loads(advisor(*asked, "--json"))
+    shown, told = advisor(*asked, expect=0).stdout, document(*asked)
     for words in ("GPU memory at its peak, by part", "optimizer", "At other depths", "compressed shards", "0.1 GB/s"):
         assert words in shown, words
     assert [one["depth"] for one in told["depths"]] == [16, 20, 24] and told["memory_parts"]["weights_bytes"] > GIB
@@ -132,7 +124,7 @@ def test_both_commands_show_them_in_words_and_json():
         "--download-rate",
         "1GB",
     )
-    shown, told = advisor(*asked), json.loads(advisor(*asked, "--json"))
+    shown, told = advisor(*asked, expect=0).stdout, document(*asked)
     assert "GPU memory at its peak, by part" in shown and "At other depths" in shown and "at 1 GB/s" in shown
     assert [one["depth"] for one in told["depths"]] == [12, 16]
     assert told["data_to_fetch"]["tokens"] == told["chosen"]["tokens"]

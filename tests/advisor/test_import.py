@@ -39,11 +39,6 @@ def export(tmp_path):
     return folder
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
-
-
 @pytest.mark.parametrize("how", ["export", "run folder", "archive"])
 def test_a_run_is_brought_in_with_the_plan_beside_it(export, store, tmp_path, how):
     given = {"export": export, "run folder": export / "run", "archive": tmp_path / "run.tar.gz"}[how]

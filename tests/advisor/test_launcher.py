@@ -17,7 +17,7 @@ from advisor.launch.backend import engine_of
 from advisor.launch.engines import BACKENDS, backend_of, describe, handle_of
 from advisor.launch.guards import HANG_FACTOR, make_guards
 from advisor.launch.jobs import steps_again
-from advisor.launch.process import ProcessId, kill_tree, python_command
+from advisor.launch.process import python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
 from advisor.readers.run_table import Status
@@ -30,6 +30,7 @@ from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze
 from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
+from tests.waiting import waited
 from trainer.budget import read_spent
 from trainer.runlog import load_run_log, read_records
 from trainer.schema import DataConfig, LossStop, Outcome, StopConfig, dump_config, record_from_dict
@@ -67,27 +68,11 @@ class Flow:
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
-
-
-@pytest.fixture
 def replay(store):
     def make(speed=SLOW):
         return Flow(store, ReplayBackend(store, RECORDING, speed))
 
-    yield make
-    for row in store.runs():  # no child outlives its test
-        launch = read_launch(Path(row.path)) if Path(row.path).exists() else None
-        if launch is not None and launch.pid:
-            kill_tree(ProcessId(pid=launch.pid, started=launch.process_started))
-
-
-def wait_for(condition, seconds=300.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+    return make
 
 
 def logged(run_dir):
@@ -160,7 +145,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(store, tmp_path):
 def test_a_run_from_start_to_end(store, replay):
     folder = replay(speed=20).launch(small_plan(60)).run_dir
     assert run_status(folder).state is RunState.RUNNING  # before its first word already
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    waited(lambda: run_status(folder).state is not RunState.RUNNING)
     status = run_status(folder)
     assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.COMPLETED)
     assert RunFollower(folder, store).look().step == 60
@@ -169,10 +154,10 @@ def test_a_run_from_start_to_end(store, replay):
 def test_a_killed_run_has_died_and_its_last_words_are_told(store):
     script = "import time; print('Killed by the test', flush=True); time.sleep(60)"
     handle = Flow(store).launch(small_plan(), trainer=ScriptTrainer(script))
-    wait_for(lambda: "test" in (handle.run_dir / "stdout.log").read_text())
+    waited(lambda: "test" in (handle.run_dir / "stdout.log").read_text())
     assert run_status(handle.run_dir).state is RunState.RUNNING
     os.kill(handle.launch.pid, signal.SIGKILL)
-    wait_for(lambda: run_status(handle.run_dir).state is RunState.DIED)
+    waited(lambda: run_status(handle.run_dir).state is RunState.DIED)
     assert run_status(handle.run_dir).reason == "Killed by the test"
     assert RunFollower(handle.run_dir, store).look().eta_seconds is None
 
@@ -251,19 +236,19 @@ def test_of_many_that_start_a_folder_at_once_one_wins(store, replay, tmp_path):
         f"launch(store, small_run(60), Path({str(tmp_path / 'run')!r}), backend=backend)"
     )
     children = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(5)
+        subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(3)
     ]
     errors = [child.communicate(timeout=300)[1] for child in children]
-    assert sorted(child.returncode for child in children) == [0, 1, 1, 1, 1]
+    assert sorted(child.returncode for child in children) == [0, 1, 1]
     assert all("AdvisorError" in error for error in errors if error)
-    wait_for(logged(tmp_path / "run"))
+    waited(logged(tmp_path / "run"))
     headers = [record for record in read_records(tmp_path / "run" / "log.jsonl")[0] if record["kind"] == "header"]
     assert len(headers) == 1
 
 
 def test_a_finished_folder_is_not_overwritten(replay, tmp_path):
     folder = replay(speed=float("inf")).launch(small_plan(60), tmp_path / "run").run_dir
-    wait_for(lambda: run_status(folder).state is RunState.FINISHED)
+    waited(lambda: run_status(folder).state is RunState.FINISHED)
     settle(folder)
     before = (folder / "log.jsonl").read_bytes()
     with pytest.raises(AdvisorError, match=r"holds a run already \(completed\)"):
@@ -276,7 +261,7 @@ def test_a_finished_folder_is_not_overwritten(replay, tmp_path):
 def test_stop_waits_for_the_final_record(store, replay):
     launcher = replay(speed=0.5)
     folder = launcher.launch(small_plan(60)).run_dir
-    wait_for(lambda: RunFollower(folder, store).look().step >= 2)
+    waited(lambda: RunFollower(folder, store).look().step >= 2)
     status = launcher.stop(folder, timeout_seconds=20)
     assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.STOPPED)
     assert launcher.stop(folder) == status  # again: left as it is
@@ -291,7 +276,7 @@ def test_a_run_that_does_not_stop_is_killed_only_with_force(store):
     )
     launcher = Flow(store)
     handle = launcher.launch(small_plan(), trainer=ScriptTrainer(script))
-    wait_for(lambda: "deaf" in (handle.run_dir / "stdout.log").read_text())
+    waited(lambda: "deaf" in (handle.run_dir / "stdout.log").read_text())
     with pytest.raises(AdvisorError, match="has not ended within 0 s") as caught:
         launcher.stop(handle.run_dir, timeout_seconds=0.2)
     assert "--force" in caught.value.hint
@@ -334,7 +319,7 @@ def test_a_run_is_described_from_the_store_that_is_given(store, replay, monkeypa
 def test_a_backend_tells_what_the_run_printed(store):
     words = "print('one'); print('two')"
     folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer(words)).run_dir
-    wait_for(lambda: run_status(folder).state is RunState.DIED)
+    waited(lambda: run_status(folder).state is RunState.DIED)
     assert backend_of("local", store).logs(folder) == "one\ntwo\n"
 
 
@@ -359,18 +344,10 @@ def test_launch_records_of_schema_1_are_read(store, replay):
 
 def test_a_trainer_that_is_not_known_is_said(store):
     folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer("pass")).run_dir
-    wait_for(lambda: run_status(folder).state is RunState.DIED)
+    waited(lambda: run_status(folder).state is RunState.DIED)
     write_launch(folder, replace(read_launch(folder), trainer="another"))
     with pytest.raises(AdvisorError, match="the trainer 'another', which this version does not know"):
         resume(store, folder)
-
-
-def test_a_dry_run_refuses_a_folder_that_holds_a_run(store, tmp_path):
-    folder = tmp_path / "run"
-    launch(store, small_plan(5), folder)
-    wait_for(lambda: run_status(folder).outcome is Outcome.COMPLETED, 300.0)  # its process may still be ending
-    with pytest.raises(AdvisorError, match="holds a run already|is running already"):
-        dry_run(store, small_plan(5), folder)
 
 
 def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
@@ -382,6 +359,8 @@ def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
     assert run_status(folder).outcome is Outcome.COMPLETED
     assert read_run_plan(folder) == small_plan(5) and read_run_config(folder).stop.max_seconds == 3600.0
     assert OWN.read_log(folder).last_step == 5
+    with pytest.raises(AdvisorError, match="holds a run already|is running already"):  # its process may still be ending
+        dry_run(store, small_plan(5), folder)
 
 
 def test_how_many_steps_a_run_will_do_again_is_said(tmp_path):
@@ -399,14 +378,14 @@ def test_how_many_steps_a_run_will_do_again_is_said(tmp_path):
 def test_a_time_limit_stops_and_resuming_with_more_completes(store):
     launcher = Flow(store)
     folder = launcher.launch(small_plan(600), max_hours=0.5 / 3600).run_dir  # used up before the first step is done
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
+    waited(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.STOPPED
     assert run_status(folder).step is None  # not one begun that would not have ended within it
     with pytest.raises(AdvisorError, match=r"has used \d+ s of the 0 s it was given") as caught:
         launcher.resume(folder)
     assert "--max-hours" in caught.value.hint
     launcher.resume(folder, max_hours=1)
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
+    waited(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.COMPLETED and read_launch(folder).attempt == 2
     log = load_run_log(folder / "log.jsonl")
     assert len(log.finals) == 2 and log.header["resumed_from_step"] == 0

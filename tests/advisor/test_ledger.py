@@ -10,15 +10,9 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.run_records import ScoreRow
 from advisor.store.ledger import MIGRATIONS
-from advisor.store.store import Store
 from tests.advisor.plans import guess
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def score(run="r1", quantity="step_seconds", actual=1.05, device="cpu", created="2026-11-21"):

@@ -115,7 +115,7 @@ def test_tokens_alone_get_the_depth_they_suit():
 
 
 def test_the_same_question_gets_the_same_answer(plan, tmp_path):
-    assert ask() == plan
+    assert answer(GOAL, PROFILES, now=NOW) == plan
     path = tmp_path / "plan.yaml"
     path.write_text(dump_plan(plan), encoding="utf-8")
     assert load_plan(path) == plan

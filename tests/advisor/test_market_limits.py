@@ -35,10 +35,10 @@ def slower(profile: Profile, share: float) -> Profile:
     return replace(profile, posterior=replace(profile.posterior, theta=theta))
 
 
-BUDGETS = (1.0, 2.0, 5.0, 12.0, 20.0, 40.0, 90.0, 200.0, 450.0, 1000.0, 3000.0, 10_000.0)
+BUDGETS = (1.0, 5.0, 20.0, 90.0, 450.0, 10_000.0)
 
 
-@pytest.mark.parametrize("usd_per_hour", [None, 0.0, 0.1, 1.0])
+@pytest.mark.parametrize("usd_per_hour", [None, 0.0, 1.0])
 def test_more_money_never_trains_worse_at_the_same_value_of_time(usd_per_hour):
     chosen = [
         search(replace(GOAL, budget_usd=usd, deadline_seconds=None, usd_per_waiting_hour=usd_per_hour), PROFILES, None)[

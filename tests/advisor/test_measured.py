@@ -1,8 +1,6 @@
 """A run's statistics: what stands in the rows of one log, by independent arithmetic, and in each form of report."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -13,16 +11,11 @@ from advisor.findings.next_run import NextData
 from advisor.readers.names import column_of, in_unit
 from advisor.readers.read import read_run
 from advisor.report import write_reports
-from advisor.store.store import Store
 from advisor.workflows.analysis import Given, to_document
 from advisor.workflows.analyze import analyze, next_data_of
+from tests.terminal import advisor
 
 STEPS = 120
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def rows():
@@ -126,8 +119,7 @@ def test_every_form_of_the_report_holds_the_statistics(store, tmp_path):
     found = analyze(log, given, store)
     html, md = tmp_path / "r.html", tmp_path / "r.md"
     write_reports([found], {"html": html, "md": md})
-    command = [sys.executable, "-m", "advisor", "analyze", str(log), "--gpu", "l4", "--next-data", "91MB"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = advisor("analyze", log, "--gpu", "l4", "--next-data", "91MB", expect=0).stdout
     for text in (shown, md.read_text(), html.read_text()):
         for words in ("gradient norm", "327 (step 57)", "power, of 72 W", "time with a kernel", "91MB"):
             assert words in text, words

@@ -1,13 +1,11 @@
 """`advisor monitor` on a machine without a card, and tables of other monitors; with cards: `nvml/test_nvml.py`."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pynvml
 import pytest
+
+from tests.terminal import advisor, document
 
 
 def test_a_machine_without_a_card_says_so_in_a_sentence(tmp_path):
@@ -15,8 +13,7 @@ def test_a_machine_without_a_card_says_so_in_a_sentence(tmp_path):
         pynvml.nvmlInit()
         pytest.skip("this machine has a driver")
     except pynvml.NVMLError:
-        command = [sys.executable, "-m", "advisor", "monitor", "--for", "1s", "--csv", str(tmp_path / "m.csv")]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = advisor("monitor", "--for", "1s", "--csv", tmp_path / "m.csv")
     assert done.returncode == 1 and "there is no NVIDIA GPU to monitor here" in done.stderr
     assert not (tmp_path / "m.csv").exists() and "Traceback" not in done.stderr
 
@@ -36,9 +33,7 @@ def test_other_monitors_tables_are_read_with_statistics_and_written_whole(tmp_pa
         "gpu0_temp_c": 60.0, "gpu1_power_w": 650 - elapsed, "gpu1_temp_c": 61.0,
     })  # fmt: skip
     frame.to_csv(path, index=False)
-    command = [sys.executable, "-m", "advisor", "analyze", str(path), "--json", "--table", str(table)]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    first, second = told["measured"]["cards"]
+    first, second = document("analyze", path, "--table", table)["measured"]["cards"]
     assert first["quantities"]["power_watts"]["mean"] == pytest.approx(frame.gpu0_power_w.mean())
     assert second["quantities"]["power_watts"]["high"] == pytest.approx(650)
     assert first["joules"] == pytest.approx(np.trapezoid(frame.gpu0_power_w, elapsed), rel=1e-6)

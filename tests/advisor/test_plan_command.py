@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
@@ -17,6 +14,7 @@ from advisor.records import Estimate
 from advisor.report import render
 from advisor.store.plan_files import load_plan
 from advisor.units import format_bytes, format_centre, format_estimate
+from tests.terminal import advisor
 
 
 @pytest.fixture
@@ -61,6 +59,7 @@ def test_the_next_commands_can_be_copied_and_give_the_same_plan(planned, monkeyp
     assert any(line.strip().startswith("advisor calibrate --gpu ") for line in lines)
 
 
+pytestmark = pytest.mark.usefixtures("asked_once")
 BRIEFLY = [
     ("--gpu", "any", "--budget", "20"),
     ("--gpu", "any", "--budget", "2000", "--deadline", "3d", "--spot", "any", "--kwh-price", "0.3"),
@@ -71,9 +70,7 @@ BRIEFLY = [
 
 
 def printed(arguments: tuple[str, ...], columns: int) -> list[str]:
-    command = [sys.executable, "-m", "advisor", "plan", *arguments]
-    environment = {**os.environ, "COLUMNS": str(columns)}
-    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    out = advisor("plan", *arguments, expect=0, COLUMNS=columns).stdout
     return [line.rstrip() for line in out.splitlines()]
 
 

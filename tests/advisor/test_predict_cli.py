@@ -1,13 +1,11 @@
-"""`advisor predict` in real processes, and the batch predictor against the one-by-one predictor."""
+"""`advisor predict`, and the batch predictor against the one-by-one predictor."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from advisor.hardware.catalog import require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
+from tests.terminal import advisor
 from trainer.schema import make_shape
 
 D20 = ["--gpu", "h100-80gb-sxm", "--depth", "20", "--micro-batch", "16", "--seq-len", "2048", "--vocab-size", "65536"]
@@ -26,16 +25,6 @@ ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes",
 
 def predict(*arguments: str) -> subprocess.CompletedProcess[str]:
     return advisor("predict", *arguments)
-
-
-def advisor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "advisor", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
 
 
 def workload(**changes: object) -> Workload:

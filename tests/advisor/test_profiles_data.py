@@ -184,6 +184,6 @@ def test_an_installed_package_finds_its_profiles_outside_the_checkout(tmp_path: 
     code = "from advisor.store import folders; from advisor.hardware import prices; "
     code += "print(folders.profiles_folder(), len(prices.load_prices()))"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.split() == [str(tmp_path.resolve() / "advisor" / "_profiles"), "318"]

@@ -109,7 +109,7 @@ def choices(plan: Plan) -> list[Choice]:
     return [*plan.search.options, *plan.search.front] if plan.search else []
 
 
-@pytest.fixture(params=QUESTIONS)
+@pytest.fixture(params=QUESTIONS, scope="module")  # one question after the other, each planned once
 def plan(request) -> Plan:
     return plan_of(request.param)
 

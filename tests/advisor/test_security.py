@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from advisor.redact import MASK, hide_secrets
 from advisor.store.plan_files import dump_plan
 from advisor.workflows.export import Engine, export
 from tests.advisor.plans import small_plan
+from tests.terminal import advisor
 from trainer.schema import dump_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,11 +79,9 @@ def test_a_name_in_a_plan_cannot_leave_its_folder(tmp_path):
     plan = replace(plan, run=replace(plan.run, name="../../x; rm -rf ~ $(id)"))
     for text in export(plan, "slurm").files.values():
         assert "--job-name=../" not in text
-    env = {**os.environ, "ADVISOR_HOME": str(tmp_path / "home")}
     (tmp_path / "plan.yaml").write_text(dump_plan(plan))
-    command = [sys.executable, "-m", "advisor", "launch", str(tmp_path / "plan.yaml"), "--no-calibrate"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    home = tmp_path / "home"
+    advisor("launch", tmp_path / "plan.yaml", "--no-calibrate", "--detach", expect=0, ADVISOR_HOME=home)
     assert {p.name for p in tmp_path.iterdir()} == {"home", "plan.yaml"}
     assert len(list((tmp_path / "home" / "runs").iterdir())) == 1
 
@@ -93,13 +89,11 @@ def test_a_name_in_a_plan_cannot_leave_its_folder(tmp_path):
 def test_what_the_environment_hides_is_in_no_file_of_a_run(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(dump_config(small_plan().run))
-    env = {**os.environ, **SECRETS, "ADVISOR_HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-m", "advisor", "launch", str(config)], env=env, check=True, capture_output=True)
+    variables = {**SECRETS, "ADVISOR_HOME": tmp_path / "home"}
+    advisor("launch", config, expect=0, **variables)
     (tmp_path / "plan.yaml").write_text(dump_plan(small_plan()))
     for to in ("script", "slurm"):
-        out = ["--to", to, "--out", str(tmp_path / to)]
-        command = [sys.executable, "-m", "advisor", "export", str(tmp_path / "plan.yaml"), *out]
-        subprocess.run(command, env=env, check=True, capture_output=True)
+        advisor("export", tmp_path / "plan.yaml", "--to", to, "--out", tmp_path / to, expect=0, **variables)
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert any(p.name == "log.jsonl" for p in files) and any(p.name == "job.sbatch" for p in files)
     for path in files:
@@ -130,9 +124,8 @@ def test_a_report_does_not_hand_on_what_a_log_gave_away(tmp_path):
               f"ValueError: could not log in with api_key={SECRETS['WANDB_API_KEY']}"]  # fmt: skip
     path = tmp_path / "train.log"
     path.write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-m", "advisor", "analyze", str(path)]
     for form in (["--json"], ["--md", str(tmp_path / "r.md"), "--html", str(tmp_path / "r.html")]):
-        done = subprocess.run([*command, *form], capture_output=True, text=True)
+        done = advisor("analyze", path, *form)
         assert SECRETS["WANDB_API_KEY"] not in done.stdout + done.stderr, form
     for report in ("r.md", "r.html"):
         text = (tmp_path / report).read_text()

@@ -1,9 +1,6 @@
 """A folder of logs is several runs: a row for each, their curves over each other, pictures and tables of each."""
 
-import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -13,9 +10,9 @@ from advisor.findings.chart_data import learning_rate_points, mfu_points, step_p
 from advisor.readers.several_logs import logs_of
 from advisor.report import several, write_reports
 from advisor.runs.comparison import compare_runs, compare_those_far_enough
-from advisor.store.store import Store
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze, runs_of
+from tests.terminal import advisor, document
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -47,11 +44,6 @@ def folder(tmp_path):
     (made / "training_d.log").write_text("starting\nFileNotFoundError: no data here\n")
     (made / "notes.md").write_text("# what I tried\n\nnothing yet\n")
     return made
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def analyses(folder, store):
@@ -135,10 +127,9 @@ def test_the_reports_of_several_hold_table_overlays_and_comparison(folder, store
 
 
 def test_a_folder_typed_on_the_command_line_is_analysed_run_by_run(folder, tmp_path):
-    command = [sys.executable, "-m", "advisor", "analyze", str(folder), "--price", "2"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = advisor("analyze", folder, "--price", "2", expect=0).stdout
     assert "Side by side" in shown and re.search(r"training_a\.log\s+completed", shown)
-    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    told = document("analyze", folder, "--price", "2")
     names = [run["source"].rsplit("/", 1)[1] for run in told["runs"]]
     assert names[:3] == ["training_a.log", "training_b.log", "training_c.log"] and told["comparison"]["differences"]
     assert len(names) == 4 or any("training_d" in line for line in told["left_out"])

@@ -35,11 +35,6 @@ from trainer.schema import LossStop, StopConfig, dump_config
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
-
-
 def calibration(name="cpu-1", device="cpu", created="2026-11-20T00:00:00+00:00"):
     workload = Workload(shape=small_run().model, micro_batch=4, gpu=device, precision="fp32")
     died = Burst(workload=workload, started=1.5, seconds=2.0, outcome="out_of_memory", reason="killed")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +21,7 @@ from advisor.records import Kernels
 from advisor.report.tuning import NONE, rows, verdict
 from advisor.store.calibration import calibration_from_dict, calibration_to_dict
 from advisor.store.store import load_calibration
+from tests.terminal import advisor, document
 from trainer.messages import BurstResult, WorkerDevice
 from trainer.schema import EvalConfig, RunConfig, TelemetryConfig, make_shape
 
@@ -187,34 +184,19 @@ def test_an_unknown_kernel_is_refused_with_those_that_there_are():
 
 
 @pytest.mark.long
-def test_a_tuned_device_is_calibrated_with_the_best_and_plans_take_it_over(tmp_path):
+def test_a_tuned_device_is_calibrated_with_the_best_and_plans_take_it_over():
     words = ["--depth", "2", "--seq-len", "64", "--vocab-size", "512", "--budget-seconds", "40"]
-    done = advisor(tmp_path, "tune", "--gpu", "cpu", *words, "--json")
-    document = json.loads(done.stdout)
-    assert {e["setting"] for e in document["effects"]} >= {"torch.compile", "bf16", "math attention"}
-    assert document["uncalibrated"] is None, document["uncalibrated"]
-    planned = advisor(tmp_path, "plan", "--gpu", "cpu", "--deadline", "5min", "--json")
-    run = json.loads(planned.stdout)["run"]
-    assert all(
-        run[name] == document["run"][name] for name in ("precision", "compile", "attention", "loss_chunk_tokens")
-    )
+    tuned = document("tune", "--gpu", "cpu", *words)
+    assert {e["setting"] for e in tuned["effects"]} >= {"torch.compile", "bf16", "math attention"}
+    assert tuned["uncalibrated"] is None, tuned["uncalibrated"]
+    run = document("plan", "--gpu", "cpu", "--deadline", "5min")["run"]
+    assert all(run[name] == tuned["run"][name] for name in ("precision", "compile", "attention", "loss_chunk_tokens"))
 
 
-def advisor(home, *words):
-    env = {**os.environ, "ADVISOR_HOME": str(home)}
-    done = subprocess.run(
-        [sys.executable, "-m", "advisor", *words], env=env, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def test_too_little_time_and_a_card_that_is_not_here_are_said(tmp_path):
+def test_too_little_time_and_a_card_that_is_not_here_are_said():
     for words, said in (
         (["--budget-seconds", "12"], "12 s are too few to compare settings"),
         (["--gpu", "l4"], "there is no such GPU here"),
     ):
-        env = {**os.environ, "ADVISOR_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, "-m", "advisor", "tune", *words]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        done = advisor("tune", *words, CUDA_VISIBLE_DEVICES="")
         assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr

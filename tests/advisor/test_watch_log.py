@@ -76,12 +76,12 @@ def test_a_log_that_grows_is_followed_to_its_end(tmp_path):
     path = tmp_path / "train.log"
     path.write_text(rows(10, 500))
     command = [sys.executable, "-m", "advisor", "watch", str(path)]
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for last in (600, 700):
-        time.sleep(4)
-        path.write_text(rows(10, last))
-    time.sleep(4)
-    path.write_text(rows(10, 2000) + "Training complete\n")
-    out, err = watching.communicate(timeout=120)
+    with open(tmp_path / "said", "w") as said:
+        watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+    for last, sign in ((600, "step 500/2,000"), (2000, "a step, as watched")):
+        while sign not in (tmp_path / "said").read_text():
+            assert watching.poll() is None
+            time.sleep(0.1)
+        path.write_text(rows(10, last) + ("Training complete\n" if last == 2000 else ""))
+    out, _ = watching.communicate(timeout=300)
     assert watching.returncode == 0 and "step 2,000/2,000" in out and "completed" in out
-    assert "step 500/2,000" in err and "a step, as watched" in err

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from datetime import datetime
 
 import pytest
 
-from advisor.cli import main
 from advisor.cli.params import DEADLINE
 from advisor.plan.command import plan_command
 from advisor.records import Goal
 from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd, write_count, write_duration
 from tests.advisor.plans import goal_of
-
-
-def advisor(capsys, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    printed = capsys.readouterr()
-    return int(ended.value.code or 0), printed.out, printed.err
+from tests.terminal import advisor
 
 
 @pytest.mark.parametrize(
@@ -66,16 +56,16 @@ def test_a_price_names_a_gpu_alike():
         (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "mixtures of experts are not modelled yet"),
     ],
 )
-def test_what_cannot_be_taken_says_what_can(capsys, words, problem):
-    code, _, error = advisor(capsys, *words)
-    assert code == 2 and problem in " ".join(error.split()) and "hint: " in error
+def test_what_cannot_be_taken_says_what_can(words, problem):
+    error = advisor(*words, expect=2).stderr
+    assert problem in " ".join(error.split()) and "hint: " in error
 
 
-def test_how_words_were_read_stands_on_stderr_alone(capsys):
-    _, document, said = advisor(capsys, "gpus", "2xh100", "--json")
-    assert json.loads(document)["key"] == "h100-80gb-sxm"
-    assert said.startswith("2xh100 read as 2 x h100-80gb-sxm (other forms: h100-80gb-pcie, h100-94gb-nvl)")
-    assert advisor(capsys, "gpus", "h100-80gb-sxm", "--json")[2] == ""
+def test_how_words_were_read_stands_on_stderr_alone():
+    done = advisor("gpus", "2xh100", "--json")
+    assert json.loads(done.stdout)["key"] == "h100-80gb-sxm"
+    assert done.stderr.startswith("2xh100 read as 2 x h100-80gb-sxm (other forms: h100-80gb-pcie, h100-94gb-nvl)")
+    assert advisor("gpus", "h100-80gb-sxm", "--json").stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -123,20 +113,17 @@ def test_a_command_says_durations_and_counts_as_a_person_would(seconds, text):
     assert plan_command(goal) == f"advisor plan --gpu l4 --deadline {text} --tokens 10B"
 
 
-def test_help_is_a_verb_too(capsys):
-    assert advisor(capsys, "help") == advisor(capsys, "--help")
-    assert advisor(capsys, "help", "plan") == advisor(capsys, "plan", "--help")
+def test_help_is_a_verb_too():
+    assert advisor("help").stdout == advisor("--help").stdout
+    assert advisor("help", "plan").stdout == advisor("plan", "--help").stdout
 
 
-def layout(columns: str | None, *arguments: str) -> list[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    environment |= {"COLUMNS": columns} if columns else {}
-    command = [sys.executable, "-m", "advisor", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split("\n")
+def layout(columns: str, *arguments: str) -> list[str]:
+    return advisor(*arguments, expect=0, COLUMNS=columns).stdout.split("\n")
 
 
 def test_nothing_is_filled_with_blanks_where_it_is_piped():
-    lines = layout(None, "gpus", "l4")
+    lines = layout("", "gpus", "l4")
     assert len(lines) > 10 and not any(line.endswith(" ") for line in lines)
 
 
@@ -154,34 +141,37 @@ def test_no_number_is_parted_from_its_unit(columns):
     assert not any(re.search(r"\d-$|\d x$", line) for line in texts)
 
 
-def test_columns_of_a_table_may_be_named_as_the_options_are(capsys, tmp_path):
+def test_columns_of_a_table_may_be_named_as_the_options_are(tmp_path):
     path = tmp_path / "rows.csv"
     for head in ("gpu,layers,dim,vocab", "gpu,depth,width,vocab-size"):
         path.write_text(
             f"{head},heads,ffn_mult,seq_len,micro_batch,precision\nh100-80gb-sxm,12,768,50257,12,4,1024,8,bf16\n"
         )
-        code, rows, _ = advisor(capsys, "predict", "--rows", str(path))
-        assert (code, json.loads(rows)["parameters"]) == (0, 124_439_808)
+        assert json.loads(advisor("predict", "--rows", path, expect=0).stdout)["parameters"] == 124_439_808
     path.write_text("gpu,depth\nl4,12\n")
-    code, _, error = advisor(capsys, "predict", "--rows", str(path))
-    assert code == 2 and "has no column dim, heads" in error
+    assert "has no column dim, heads" in advisor("predict", "--rows", path, expect=2).stderr
 
 
 @pytest.mark.parametrize("verb", [("launch",), ("export", "--to", "slurm")])
-def test_a_log_in_place_of_a_plan_is_called_none(capsys, tmp_path, verb):
+def test_a_log_in_place_of_a_plan_is_called_none(tmp_path, verb):
     log = tmp_path / "train.log"
     log.write_text("{'loss': 2.5, 'epoch': 0.1} 12:00\nstep: 2 | loss: 2.4\n")
-    code, _, error = advisor(capsys, *verb, str(log))
-    assert code != 0 and f"{log} is not a plan: not valid YAML, line " in error and f"advisor analyze {log}" in error
+    done = advisor(*verb, log)
+    error = done.stderr
+    assert (
+        done.returncode != 0
+        and f"{log} is not a plan: not valid YAML, line " in error
+        and f"advisor analyze {log}" in error
+    )
     assert "byte string" not in error
 
 
-def test_a_log_is_told_its_gpus_in_the_same_words(capsys, tmp_path):
+def test_a_log_is_told_its_gpus_in_the_same_words(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("".join(f"iter {i}: loss {5 - i * 0.01:.4f}, time 200.00ms, mfu 30.00%\n" for i in range(60)))
-    _, document, said = advisor(capsys, "analyze", str(log), "--gpu", "8xh100", "--json")
-    facts = json.loads(document)["facts"]
-    assert (facts["gpu"], facts["world_size"]) == ("h100-80gb-sxm", 8) and "read as 8 x h100-80gb-sxm" in said
+    done = advisor("analyze", log, "--gpu", "8xh100", "--json")
+    facts = json.loads(done.stdout)["facts"]
+    assert (facts["gpu"], facts["world_size"]) == ("h100-80gb-sxm", 8) and "read as 8 x h100-80gb-sxm" in done.stderr
 
 
 def test_two_numbers_of_gpus_are_one_too_many(call):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import sys
 import time
 from pathlib import Path
 
+from tests.trainer.forked import CONTEXT
 from trainer.schema import RunConfig, dump_config
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["trainer.run", "trainer.__main__", "torch._dynamo"])
 
 
 def start(
@@ -28,7 +25,7 @@ def start(
     """
     (folder / "run.yaml").write_text(dump_config(config), encoding="utf-8")
     arguments = (str(folder), clock_jump_seconds, file_limit, plain_user)
-    process = _CONTEXT.Process(target=_attempt, args=arguments, daemon=True)
+    process = CONTEXT.Process(target=_attempt, args=arguments, daemon=True)
     process.start()
     return process
 

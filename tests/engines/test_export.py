@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from advisor.launch.export.targets import TARGETS
 from advisor.workflows.export import Engine, export
 from advisor.workflows.launch import Limits
 from tests.advisor.plans import changed, guess, small_plan
+from tests.waiting import waited
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, DataConfig
 
@@ -53,13 +53,6 @@ def by_hand(tmp_path):
         return folder, start
 
     return make
-
-
-def waited(happens) -> None:
-    end = time.monotonic() + SECONDS
-    while not happens():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
 
 
 def steps_done(folder: Path) -> int:

@@ -25,7 +25,6 @@ from advisor.launch.folders import write_files
 from advisor.launch.sky_log import LAST_LINES, bring, follow
 from advisor.launch.state import RunState
 from advisor.store.run_folder import write_launch
-from advisor.store.store import Store
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch
 from tests.advisor.plans import changed, small_plan
 from trainer.runlog import load_run_log
@@ -77,11 +76,6 @@ def sky(server, monkeypatch):
     for name, value in server.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(skypilot.SkyBackend, "look_seconds", 0.0)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
 
 
 def rented(usd_per_hour: float = 29.9):
@@ -163,7 +157,7 @@ def test_the_log_that_comes_home_is_the_log_that_was_written(store, tmp_path, mo
     variables = {"SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1",
                  "RUN": str(there), "PYTHON": sys.executable}  # fmt: skip
     done = subprocess.run(["bash", "-c", task["run"]], cwd=tmp_path / "here" / "job", env=alone | variables,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120.0)  # fmt: skip
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300.0)  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
     lines = [f"(run, pid=7) {line}\n" for line in done.stdout.splitlines()]
     home = tmp_path / "here"

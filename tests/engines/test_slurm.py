@@ -20,12 +20,12 @@ from advisor.launch.state import RunState, last_sighting, write_sighting
 from advisor.run_records import Arriving
 from advisor.runs.follow import RunFollower
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
-from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch, resume, stop
 from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
-from tests.engines.waiting import SECONDS, over, waited
+from tests.engines.waiting import SECONDS, over, stopped_midway
+from tests.waiting import waited
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, Outcome
 
@@ -42,12 +42,7 @@ def cluster(slurm, monkeypatch):
     slurm_engine._cluster.cache_clear()
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "home")
-
-
-def slow_plan(steps=80):
+def slow_plan(steps=400):
     often = CheckpointConfig(every_steps=20, every_seconds=None)
     return changed(small_plan(steps=steps), micro_batch=16, checkpoint=often)
 
@@ -73,18 +68,17 @@ def test_the_same_plan_here_and_there_has_the_same_losses_and_is_scored(cluster,
 
 def test_a_stopped_job_saves_stays_stopped_and_goes_on_in_the_same_place(cluster, store):
     folder = launch(store, slow_plan(), place=parse_place("slurm:debug")).run_dir
-    waited(lambda: (describe(folder, store).step or 0) > 10)
     with pytest.raises(AdvisorError, match="running already"):
         launch(store, slow_plan(), place=parse_place("slurm"))
-    stopped = stop(store, folder, timeout_seconds=SECONDS)
-    assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED) and stopped.step < 80
+    stopped = stopped_midway(store, folder, folder)
+    assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED) and stopped.step < 400
     assert load_run_log(folder / "log.jsonl").attempts == 1  # not queued again
     again = resume(store, folder)
     assert again.launch.place.name == "debug" and again.launch.attempt == 2
     assert over(folder, store).outcome is Outcome.COMPLETED
     log = load_run_log(folder / "log.jsonl")
     assert log.headers[1]["resumed_from_step"] == stopped.step and not log.superseded
-    assert [step["step"] for step in log.steps] == list(range(1, 81))
+    assert [step["step"] for step in log.steps] == list(range(1, 401))
 
 
 def test_a_job_that_waits_is_queued_and_can_be_taken_back(cluster, store):

@@ -10,6 +10,8 @@ import time
 import pytest
 import torch
 
+from tests.trainer import forked
+from tests.trainer.forked import Forked
 from trainer.runlog import read_records
 from trainer.schema import EvalConfig, OptimizerConfig, RunConfig, TelemetryConfig, dump_config, make_shape
 
@@ -30,20 +32,20 @@ def config(**changes) -> RunConfig:
     return RunConfig(**(defaults | changes))
 
 
-def start(folder, settings, *, limit_bytes=None) -> subprocess.Popen:
-    folder.mkdir(exist_ok=True)
+def start(folder, settings, *, limit_bytes=None) -> Forked | subprocess.Popen:
+    if limit_bytes is None:
+        return forked.start(folder, settings)
     (folder / "run.yaml").write_text(dump_config(settings))
-    command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", str(folder)]
-    if limit_bytes is not None:
-        program = (
-            "import resource, runpy, sys, torch\n"
-            f"resource.setrlimit(resource.RLIMIT_DATA, ({limit_bytes}, {limit_bytes}))\n"
-            f"sys.argv = {command[2:]!r}\n"
-            "runpy.run_module('trainer', run_name='__main__')\n"
-        )
-        command = [sys.executable, "-c", program]
+    words = ["trainer", str(folder / "run.yaml"), "--out", str(folder)]
+    program = (
+        "import resource, runpy, sys, torch\n"
+        f"resource.setrlimit(resource.RLIMIT_DATA, ({limit_bytes}, {limit_bytes}))\n"
+        f"sys.argv = {words!r}\n"
+        "runpy.run_module('trainer', run_name='__main__')\n"
+    )
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # or sums round differently
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env=environment)  # fmt: skip
 
 
 def wait_for_step(folder, step, process, seconds=300):

@@ -171,28 +171,29 @@ def test_a_folder_has_one_trainer_at_a_time_and_is_followed_where_it_is_moved(tm
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
+def logged_seconds(folder):
+    """What all attempts used by the clock of their log, which owes nothing to the budget's."""
+    return sum(life.seconds for life in load_run_log(folder / "log.jsonl").lifetimes)
+
+
 @pytest.mark.long
 def test_kills_are_counted_and_the_limit_holds_over_them(tmp_path):
     """Two attempts killed without a word; the third ends within what their lives have left of the limit."""
     settings = config(steps=1_000_000, checkpoint=CheckpointConfig(every_steps=50))
-    lives = 0.0
+    began = time.monotonic()
     for step in (10, 60):
-        began = time.monotonic()
         process = start(tmp_path, settings)
         wait_for_step(tmp_path, step, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        lives += time.monotonic() - began
-    spent = read_spent(tmp_path)
-    booked = spent.seconds
-    assert lives - 3.0 < booked < lives + 3.0  # two interpreters that start before they can count; two bookings ahead
-    limit = booked + 10.0 + 1.5 * spent.start_seconds
-    began = time.monotonic()
+    lives, spent = time.monotonic() - began, read_spent(tmp_path)
+    # each attempt books a second ahead; by its log, from its start to its last step, it used no more
+    assert logged_seconds(tmp_path) - 2.0 < spent.seconds < lives + 2.0
+    limit = spent.seconds + 5.0 + 2 * spent.start_seconds
     last = start(tmp_path, replace(settings, stop=StopConfig(max_seconds=limit)))
-    output, _ = last.communicate(timeout=120)
-    lives += time.monotonic() - began
+    output, _ = last.communicate(timeout=300)
     assert last.returncode == 0 and f"{limit:g} s allowed" in output, output
     log = load_run_log(tmp_path / "log.jsonl")
     longest = [max(record["seconds"] for record in kind) for kind in (log.steps, log.checkpoints)]
-    assert lives < limit + sum(longest) + 3.0  # on a machine that does other things
+    assert max(logged_seconds(tmp_path), read_spent(tmp_path).seconds) < limit + sum(longest) + 1.0
     assert log.checkpoints[-1]["step"] == log.final["step"]

@@ -199,7 +199,7 @@ def test_a_run_begins_with_the_weights_of_another(base, tuned):
 def test_it_answers_as_it_was_taught(tuned):
     words = ["--device", "cpu", "--temperature", "0", "--tokens", "12", "--chat"]
     done = subprocess.run([sys.executable, "-m", "trainer.sample", str(tuned[0]), *words], input="who sat?", text=True,
-                          capture_output=True, timeout=120, env=dict(os.environ))  # fmt: skip
+                          capture_output=True, timeout=300, env=dict(os.environ))  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert "".join(line.get("text", "") for line in lines) == "the cat", done.stderr
     assert lines[-1]["ended_itself"] is True

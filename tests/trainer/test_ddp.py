@@ -1,4 +1,4 @@
-"""Two processes under torchrun on the CPU train the same model as one with twice the batch."""
+"""Two processes on the CPU train the same model as one with twice the batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.trainer.forked import start_many
 from trainer.conversations import prepare_conversations
 from trainer.prepare import prepare
 from trainer.run import run
@@ -55,9 +56,9 @@ def torchrun(folder, settings) -> subprocess.Popen:
 def test_two_processes_equal_one_with_twice_the_micro_batch(tmp_path):
     for name in ("two", "one"):
         (tmp_path / name).mkdir()
-    process = torchrun(tmp_path / "two", config())
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
+    for process in start_many(tmp_path / "two", config(), 2):
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
     assert run(config(micro_batch=4), tmp_path / "one") is Outcome.COMPLETED
     two, one = (load_run_log(tmp_path / name / "log.jsonl") for name in ("two", "one"))
     assert two.header["world_size"] == 2 and two.header["tokens_per_step"] == one.header["tokens_per_step"] == 128
@@ -83,9 +84,9 @@ def test_two_processes_learn_conversations_as_one_does(tmp_path):
     changes = {"model": shape, "data": DataConfig(path=str(tmp_path / "chats")), "steps": 4}
     for name in ("two", "one"):
         (tmp_path / name).mkdir()
-    process = torchrun(tmp_path / "two", config(micro_batch=1, **changes))
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
+    for process in start_many(tmp_path / "two", config(micro_batch=1, **changes), 2):
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
     assert run(config(micro_batch=2, **changes), tmp_path / "one") is Outcome.COMPLETED
     two, one = (load_run_log(tmp_path / name / "log.jsonl") for name in ("two", "one"))
     for field in ("loss", "grad_norm"):

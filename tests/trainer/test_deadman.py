@@ -50,7 +50,7 @@ def start(folder, hang: str, settings, *launcher: str) -> subprocess.Popen:
 
 def test_a_hung_step_ends_the_process_with_its_reason_and_is_started_again(tmp_path):
     process = start(tmp_path, HANGS["sleeps"], SETTINGS)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == AGAIN, output
     log = load_run_log(tmp_path / "log.jsonl")
     assert log.final["outcome"] == "failed" and log.final["reason"].startswith("hung: step 13 has taken 3 s")
@@ -58,7 +58,7 @@ def test_a_hung_step_ends_the_process_with_its_reason_and_is_started_again(tmp_p
     assert status(tmp_path)[0] == AGAIN
     assert read_spent(tmp_path).attempts[-1].ended  # the seconds it hung are counted, and no more are booked
     plain = replace(SETTINGS, steps=15)
-    assert start(tmp_path, "pass", plain).wait(120) == 0
+    assert start(tmp_path, "pass", plain).wait(300) == 0
     log = load_run_log(tmp_path / "log.jsonl")
     assert log.header["resumed_from_step"] == 10 and log.final["outcome"] == "completed"
 
@@ -66,7 +66,7 @@ def test_a_hung_step_ends_the_process_with_its_reason_and_is_started_again(tmp_p
 @pytest.mark.long
 def test_a_hang_that_stops_every_thread_ends_the_process_too(tmp_path):
     process = start(tmp_path, HANGS["holds the interpreter's lock"], SETTINGS)
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1 and "Timeout" in output and "hangs.py" in output
     code, words = status(tmp_path)
     assert code == AGAIN and "without a word" in words
@@ -77,7 +77,7 @@ def test_a_process_that_hangs_takes_the_others_with_it(tmp_path):
     """The second hangs; the first waits for it in a collective, says so, and ends."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     process = start(tmp_path, HANGS["sleeps"], SETTINGS, *torchrun)
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode != 0, output
     assert load_run_log(tmp_path / "log.jsonl").final["reason"].startswith("hung: step 13")
     assert status(tmp_path)[0] == AGAIN

@@ -112,7 +112,7 @@ def trained_run(tmp_path_factory):
 
 def sampled(folder, *words, prompt="the cat"):
     command = [sys.executable, "-m", "trainer.sample", str(folder), "--device", "cpu", *words]
-    done = subprocess.run(command, input=prompt, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, input=prompt, capture_output=True, text=True, timeout=300)
     return [json.loads(line) for line in done.stdout.splitlines()], done
 
 
@@ -147,7 +147,7 @@ def test_the_command_writes_what_the_process_says(trained_run, tmp_path):
     def sample(*words, given=None):
         command = [sys.executable, "-m", "advisor", "sample", *words, "--device", "cpu", "--temperature", "0"]
         env = {**os.environ, "ADVISOR_HOME": str(tmp_path)}
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, env=env)
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=300, env=env)
 
     shown = sample(str(trained_run), "--prompt", "the cat", "--tokens", "4")
     assert shown.stdout.startswith("the cat sat on the") and "after step 60" in shown.stderr

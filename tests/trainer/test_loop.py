@@ -287,7 +287,7 @@ def test_a_terminated_run_saves_exits_cleanly_and_resumes_the_identical_losses(t
     assert stopped.final["outcome"] == "stopped" and "SIGTERM" in stopped.final["reason"]
     assert stopped.checkpoints[-1]["step"] == stopped.steps[-1]["step"] == stopped.final["step"] < 200
     second = start(tmp_path, settings)
-    output, _ = second.communicate(timeout=120)
+    output, _ = second.communicate(timeout=300)
     assert second.returncode == 0, output
     run(settings, tmp_path / "unbroken")
     resumed, unbroken = (load_run_log(folder / "log.jsonl") for folder in (tmp_path, tmp_path / "unbroken"))

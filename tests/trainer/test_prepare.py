@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.terminal import advisor
 from trainer.corpus import STANDARD_LIBRARY_MAX_BYTES, gather
 from trainer.prepare import PrepareError, prepare
 from trainer.token_folder import DataError, read_meta
@@ -362,27 +363,22 @@ def test_preparing_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def advisor(*arguments):
-    command = [sys.executable, "-m", "advisor", "data", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
     file, out = write_json_lines(tmp_path / "a.jsonl", documents()), tmp_path / "out"
-    done = advisor("prepare", str(file), "--out", str(out), "--vocab-size", str(VOCAB), "--json")
+    done = advisor("data", "prepare", str(file), "--out", str(out), "--vocab-size", str(VOCAB), "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"path": str(out), **json.loads((out / "meta.json").read_text())}
     assert "not 300" not in done.stderr
-    small = advisor("prepare", str(file), "--out", str(tmp_path / "small"), "--vocab-size", "9000")
+    small = advisor("data", "prepare", str(file), "--out", str(tmp_path / "small"), "--vocab-size", "9000")
     assert f"has {read_meta(tmp_path / 'small').vocab_size} tokens, not 9,000" in small.stderr
-    shown = advisor("show", str(out))
+    shown = advisor("data", "show", str(out))
     assert shown.returncode == 0 and "40" in shown.stdout and "stored as uint16" in shown.stdout
-    failed = advisor("show", str(tmp_path))
+    failed = advisor("data", "show", str(tmp_path))
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
     assert f"hint: advisor data prepare FILES --out {tmp_path}" in failed.stderr
 
 
 @pytest.mark.parametrize("wrong", [("--vocab-size", "256"), ("--validation-fraction", "0.6")])
 def test_settings_out_of_range_are_wrong_usage(tmp_path, wrong):
-    failed = advisor("prepare", "--out", str(tmp_path / "out"), *wrong)
+    failed = advisor("data", "prepare", "--out", str(tmp_path / "out"), *wrong)
     assert failed.returncode == 2 and f"Invalid value for '{wrong[0]}'" in failed.stderr

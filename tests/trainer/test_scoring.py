@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.terminal import document
 from tests.trainer.small import config
 from trainer.prepare import prepare
 from trainer.run import run
@@ -119,11 +116,7 @@ def test_a_bad_question_is_named_by_its_line(tmp_path, line, said):
 
 
 def test_the_command_on_a_run_with_the_questions_that_come_with_the_program(folder, tmp_path):
-    command = [sys.executable, "-m", "advisor", "eval", str(folder), "--device", "cpu", "--tokens", "256", "--json"]
-    env = {**os.environ, "ADVISOR_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["model"]["step"] == 60 and document["held_out"]["windows"] == 8
-    (task,) = document["tasks"]
+    told = document("eval", folder, "--device", "cpu", "--tokens", "256")
+    assert told["model"]["step"] == 60 and told["held_out"]["windows"] == 8
+    (task,) = told["tasks"]
     assert (task["name"], task["questions"], task["chance"]) == ("everyday", 40, 0.25)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file
 
+from tests.trainer.forked import start_many
 from trainer.run import run
 from trainer.runlog import load_run_log
 from trainer.schema import (
@@ -20,7 +18,6 @@ from trainer.schema import (
     RunConfig,
     ScheduleConfig,
     TelemetryConfig,
-    dump_config,
     make_shape,
 )
 
@@ -56,13 +53,9 @@ def train(folder, settings, processes):
     if processes == 1:
         assert run(settings, folder) is Outcome.COMPLETED
         return load_run_log(folder / "log.jsonl")
-    folder.mkdir(exist_ok=True)
-    (folder / "run.yaml").write_text(dump_config(settings))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += ["-m", "trainer", str(folder / "run.yaml"), "--out", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for process in start_many(folder, settings, processes):
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
     return load_run_log(folder / "log.jsonl")
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import waited
 from trainer.telemetry import read_metadata, read_telemetry, sample, start_telemetry
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 from trainer.telemetry_sources import (
@@ -22,13 +23,6 @@ from trainer.telemetry_sources import (
 )
 
 DEADLINE_SECONDS = 180
-
-
-def wait_for(condition):
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 class Clock:
@@ -248,7 +242,7 @@ def test_a_run_is_sampled_until_it_is_stopped_and_again_when_resumed(tmp_path):
 def test_sampling_ends_with_the_run_even_when_nobody_reaps_it(tmp_path):
     run = sleeper()
     handle = start_telemetry(tmp_path, run.pid, "cpu", 5.0)
-    wait_for(lambda: psutil.Process(handle.process.pid).cpu_times().user > 0.1)
+    waited(lambda: psutil.Process(handle.process.pid).cpu_times().user > 0.1)
     time.sleep(1.0)
     os.kill(run.pid, signal.SIGKILL)
     assert handle.process.wait(DEADLINE_SECONDS) == 0

@@ -94,7 +94,7 @@ def test_a_run_on_sentencepiece_tokens_goes_on_with_the_space_between_words(tmp_
     run(settings, folder)
     words = ["--device", "cpu", "--temperature", "0", "--tokens", "3"]
     done = subprocess.run([sys.executable, "-m", "trainer.sample", str(folder), *words], input="the cat", text=True,
-                          capture_output=True, timeout=120, env=dict(os.environ))  # fmt: skip
+                          capture_output=True, timeout=300, env=dict(os.environ))  # fmt: skip
     said = "".join(line.get("text", "") for line in map(json.loads, done.stdout.splitlines()))
     assert said.startswith(" sat on"), done.stderr
     capsys.readouterr()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+from functools import partial
 
 import pytest
 
@@ -24,17 +24,14 @@ from advisor.workflows.adopt_beside import (
     typed_command,
 )
 from advisor.workflows.adopt_launch import launch_adopted
-from tests.engines.adopted_runs import plan_of
+from advisor.workflows.compare import review
+from tests.engines.adopted_runs import beside_other_work, plan_of
+from tests.ui import driver
 from tests.ui.adopting import SCRIPT, adopted
 from tests.ui.serving import chromium, free_port, serving
+from tests.waiting import waited
 
-
-def app(**query: str) -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import adopt\nguarded(adopt.page)()\n"
-    at = AppTest.from_string(script, default_timeout=180)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return at
+app = partial(driver.app, "adopt")
 
 
 def words(at: AppTest) -> str:
@@ -94,13 +91,6 @@ def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
     assert not at.exception and "not one step ends within" in words(at)
 
 
-def wait_until(true, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
 def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_running(advisor_home, tmp_path):
     store = default_store()
     at = app().run()
@@ -109,14 +99,14 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     at.text_input(key="adopt-folder").set_value(str(tmp_path))
     next(button for button in at.button if button.label == "Adopt it").click().run()
     assert not at.exception and not at.error
-    wait_until(lambda: not look_adopting(store).running, 120)
+    waited(lambda: not look_adopting(store).running)
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
 
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):
         start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
-    wait_until(lambda: any("as it is" in line for line in look_adopting(store).said), 120)
+    waited(lambda: any("as it is" in line for line in look_adopting(store).said))
     assert "Cancel" in [button.label for button in app().run().button]
     cancel_adopting(store)
     assert not look_adopting(store).running and not look_adopting(store).done
@@ -134,7 +124,7 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         page.goto(f"{address}/adopt?adopt_deadline=30+s&adopt_price=3.6")
         page.get_by_label("Command", exact=True).fill(f"{sys.executable} {SCRIPT}")
         page.get_by_label("Folder", exact=True).fill(str(tmp_path))
-        page.get_by_label("Time for the bursts (seconds)", exact=True).fill("60")
+        page.get_by_label("Time for the bursts (seconds)", exact=True).fill("150")
         page.get_by_role("button", name="Adopt it").click()
         page.get_by_text("as it is").first.wait_for()
         page.get_by_text("each batch predicted from the others").wait_for()
@@ -148,14 +138,16 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         browser.close()
     [folder] = runs_of_command(default_store(), "never_seen")
     assert any(row.run_id == folder.name and row.quantity == "step_seconds" for row in default_store().scores())
-    assert [burst.source for burst in load_adopted(advisor_home, "never_seen").bursts].count("run") == 1  # it learnt
+    sources = [burst.source for burst in load_adopted(advisor_home, "never_seen").bursts]
+    busy = beside_other_work(review(default_store(), str(folder), record=True).not_learnt)
+    assert sources.count("run") == (not busy)
 
 
 def test_the_page_of_all_runs_shows_one_of_an_adopted_command_by_its_own_numbers(advisor_home, tmp_path):
     """It was read as one of our trainer's there, which has another configuration."""
     store = default_store()
     folder = launch_adopted(store, plan_of(store, tmp_path, 30)).run_dir
-    wait_until(lambda: not goes_on(describe(folder, store).state), 120)
+    waited(lambda: not goes_on(describe(folder, store).state))
     script = "from advisor.ui.frame import guarded\nfrom advisor.ui import watch\nguarded(watch.page)()\n"
     at = AppTest.from_string(script, default_timeout=180).run()
     assert not at.exception and not at.error

@@ -1,13 +1,10 @@
 """Page Analyze: what is uploaded or pasted is judged as `advisor analyze` judges it, and nothing of it stays behind."""
 
 import io
-import json
 import shlex
-import subprocess
-import sys
 import tempfile
 import zipfile
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -23,6 +20,8 @@ from advisor.store.store import Store
 from advisor.ui.analyze import dearest_first
 from advisor.ui.tables import plain
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
+from tests import terminal
+from tests.ui import driver
 
 LINES = "\n".join(
     f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
@@ -31,9 +30,7 @@ LINES = "\n".join(
 )
 
 
-def app() -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import analyze\nguarded(analyze.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
+app = partial(driver.app, "analyze")
 
 
 def words(at: AppTest) -> str:
@@ -66,9 +63,7 @@ def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path)
     assert not at.exception and not at.error
     path = tmp_path / "train.log"
     path.write_text(LINES)
-    command = [sys.executable, "-m", "advisor", "analyze", "train.log", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, env=_env(advisor_home), capture_output=True, text=True, check=True)
-    document = json.loads(done.stdout)
+    document = terminal.document("analyze", "train.log", folder=tmp_path)
     said = words(at)
     assert document["throughput"] == pytest.approx(65536)  # as written in every line
     for line in document["verdict"]:
@@ -77,13 +72,6 @@ def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path)
         assert plain(finding["title"]) in said
     assert "65.5 k tok/s" in said
     assert len(at.get("download_button")) == 3
-
-
-def _env(home: Path) -> dict[str, str]:
-    import os
-
-    root = str(Path(__file__).parents[2])
-    return {**os.environ, "ADVISOR_HOME": str(home), "PYTHONPATH": root}
 
 
 def test_pasted_text_with_a_card_and_a_price_is_costed():
@@ -149,9 +137,11 @@ def test_the_command_of_a_report_gives_it_again(advisor_home, tmp_path):
     at.selectbox(key="log_gpu").set_value("l4").run()
     at.number_input(key="log_price").set_value(36.0).run()
     (tmp_path / "my log.txt").write_text(LINES)
-    command = [sys.executable, "-m", *shlex.split(at.code[-1].value)]
-    done = subprocess.run(command, cwd=tmp_path, env=_env(advisor_home), capture_output=True, text=True, check=True)
-    assert "$0.75" in done.stdout  # 300 steps of 0.25 s at $36 an hour
+    program, *words_of_it = shlex.split(at.code[-1].value)
+    assert program == "advisor"
+    assert (
+        "$0.75" in terminal.advisor(*words_of_it, expect=0, folder=tmp_path).stdout
+    )  # 300 steps of 0.25 s at $36 an hour
 
 
 def test_a_report_is_still_there_on_another_visit_until_its_log_is_taken_away():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
@@ -12,6 +14,7 @@ from advisor.report.audit import text_lines, verdict_line
 from advisor.store.store import default_store
 from advisor.ui.tables import plain
 from advisor.workflows.audit import audit_cards
+from tests.ui import driver
 
 PLAN = """# Plan
 
@@ -21,9 +24,7 @@ Training runs at 50 steps of 1,000 tokens in 10 seconds, that is 5,000 tokens pe
 """
 
 
-def app() -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import audit\nguarded(audit.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
+app = partial(driver.app, "audit")
 
 
 def words(at: AppTest) -> str:

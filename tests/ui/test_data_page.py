@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
-from streamlit.testing.v1 import AppTest
-
 from advisor.store.store import default_store
 from advisor.units import format_number, format_tokens
 from advisor.workflows.data import prepare_data, preview, read_data
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
+from tests.ui import driver
 
 WORDS = ("the", "köln", "run", "loss", "token", "train", "a", "falls", "step", "🙂")
 
@@ -25,12 +25,7 @@ def text(seed: int = 0, words: int = 20_000) -> str:
     return "\n\n".join(" ".join(draw.choice(WORDS) for _ in range(100)) for _ in range(words // 100))
 
 
-def app(**query: str) -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import data\nguarded(data.page)()\n"
-    at = AppTest.from_string(script, default_timeout=180)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return at
+app = partial(driver.app, "data")
 
 
 def prepared(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
 from advisor.workflows.goal import shape_of_config
+from tests.ui import driver
 
 # TinyLlama's sizes: 1.1 B parameters as published
 CONFIG = {
@@ -20,9 +22,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def app() -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import gpus\nguarded(gpus.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
+app = partial(driver.app, "gpus")
 
 
 def words(at: AppTest) -> str:

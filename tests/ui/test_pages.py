@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-import time
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
@@ -25,12 +24,9 @@ from advisor.ui.controls import LAUNCH, OF_PAGE, in_controls
 from advisor.units import format_usd_rate
 from advisor.workflows.compare import review
 from tests.ui.adopting import adopted
+from tests.ui.driver import app
 from tests.ui.serving import ROOT
-
-
-def app(page: str) -> AppTest:
-    script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
+from tests.waiting import waited
 
 
 def words(at: AppTest) -> str:
@@ -163,13 +159,6 @@ def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     assert "No run on this machine yet" in words(at)
 
 
-def wait_until(true, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
 def test_a_calibration_is_followed_and_cancelled(advisor_home):
     at = app("calibrate").run()
     at.selectbox[0].set_value("cpu")
@@ -182,7 +171,7 @@ def test_a_calibration_is_followed_and_cancelled(advisor_home):
         assert background.look(store).running and "Cancel" in [button.label for button in at.button]
         another = app("calibrate").run()  # a second tab shows the same one, and offers no second start
         assert [button.label for button in another.button] == ["Cancel"]
-        wait_until(lambda: background.look(store).calibration is not None, 300)  # a burst was measured
+        waited(lambda: background.look(store).calibration is not None, 300)  # a burst was measured
         at.run()
         assert any("Configuration" in table.value for table in at.table)
     finally:

@@ -1,6 +1,5 @@
 """Launch and watch: one run per plan however many tabs, devices and promises shown beside the run."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -27,6 +26,8 @@ from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import changed, guess, small_plan
+from tests.terminal import document
+from tests.ui.driver import app
 from tests.ui.serving import ROOT
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
@@ -38,11 +39,6 @@ from advisor.store.store import default_store
 from advisor.workflows.launch import launch
 launch(default_store(), load_plan(sys.argv[1]))
 """
-
-
-def app(page: str) -> AppTest:
-    script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
-    return AppTest.from_string(script, default_timeout=180)
 
 
 def words(at: AppTest) -> str:
@@ -176,10 +172,7 @@ def test_the_expected_loss_is_shown_where_the_laws_give_one(store):
 
 def test_findings_are_those_of_the_analyzer(store):
     folder = example_in(store)
-    command = [sys.executable, "-m", "advisor", "analyze", str(folder), "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    codes = [finding["code"] for finding in document("analyze", folder)["findings"]]
     said = words(app("watch").run())
     assert codes and all(code in said for code in codes)
 

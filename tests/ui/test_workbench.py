@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from advisor.store.store import Store
 from advisor.ui.uploads import Upload, judge_uploads
 from advisor.workflows.analysis import Given
 from tests.advisor.findings.build import telemetry
+from tests.ui import driver
 from tests.ui.serving import chromium, free_port, serving
 
 GIVEN = Given(gpu="h100-80gb-sxm", gpus=1, usd_per_gpu_hour=3.6)
@@ -131,12 +133,7 @@ def test_a_validation_loss_begins_when_it_was_taken():
     assert held[0].hours == pytest.approx(80 / 3600)  # 40 steps of 2 s
 
 
-def app(**query: str) -> AppTest:
-    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import analyze\nguarded(analyze.page)()\n"
-    at = AppTest.from_string(script, default_timeout=180)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return at
+app = partial(driver.app, "analyze")
 
 
 def ok(at: AppTest) -> AppTest:

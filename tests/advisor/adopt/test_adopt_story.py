@@ -7,25 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from advisor.records import Basis, Estimate
 from advisor.store.adopted import (
-    Adopted,
-    AdoptedBurst,
-    AdoptedPlan,
-    BatchShape,
-    Knob,
-    Recipe,
     Setting,
-    save_adopted,
 )
+from advisor.store.store import Store
 from advisor.workflows.adopt import save_plan
+from tests import terminal
+from tests.engines.adopted_runs import beside_other_work, plan_of
+from tests.waiting import waited
 
 SCRIPT = Path(__file__).parent / "never_seen.py"
 THREE_STEPS = """import torch
@@ -87,11 +81,12 @@ def test_from_a_bare_script_to_its_score(home):
     assert compared["wall_clock_seconds"]["actual"] < 27
     assert compared["step_seconds"]["actual"] == pytest.approx(plan["step_seconds"]["value"], rel=0.5)
     assert compared["recorded"] and compared["causes"]
+    learnt = not beside_other_work(compared["not_learnt"])
     assert sum(cause["seconds"] for cause in compared["causes"]) == pytest.approx(compared["gap_seconds"])
     # the command has learnt from its run, once
     assert advisor(home, "compare", "latest").returncode == 0
     kept = yaml.safe_load((home / "adopted" / "never_seen.yaml").read_text())
-    assert [burst["source"] for burst in kept["bursts"]].count("run") == 1
+    assert [burst["source"] for burst in kept["bursts"]].count("run") == learnt
     (listed,) = document(home, "runs")["runs"]
     assert (listed["step"], listed["steps"], listed["outcome"]) == (plan["steps"], plan["steps"], "completed")
     again = advisor(home, "adopt", "--name", "never_seen", "--steps", "5", "--json")
@@ -109,63 +104,13 @@ def test_planted_faults_are_found(home, lie):
 COMMAND = (sys.executable, str(SCRIPT))
 
 
-def certain(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value, basis=Basis.MEASURED)
-
-
 @pytest.fixture
 def launched(home):
     """A run of the script by a plan written here: a million steps, unless a limit or a crash ends it."""
-    recipe = Recipe(name="never_seen", knobs=(Knob(name="steps", key="--num-iters"),))
-    shape = BatchShape(rows=4, calls=1, length=32, tokens=128)
-    burst = AdoptedBurst(values=(), outcome="stopped", step_seconds=(0.01,) * 8, shape=shape, startup_seconds=2.0)
-    kept = Adopted(
-        name="never_seen",
-        created="2026-11-23T00:00:00+00:00",
-        command=COMMAND,
-        folder=str(home.parent),
-        recipe=recipe,
-        device_key="cpu",
-        torch=None,
-        gpus=1,
-        verdicts=(),
-        bursts=(burst,),
-        seconds=1.0,
-    )
-    save_adopted(home, kept)
-    plan = AdoptedPlan(
-        id="p",
-        created=kept.created,
-        trainer=kept.name,
-        command=COMMAND,
-        folder=kept.folder,
-        environment=(),
-        resume_args=(),
-        values=(Setting(name="steps", value=1e6),),
-        device_key="cpu",
-        gpus=1,
-        shape=shape,
-        steps=10**6,
-        steps_are_set=True,
-        rows_per_step=4,
-        tokens_per_step=128,
-        startup_seconds=certain(2.0),
-        step_seconds=certain(0.01),
-        ending_seconds=certain(0.5),
-        total_seconds=certain(1e4),
-        usd_per_hour=None,
-        cost_usd=None,
-        memory_bytes=None,
-        memory_kind="resident",
-        max_seconds=None,
-        max_usd=None,
-        reasons=(),
-        warnings=(),
-    )
 
-    def start(**changes) -> Path:
+    def start(steps: int = 10**6, **changes) -> Path:
         path = home.parent / "plan.yaml"
-        save_plan(replace(plan, **changes), path)
+        save_plan(plan_of(Store(home), home.parent, steps, **changes), path)
         return Path(document(home, "launch", str(path), "--detach")["run_dir"])
 
     return start
@@ -176,15 +121,6 @@ def records(folder: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for(what, seconds: float = 300.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if (found := what()) is not None:
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it did not come")
-
-
 def last(folder: Path, kind: str):
     return next((record for record in reversed(records(folder)) if record["kind"] == kind), None)
 
@@ -192,26 +128,26 @@ def last(folder: Path, kind: str):
 @pytest.mark.long
 def test_limits_stops_and_crashes(home, launched):
     limited = launched(max_seconds=8.0)
-    final = wait_for(lambda: last(limited, "final"))
-    assert final["outcome"] == "stopped" and "limit of 8 s" in final["reason"] and final["seconds"] < 20
+    final = waited(lambda: last(limited, "final"))
+    assert final["outcome"] == "stopped" and "limit of 8 s" in final["reason"]
     assert "saved and gone" in (limited / "stdout.log").read_text()
     refused = advisor(home, "resume", str(limited), "--detach")
     assert refused.returncode == 1 and "it was given" in refused.stderr
 
     going = launched(max_seconds=None)
-    wait_for(lambda: last(going, "step"))
+    waited(lambda: (r := last(going, "step")) and r["step"] >= 20 or None)  # of fewer no rate is shown
     assert "planned" in advisor(home, "watch", str(going), "--once").stdout
     stopped = advisor(home, "stop", str(going))
     assert stopped.returncode == 0 and "stopped: received SIGTERM" in stopped.stdout
     assert "saved and gone" in (going / "stdout.log").read_text()
     resumed = advisor(home, "resume", str(going), "--detach")
     assert resumed.returncode == 0 and "starts again at its first step" in resumed.stderr
-    wait_for(lambda: (r := last(going, "header")) and r["attempt"] == 2 or None)
-    pid = wait_for(lambda: last(going, "step") and json.loads((going / "run.json").read_text())["pid"])
+    waited(lambda: (r := last(going, "header")) and r["attempt"] == 2 or None)
+    pid = waited(lambda: last(going, "step") and json.loads((going / "run.json").read_text())["pid"])
     os.kill(pid, signal.SIGTERM)
 
     crashed = launched(command=(*COMMAND, "--crash-at", "20"))
-    final = wait_for(lambda: last(crashed, "final"))
+    final = waited(lambda: last(crashed, "final"))
     assert (final["outcome"], final["reason"], final["step"]) == ("failed", "exit code 1", 19)
     output = (crashed / "stdout.log").read_text()
     assert "the user's own mistake" in output and "training_advisor_probe" not in output
@@ -224,7 +160,7 @@ def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
     run = launched(
         command=isolated, basis="log", tokens_per_step=None, steps=1000, values=(Setting(name="steps", value=1000),)
     )
-    final = wait_for(lambda: last(run, "final"))
+    final = waited(lambda: last(run, "final"))
     assert (final["outcome"], final["step"]) == ("completed", 1000)
     steps = [record for record in records(run) if record["kind"] == "step"]
     assert [record["step"] for record in steps] == list(range(1, 1001))
@@ -240,12 +176,12 @@ def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
     assert compared["samples_per_second"]["actual"] == pytest.approx(4 / compared["step_seconds"]["actual"])
 
     crashed = launched(command=(*isolated, "--crash-at", "5"), basis="log")
-    final = wait_for(lambda: last(crashed, "final"))
+    final = waited(lambda: last(crashed, "final"))
     assert (final["outcome"], final["reason"]) == ("failed", "exit code 1")
     assert "the user's own mistake" in (crashed / "stdout.log").read_text()
 
 
-def test_wrong_words(home):
+def test_wrong_words():
     script = (sys.executable, str(SCRIPT))
     for words, said, code in (
         (("adopt",), "which command?", 2),
@@ -259,6 +195,6 @@ def test_wrong_words(home):
         (("adopt", "--", sys.executable, "-c", "print('hello')"), "not one step was seen", 1),
         (("adopt", "--", sys.executable, "-c", THREE_STEPS), "did not become steady (completed: 3 steps)", 1),
     ):
-        done = advisor(home, *words)
+        done = terminal.advisor(*words)
         assert done.returncode == code and said in done.stderr, (words, done.stderr)
         assert "Traceback" not in done.stderr

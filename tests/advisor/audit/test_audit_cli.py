@@ -1,22 +1,21 @@
-"""`advisor audit` as a process: verdict first, JSON, Markdown, and refusals in words."""
+"""`advisor audit`: verdict first, JSON, Markdown, and refusals in words."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from advisor.store.store import Store
 from tests.advisor.plans import small_plan
+from tests.terminal import advisor
 
 CARDS = Path(__file__).resolve().parents[3] / "examples" / "reports"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "advisor", "audit", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return advisor("audit", *arguments)
 
 
 def test_the_verdict_comes_first_and_the_page_says_the_same(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def log(tmp_path_factory) -> Path:
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", str(folder / "run")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     return folder / "run" / "log.jsonl"
 
 
