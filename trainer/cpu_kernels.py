@@ -1,4 +1,4 @@
-"""Attention, GELU and RMS norm for eager training on the CPU, where PyTorch's own take longer than they need to."""
+"""Attention and RMS norm for eager training on the CPU, where PyTorch's own take longer than they need to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_GELU_SLOPE, _GELU_CUBE = 2 * math.sqrt(2 / math.pi), 0.044715  # Hendrycks and Gimpel 2016: tanh(z) = 2 sigmoid(2z) - 1
-_GELU_ROWS = 128  # of one pass: some hundred kB in fp32, which stay in a core's cache
 # Query rows of one block. Rows times all their keys are two to four MiB of scores for a usual micro-batch, which stay
 # in the last cache, and the half of all scores that the mask hides is mostly never computed.
 ROWS = 128
@@ -34,40 +32,6 @@ def pytorch_kernels() -> Iterator[None]:
         yield
     finally:
         _in_use = before
-
-
-def gelu(x: Tensor) -> Tensor:
-    """Return the tanh-GELU of x (rows, ..., width), in half the time of PyTorch's forward and backward kernels.
-
-    The forward pass also computes the derivative, while its operands are in the cache, and stores it instead of x.
-    """
-    result: Tensor = _Gelu.apply(x)
-    return result
-
-
-class _Gelu(torch.autograd.Function):
-    """GELU(x) = x·s with s = sigmoid(2·sqrt(2/pi)·(x + 0.044715·x³)), which is the tanh form of it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])
-        y, slope = torch.empty_like(flat), torch.empty_like(flat)
-        for part, y_part, slope_part in zip(*(t.split(_GELU_ROWS) for t in (flat, y, slope)), strict=True):
-            part = part.to(torch.promote_types(x.dtype, torch.float32), copy=True)
-            square = part.square()
-            s = square.mul(_GELU_SLOPE * _GELU_CUBE).add_(_GELU_SLOPE).mul_(part).sigmoid_()
-            torch.mul(part, s, out=part)
-            y_part.copy_(part)
-            # the derivative s + x·s·(1 - s)·z' with x·s = y and z' = slope·(1 + 3·cube·x²)
-            square.mul_(3 * _GELU_SLOPE * _GELU_CUBE).add_(_GELU_SLOPE).mul_(part)
-            slope_part.copy_(square.addcmul_(square, s, value=-1).add_(s))
-        ctx.save_for_backward(slope.view(x.shape))
-        return y.view(x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        (slope,) = ctx.saved_tensors
-        return upstream * slope
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

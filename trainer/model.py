@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trainer.cpu_kernels import RmsNormFunction, causal_attention, gelu, is_eager_cpu
+from trainer.cpu_kernels import RmsNormFunction, causal_attention, is_eager_cpu
 from trainer.loss import Pointwise, chunk_gradient, chunk_gradient_pure, linear_cross_entropy
 from trainer.schema import ModelShape
 from trainer.split import first_row, is_split, local_rows
@@ -271,8 +271,7 @@ class Mlp(nn.Module):
             return self.down(F.silu(gate) * up)
         if self.kind == "relu2":
             return self.down(F.relu(up).square())
-        activate = gelu if is_eager_cpu(up) and torch.is_grad_enabled() else partial(F.gelu, approximate="tanh")
-        return self.down(activate(up))
+        return self.down(F.gelu(up, approximate="tanh"))
 
 
 class Linear(nn.Linear):

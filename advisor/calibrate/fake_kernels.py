@@ -96,16 +96,16 @@ def cuda_attention() -> Iterator[None]:
 
 
 @contextmanager
-def cpu_kernels() -> Iterator[None]:
-    """Let each of the trainer's own CPU kernels be a few operators, however many blocks of rows it works through."""
+def cpu_attention() -> Iterator[None]:
+    """Let the trainer's own attention on the CPU be a few operators, however many blocks of rows it works through."""
     import trainer.model as model
 
-    own = model.causal_attention, model.gelu
-    model.causal_attention, model.gelu = _BlockedAttention.apply, _Gelu.apply
+    own = model.causal_attention
+    model.causal_attention = _BlockedAttention.apply
     try:
         yield
     finally:
-        model.causal_attention, model.gelu = own
+        model.causal_attention = own
 
 
 class _BlockedAttention(torch.autograd.Function):
@@ -132,19 +132,6 @@ def _scores(tensor: Tensor) -> Tensor:
     """Room for the scores of the last block of rows; tensor (batch, time, heads, head size)."""
     batch, time, heads, _ = tensor.shape
     return tensor.new_empty((batch * heads, min(time, ROWS), time))
-
-
-class _Gelu(torch.autograd.Function):
-    """`trainer.cpu_kernels.gelu` likewise: it stores its slope, and not its input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(torch.empty_like(x))
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        return torch.empty_like(upstream)
 
 
 class _FusedNorm(torch.autograd.Function):

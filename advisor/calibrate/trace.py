@@ -58,7 +58,7 @@ def trace_peak(workload: Workload) -> TracedPeak:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger, cpu_kernels, cuda_attention
+    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger, cpu_attention, cuda_attention
     from trainer.cpu_kernels import pytorch_kernels
     from trainer.model import build_model
 
@@ -67,7 +67,7 @@ def trace_peak(workload: Workload) -> TracedPeak:
     with (
         FakeTensorMode(),
         ledger,
-        cpu_kernels() if on_cpu else pytorch_kernels(),
+        cpu_attention() if on_cpu else pytorch_kernels(),
         nullcontext() if on_cpu else cuda_attention(),
     ):
         model = build_model(workload.shape, activation_checkpointing=workload.activation_checkpointing)
