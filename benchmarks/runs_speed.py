@@ -81,7 +81,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def command(store: Store, expected: int) -> tuple[float, float]:
-    """Seconds of `advisor runs` as a process of its own, by the clock and of CPU time; checks that it lists them all."""
+    """Seconds of `advisor runs` as a process of its own, by the clock and of CPU time; checks the list."""
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     words, variables = [sys.executable, "-m", "advisor", "runs"], {**os.environ, "ADVISOR_HOME": str(store.home)}
     done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)

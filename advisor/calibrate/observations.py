@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.hardware.catalog import find_gpu
-from advisor.predict.prior import CoefficientPrior, calibration_prior
-from advisor.predict.throughput import Observation, Rates
-from advisor.store.calibration import Burst, Calibration
+from advisor.predict.throughput import Rates
+from advisor.records import MeasuredStep
+from advisor.store.calibration import Burst
 from trainer.messages import Ceilings
 
 # Beliefs before the data speak, each from interleaved runs of small models on shared two-core hosts (docs/log.md).
@@ -35,13 +34,6 @@ class Drift:
 def completed(bursts: Sequence[Burst]) -> list[Burst]:
     """Bursts that ended well and proved that they trained."""
     return [b for b in bursts if b.completed]
-
-
-def prior_of(calibration: Calibration) -> CoefficientPrior:
-    """What the bursts of a calibration update: beliefs about its device before any of them."""
-    key, settings = calibration.device_key, calibration.settings
-    spec = find_gpu(key) if key != "cpu" else None
-    return calibration_prior(spec, settings.precision, settings.compile, rates_of(calibration.ceilings))
 
 
 def drift_of(bursts: Sequence[Burst]) -> Drift:
@@ -107,7 +99,7 @@ def _robust_square(left: np.ndarray, freedom: int) -> float:
     return float((np.clip(left, -limit, limit) ** 2).sum())
 
 
-def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
+def observations(bursts: Sequence[Burst], drift: Drift) -> list[MeasuredStep]:
     """One drift-corrected step time per configuration: the median over its bursts of each burst's median step."""
     done = completed(bursts)
     observed = []
@@ -115,7 +107,7 @@ def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
         logs = [_corrected_log(done[i], drift) for i in group]
         within = np.mean([_within_noise(done[i]) ** 2 for i in group])
         observed.append(
-            Observation(
+            MeasuredStep(
                 workload=done[group[0]].workload,
                 step_seconds=float(np.exp(np.median(logs))),
                 noise=float(np.sqrt((drift.noise_floor**2 + within) / len(group))),

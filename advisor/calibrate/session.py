@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.calibrate import design, observations
-from advisor.calibrate.fit import fit
+from advisor.calibrate.evidence import Evidence
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.calibrate.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
 from advisor.calibrate.quality import judged
@@ -196,7 +196,7 @@ def _rounds(
 ) -> None:
     rng = random.Random(settings.seed + len(notes.calibration.bursts))
     while True:
-        posterior = _believe(notes.calibration)
+        posterior = Evidence(notes.calibration).posterior()
         picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
         if not picks:
             return
@@ -252,12 +252,6 @@ def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst])
 
     seq_lens = (settings.seq_len, max(16, settings.seq_len // 2))
     return design.candidates(shapes, seq_lens=seq_lens, most_tokens=settings.most_micro_tokens, fits=fits)
-
-
-def _believe(calibration: Calibration) -> Posterior:
-    drift = observations.drift_of(calibration.bursts)
-    seen = observations.observations(calibration.bursts, drift)
-    return fit(seen, observations.rates_of(calibration.ceilings), observations.prior_of(calibration), drift.deviation)
 
 
 def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:

@@ -19,12 +19,11 @@ from typing import Any
 import yaml
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.records import Plan
+from advisor.records import MeasuredStep, Plan
 from advisor.run_records import RunRow, ScoreRow
 from advisor.store.about import read_about
 from advisor.store.calibration import (
     Calibration,
-    MeasuredRun,
     Quality,
     calibration_from_dict,
     calibration_to_dict,
@@ -126,13 +125,13 @@ class Store:
 
     # Observations: what finished runs taught about a device
 
-    def add_observation(self, run: MeasuredRun) -> Path:
+    def add_observation(self, run: MeasuredStep) -> Path:
         """Keep what a finished run measured for its device's profile; the same run replaces its own."""
-        path = self._observation_folder(run.device_key) / f"{_file_name(run.run_id)}.json"
+        path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
         write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
-    def observations(self, device_key: str) -> list[MeasuredRun]:
+    def observations(self, device_key: str) -> list[MeasuredStep]:
         """What finished runs measured on a device, in order of run id; AdvisorError names a damaged file."""
         return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
 
@@ -276,7 +275,7 @@ def load_calibration(path: str | Path) -> Calibration:
         raise _broken_calibration(path, error) from error
 
 
-def _read_observation(path: Path) -> MeasuredRun:
+def _read_observation(path: Path) -> MeasuredStep:
     try:
         return measured_run_from_dict(read_json(path, "observation"))
     except ConfigError as error:
