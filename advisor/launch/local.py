@@ -51,7 +51,7 @@ class LocalBackend:
 
     def cards(self, job: Job) -> int:
         """How many cards the run is to have by itself."""
-        return 0 if job.config.device == "cpu" else job.record.gpus
+        return job.cards
 
     def command(self, job: Job) -> tuple[str, ...]:
         """What is started."""

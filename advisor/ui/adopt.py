@@ -36,7 +36,7 @@ from advisor.workflows.adopt_beside import (
     runs_of_command,
     start_adopting,
 )
-from advisor.workflows.adopt_elsewhere import ADOPTED_TARGETS, Elsewhere, export_adopted
+from advisor.workflows.adopt_elsewhere import COMMAND_TARGETS, Elsewhere, export_adopted
 from advisor.workflows.adopt_launch import launch_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.preflight import training_here
@@ -282,7 +282,7 @@ def _there() -> Elsewhere:
 def _files(plan: AdoptedPlan) -> None:
     """The run as files for another engine, as a zip, and what to type where it is unpacked."""
     offer_files(
-        list(ADOPTED_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
+        list(COMMAND_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
         key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
         said=lambda warning: in_controls(warning, ADOPT, plain),
     )  # fmt: skip

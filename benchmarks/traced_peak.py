@@ -1,29 +1,156 @@
 """Peak memory of the trainer's real model, traced with fake tensors: no data, no device, no waiting.
 
 One optimizer step of `trainer.model`, `trainer.loss` and `trainer.optim` runs under FakeTensorMode, where a tensor has
-a shape and a storage size but no bytes, and a ledger adds up the storages that are alive. This is the only module of
-the advisor that imports the trainer's model, and it does so inside its functions, because torch takes seconds to load.
+a shape and a storage size but no bytes, and a ledger adds up the storages that are alive. `trace_memory.py` fits the
+coefficients that the advisor ships to such traces.
 
 The trace runs on fake *CPU* tensors, since a build of torch without CUDA cannot differentiate through fake CUDA ones
-(autograd asks for a device guard that is not linked in). `fake_kernels` puts back what CUDA does differently.
+(autograd asks for a device guard that is not linked in). What CUDA does differently is put back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from advisor.records import Workload
+from trainer.loss import chunk_gradient, linear_cross_entropy, tokens_per_chunk
+from trainer.model import LayerNorm, RmsNorm, build_model
+from trainer.optim import build_optimizers
 from trainer.schema import OptimizerConfig
 
-if TYPE_CHECKING:
-    from torch import Tensor
+ALLOCATION_BYTES = 512  # the CUDA caching allocator rounds every request up to this (kMinBlockSize)
 
-    from advisor.calibrate.fake_kernels import StorageLedger
+
+class StorageLedger(TorchDispatchMode):
+    """Adds up the bytes of all live tensor storages, operator by operator, in named phases.
+
+    `curves` maps a phase to the live bytes at its start and after each operator that gives tensors, scratch included.
+    `scratch` maps an operator to a function from its arguments to the bytes that its kernel holds only while it runs.
+    """
+
+    def __init__(self, scratch: dict[Any, Callable[..., int]]):
+        super().__init__()
+        self.live_bytes = 0
+        self.phase: str | None = None  # None: nothing is recorded
+        self.curves: dict[str, list[int]] = {}
+        self._scratch = scratch
+        self._seen = WeakIdKeyDictionary()  # storage -> its weak reference, kept so that the callback comes
+
+    def start(self, phase: str) -> None:
+        """Open a phase, closing the one before it; a phase that is opened again is continued."""
+        self.phase = phase
+        self.curves.setdefault(phase, []).append(self.live_bytes)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            self._enter(tensor.untyped_storage())
+        if self.phase is not None and tensors:
+            extra = self._scratch[func](*args) if func in self._scratch else 0
+            self.curves[self.phase].append(self.live_bytes + extra)
+        return result
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._seen:
+            return
+        held = math.ceil(storage.nbytes() / ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self.live_bytes += held
+        self._seen[storage] = weakref.ref(storage, lambda _: self._leave(held))
+
+    def _leave(self, held: int) -> None:
+        self.live_bytes -= held
+
+
+def cuda_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: int) -> Tensor:
+    """A layer norm (two statistics per row) or rms norm (one) as CUDA computes it: one kernel, whatever the device.
+
+    It keeps its input and its statistics in fp32, and takes weight and bias in the input's type.
+    """
+    weight, bias = (None if p is None else p.to(x.dtype) for p in (weight, bias))
+    return _FusedNorm.apply(x, weight, bias, statistics)
+
+
+@contextmanager
+def cuda_attention() -> Iterator[None]:
+    """Let attention with fewer key heads repeat them first, as the trainer does on CUDA in other types than bf16.
+
+    There no fused kernel knows groups. The trainer asks whether a tensor is on CUDA, which a traced one is not.
+    """
+    fused = F.scaled_dot_product_attention
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False, **options: Any) -> Tensor:
+        if enable_gqa and query.dtype != torch.bfloat16:
+            repeats = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+            enable_gqa = False
+        return fused(query, key, value, enable_gqa=enable_gqa, **options)
+
+    F.scaled_dot_product_attention = attention  # type: ignore[assignment]  # takes what the trainer gives, no more
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = fused
+
+
+class _FusedNorm(torch.autograd.Function):
+    """A norm with the right sizes and lifetimes and no arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: int) -> Tensor:
+        kept = x.new_empty((statistics, *x.shape[:-1]), dtype=torch.float32)
+        ctx.save_for_backward(x, kept, weight, bias)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, _, weight, bias = ctx.saved_tensors
+        by_weight, by_bias = (None if p is None else torch.empty_like(p) for p in (weight, bias))
+        return torch.empty_like(x), by_weight, by_bias, None
+
+
+def flash_backward_scratch(grad: Any, query: Any, key: Any, *_: Any) -> int:
+    """Scratch of CUDA's flash attention backward: dQ in fp32, a float per query and head, dK and dV per query head.
+
+    Shapes (batch, heads, length, head size). Source: FlashAttention-2's mha_bwd as vendored by PyTorch, which pads the
+    length to 128 and the head size to 32. With fewer key heads it expands dK and dV to the query heads; only the part
+    beyond the key heads is counted here, so that the sum stays linear in both widths.
+    """
+    batch, heads, length, size = query.shape
+    padded = math.ceil(length / 128) * 128 * heads * (4 * math.ceil(size / 32) * 32 + 4)
+    return batch * (padded + 2 * (heads - key.shape[1]) * length * size * query.element_size())
+
+
+def embedding_backward_scratch(grad: Any, indices: Any, *_: Any) -> int:
+    """Scratch of CUDA's embedding backward: the sorted indices and up to 1.1 float32 rows per token.
+
+    Source: EmbeddingBackwardKernel.cu sums in segments of ten rows, at least one segment per distinct token; an upper
+    bound, reached when no token repeats.
+    """
+    tokens, width = indices.numel(), grad.shape[-1]
+    return int(1.1 * tokens) * width * 4 + 6 * 8 * tokens
+
+
+CUDA_SCRATCH: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_backward_scratch,
+    torch.ops.aten.embedding_dense_backward.default: embedding_backward_scratch,
+}
+
 
 # The stretches of a micro-batch and of the optimizer step, in order. In the backward pass live bytes change linearly
 # from block to block, so its peak is in the last block or in the first one and the embedding below it. The loss's
@@ -55,12 +182,6 @@ def trace_peak(workload: Workload) -> TracedPeak:
     whose gradients are added to whole ones. `gpu="cpu"` traces the CPU's own kernels and loss chunks. `compile` is
     ignored: eager kernels are traced. Takes seconds, which grow with depth and not with the other sizes.
     """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger, cuda_attention
-    from trainer.model import build_model
-
     on_cpu = workload.gpu == "cpu"
     ledger = StorageLedger({} if on_cpu else CUDA_SCRATCH)
     with FakeTensorMode(), ledger, nullcontext() if on_cpu else cuda_attention():
@@ -75,9 +196,6 @@ def trace_peak(workload: Workload) -> TracedPeak:
 
 def _use_cuda_norms(model: Any) -> None:
     """Exchange the norms' forward: the trainer's rms norm and torch's layer norm keep other tensors on the CPU."""
-    from advisor.calibrate.fake_kernels import cuda_norm
-    from trainer.model import LayerNorm, RmsNorm
-
     for module in model.modules():
         if isinstance(module, RmsNorm):
             module.forward = partial(cuda_norm, weight=module.weight, bias=None, statistics=1)  # type: ignore[method-assign]  # of this one model
@@ -87,10 +205,6 @@ def _use_cuda_norms(model: Any) -> None:
 
 def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:
     """Build the optimizers and run them once, for their state to exist; leave gradients as a micro-batch finds them."""
-    import torch
-
-    from trainer.optim import build_optimizers
-
     optimizers = build_optimizers(model, OptimizerConfig(name=workload.optimizer), torch.device("cpu"))
     for parameter in model.parameters():
         parameter.grad = torch.empty_like(parameter)
@@ -103,8 +217,6 @@ def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:
 
 def _step(model: Any, optimizers: list[Any], tokens: Tensor, workload: Workload, ledger: StorageLedger) -> None:
     """One micro-batch and one optimizer step, with the phases marked; tokens (2, batch, time) hold the targets too."""
-    import torch
-
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}[workload.precision]
     _mark_backward(model, ledger)
     ledger.start("forward")
@@ -121,8 +233,6 @@ def _step(model: Any, optimizers: list[Any], tokens: Tensor, workload: Workload,
 
 def _loss(model: Any, tokens: Tensor, targets: Tensor, workload: Workload, ledger: StorageLedger) -> Tensor:
     """The model's loss as its forward method computes it, with the chunks of the workload's device."""
-    from trainer.loss import chunk_gradient, linear_cross_entropy, tokens_per_chunk
-
     device_type = "cpu" if workload.gpu == "cpu" else "cuda"
     chunk = tokens_per_chunk(targets.numel(), workload.shape.vocab_size, device_type)
     names = chain(("first_chunk", "later_chunk"), repeat("chunks"))
