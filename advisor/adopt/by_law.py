@@ -113,16 +113,12 @@ def choose_fit(adopted: Adopted) -> Chosen:
         return fit_law(known, _of_one_process(some))
 
     law = hold_each_out(_of_one_process(seen), by_law)
-    if law is None or law.median > _of_same(terms, law).median:
+    # the terms are judged by the batches that the law was asked
+    same = [point for point in terms.points if law is not None and law.of(point.configuration)]
+    if law is None or law.median > HeldOut(points=tuple(same)).median:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)
     return Chosen(fit=by_law, held_out=law, by_law=True)
 
 
 def _of_one_process(seen: Sequence[Seen]) -> list[Seen]:
     return [one for one in seen if one.batch.processes == 1]
-
-
-def _of_same(terms: HeldOut, law: HeldOut) -> HeldOut:
-    """What the terms say of the batches that the law was asked."""
-    asked = {point.configuration for point in law.points}
-    return HeldOut(points=tuple(point for point in terms.points if point.configuration in asked))

@@ -44,12 +44,25 @@ def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPr
     The residual process' width is averaged over candidates by their Laplace evidence.
     """
     if not observations:
-        return _posterior_of_prior(rates, prior, drift)
+        return Posterior(
+            rates=rates,
+            theta=prior.mean,
+            covariance=prior.covariance,
+            discrepancy=prior.discrepancy,
+            drift=drift,
+            points=np.zeros((0, 6)),
+            gradients=np.zeros((0, len(TERMS))),
+            residuals=np.zeros(0),
+            noise=np.zeros(0),
+        )
     z = sizes([o.workload for o in observations])
     y = np.log([o.step_seconds for o in observations])
     noise = np.array([o.noise for o in observations])
     tags = tuple(tag(o.workload) for o in observations)
-    noise = _down_weight(_fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior)), noise)
+    first = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
+    # the noise of disturbed measurements is widened so that each stands at the outlier limit (Huber's weights, once)
+    excess = np.abs(first.residuals) / first.deviations / _OUTLIER
+    noise = np.where(excess > 1, noise + first.deviations * (excess - 1), noise)
     best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
     return Posterior(
         rates=rates,
@@ -62,21 +75,6 @@ def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPr
         residuals=best.residuals,
         noise=noise,
         tags=tags,
-    )
-
-
-def _posterior_of_prior(rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
-    k = len(TERMS)
-    return Posterior(
-        rates=rates,
-        theta=prior.mean,
-        covariance=prior.covariance,
-        discrepancy=prior.discrepancy,
-        drift=drift,
-        points=np.zeros((0, 6)),
-        gradients=np.zeros((0, k)),
-        residuals=np.zeros(0),
-        noise=np.zeros(0),
     )
 
 
@@ -144,12 +142,6 @@ def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
     """d log(step seconds) / dθ: the share of each term, shape (n, k)."""
     scaled = x * np.exp(theta)
     return scaled / scaled.sum(axis=1, keepdims=True)
-
-
-def _down_weight(fitted: _Fit, noise: np.ndarray) -> np.ndarray:
-    """Widen the noise of disturbed measurements so that each stands at the outlier limit (Huber's weights, once)."""
-    excess = np.abs(fitted.residuals) / fitted.deviations / _OUTLIER
-    return np.where(excess > 1, noise + fitted.deviations * (excess - 1), noise)
 
 
 def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> HeldOut:

@@ -54,7 +54,9 @@ def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float
     steps = np.log([statistics.median(seconds) for _, seconds, _ in bursts])
     groups = _groups([ran for ran, _, _ in bursts])
     step_gaps, reference_gaps = _centred(steps, groups), _centred(logs, groups)
-    exponent = _ridge(step_gaps, reference_gaps)
+    (belief, deviation), visit = _EXPONENT_PRIOR, _VISIT_PRIOR[0] ** 2
+    pull = (reference_gaps * step_gaps).sum() / visit + belief / deviation**2
+    exponent = float(np.clip(pull / ((reference_gaps**2).sum() / visit + 1 / deviation**2), 0.0, 1.2))
     left = step_gaps - exponent * reference_gaps
     freedom = len(left) - len(groups)
     noise = np.sqrt(
@@ -82,13 +84,6 @@ def _centred(values: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     for g in groups:
         out[g] = values[g] - values[g].mean()
     return out
-
-
-def _ridge(y: np.ndarray, x: np.ndarray) -> float:
-    mean, deviation = _EXPONENT_PRIOR
-    noise = _VISIT_PRIOR[0] ** 2
-    exponent = ((x * y).sum() / noise + mean / deviation**2) / ((x * x).sum() / noise + 1 / deviation**2)
-    return float(np.clip(exponent, 0.0, 1.2))
 
 
 def _robust_square(left: np.ndarray, freedom: int) -> float:

@@ -36,7 +36,14 @@ def judged(calibration: Calibration) -> Calibration:
     held = Evidence(calibration).held_out()
     return replace(
         calibration,
-        held_out_error=summary(held) if held else None,
+        held_out_error=HeldOutSummary(
+            configurations=len(held.points),
+            median=round(held.median, 5),
+            p90=round(held.p90, 5),
+            coverage=round(held.coverage, 4),
+        )
+        if held
+        else None,
         quality=judge(held, configurations(calibration), interrupted=calibration.status == PARTIAL),
     )
 
@@ -71,16 +78,6 @@ def widening(held: HeldOut) -> float:
     needed = np.sort([abs(math.log1p(point.error)) / point.width for point in held.points])
     factor = float(needed[math.ceil(SHARE_INSIDE * len(needed)) - 1])
     return max(1.0, math.ceil(10 * factor) / 10)
-
-
-def summary(held: HeldOut) -> HeldOutSummary:
-    """The held-out error as it is recorded in the calibration and shown."""
-    return HeldOutSummary(
-        configurations=len(held.points),
-        median=round(held.median, 5),
-        p90=round(held.p90, 5),
-        coverage=round(held.coverage, 4),
-    )
 
 
 def quality_of(calibration: Calibration) -> Quality:

@@ -109,7 +109,9 @@ def calibrate(
             raise _nothing_measured(settings, notes.calibration.bursts)
         notes.calibration = replace(notes.calibration, status=COMPLETE)
     finally:
-        notes.calibration = _billed(notes.calibration, settings, clock)
+        seconds, price = notes.calibration.cost.seconds + clock.elapsed, settings.usd_per_hour
+        usd = None if price is None else round(price * seconds / 3600, 6)
+        notes.calibration = replace(notes.calibration, cost=Cost(seconds=round(seconds, 2), usd=usd))
         notes.judge()
     return notes.calibration
 
@@ -119,7 +121,8 @@ def _begun(
 ) -> Calibration:
     """A new calibration with everything but its bursts."""
     now = datetime.now(UTC)
-    disk = round(disk_bytes_per_second(_runs_folder(store)))
+    (store.home / "runs").mkdir(parents=True, exist_ok=True)
+    disk = round(disk_bytes_per_second(store.home / "runs"))
     on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
     ceilings = _ceilings(settings, worker)
     on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
@@ -203,7 +206,8 @@ def _rounds(
         rng.shuffle(picks)  # a drifting machine must not favour one configuration
         for workload in picks:
             bursts = notes.calibration.bursts
-            if _price(posterior, workload, _cost(bursts, settings)) > clock.left:
+            z = sizes([workload])
+            if _cost(bursts, settings).seconds(z, np.exp(predict_log(posterior, z).mean))[0] > clock.left:
                 continue
             on_event(Event(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed))
             notes.add(run_burst(worker, settings, workload, limit=clock.left))
@@ -274,17 +278,6 @@ def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
     )
 
 
-def _price(posterior: Posterior, workload: Workload, cost: design.BurstCost) -> float:
-    z = sizes([workload])
-    return float(cost.seconds(z, np.exp(predict_log(posterior, z).mean))[0])
-
-
-def _runs_folder(store: Store) -> Path:
-    folder = store.home / "runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _resumed(settings: Settings, store: Store) -> Calibration | None:
     """The newest calibration of this device if it was cut off and asked for the same thing."""
     newest = store.newest_calibration(settings.gpu, settings.family)
@@ -299,13 +292,6 @@ def _resumed(settings: Settings, store: Store) -> Calibration | None:
         seed=before.seed,
     )
     return newest if same == before else None
-
-
-def _billed(calibration: Calibration, settings: Settings, clock: Clock) -> Calibration:
-    seconds = calibration.cost.seconds + clock.elapsed
-    price = settings.usd_per_hour
-    usd = None if price is None else round(price * seconds / 3600, 6)
-    return replace(calibration, cost=Cost(seconds=round(seconds, 2), usd=usd))
 
 
 def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: float) -> None:
