@@ -100,6 +100,26 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    """The measured step time of one configuration: of a calibration's bursts, or of a whole run. None: not known."""
+
+    workload: Workload
+    step_seconds: float  # median
+    noise: float = 0.02  # standard deviation of its log; as of the steady steps of a whole run
+    steps: int = 0  # that were timed
+    reference_seconds: float | None = None  # of the reference kernel meanwhile; None: not timed
+    watts: float | None = None  # mean of one device; None: not metered
+    run_id: str = ""  # of the run; empty: of a calibration
+    created: str = ""  # ISO 8601, UTC
+    own: bool = True  # of this project's trainer; calibrations, which are of it, say nothing of other software
+
+    @property
+    def source(self) -> str:
+        """How a profile that rests on it names it."""
+        return f"run {self.run_id}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kernels:
     """How a run computes what its workload says; as a rule nobody sets these, `advisor tune` measures them."""
 

@@ -21,12 +21,14 @@ from baselines import constant_mfu, step_flops, straight_line
 from timing import in_words
 
 from advisor.calibrate import observations
-from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
+from advisor.calibrate.evidence import Evidence
+from advisor.calibrate.fit import predict_held_out
 from advisor.calibrate.profiles import memory_observations, profile_of
 from advisor.errors import AdvisorError
 from advisor.predict.memory import corrected, load_memory_model
 from advisor.predict.power import datasheet_power
-from advisor.predict.throughput import Observation, Posterior
+from advisor.predict.throughput import Posterior
+from advisor.records import MeasuredStep
 from advisor.store.calibration import AccuracySession
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.store import load_calibration
@@ -41,9 +43,9 @@ class Session:
 
     name: str
     raw: AccuracySession
-    seen: Sequence[Observation]
-    held: Sequence[Observation]
-    chosen: Sequence[Observation]
+    seen: Sequence[MeasuredStep]
+    held: Sequence[MeasuredStep]
+    chosen: Sequence[MeasuredStep]
     posterior: Posterior
 
     @property
@@ -56,16 +58,14 @@ def read_session(path: Path) -> Session:
     raw = load_calibration(path)
     if not isinstance(raw, AccuracySession):
         raise AdvisorError(f"{path} is no accuracy session", "benchmarks/held_out.py writes them")
-    drift = observations.drift_of(raw.bursts)
-    seen = observations.observations(raw.bursts, drift)
-    rates = observations.rates_of(raw.ceilings)
+    evidence = Evidence(raw)
     return Session(
         name=path.stem,
         raw=raw,
-        seen=seen,
-        held=observations.observations(raw.held_out, drift),
-        chosen=observations.observations(raw.chosen, drift),
-        posterior=fit(seen, rates, observations.prior_of(raw), drift.deviation),
+        seen=evidence.steps,
+        held=observations.observations(raw.held_out, evidence.drift),
+        chosen=observations.observations(raw.chosen, evidence.drift),
+        posterior=evidence.posterior(),
     )
 
 
@@ -161,7 +161,7 @@ def _table(*columns: str) -> list[str]:
 
 
 def _step_row(name: str, sessions: Sequence[Session]) -> str:
-    ours = [score(s.posterior, s.held) for s in sessions]
+    ours = [predict_held_out(s.posterior, s.held) for s in sessions]
     errors = np.concatenate([np.abs(h.errors) for h in ours])
     inside = np.concatenate([h.inside for h in ours])
     flat = np.concatenate([_baseline(constant_mfu, s) for s in sessions])
@@ -179,7 +179,7 @@ def _pair(errors: np.ndarray) -> str:
 
 
 def _chosen_row(session: Session) -> str:
-    held = score(session.posterior, session.chosen)
+    held = predict_held_out(session.posterior, session.chosen)
     cells = []
     for observation, error, inside in zip(session.chosen, held.errors, held.inside, strict=True):
         w, actual = observation.workload, observation.step_seconds
@@ -192,9 +192,7 @@ def _chosen_row(session: Session) -> str:
 
 
 def _loo_row(session: Session) -> str:
-    rates, drift = session.posterior.rates, session.posterior.drift
-    prior = observations.prior_of(session.raw)
-    held: HeldOut | None = leave_one_out(session.seen, lambda some: fit(some, rates, prior, drift))
+    held = Evidence(session.raw).held_out()
     if held is None:
         return f"| {session.name} | {len(session.seen)} | too few | - |"
     return f"| {session.name} | {len(held.errors)} | {held.median:.1%} / {held.p90:.1%} | {held.coverage:.0%} |"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from advisor.laws import flops
-from advisor.predict.throughput import Observation
-from advisor.records import Workload
+from advisor.records import MeasuredStep, Workload
 
 
 def step_flops(w: Workload) -> float:
@@ -16,13 +15,13 @@ def step_flops(w: Workload) -> float:
     return flops.flops_per_token(w.shape) * w.step_tokens
 
 
-def constant_mfu(seen: Sequence[Observation], held: Sequence[Workload]) -> np.ndarray:
+def constant_mfu(seen: Sequence[MeasuredStep], held: Sequence[Workload]) -> np.ndarray:
     """Step seconds if every configuration ran at the median FLOP/s of those measured."""
     rate = float(np.median([step_flops(o.workload) / o.step_seconds for o in seen]))
     return np.array([step_flops(w) / rate for w in held])
 
 
-def straight_line(seen: Sequence[Observation], held: Sequence[Workload]) -> np.ndarray:
+def straight_line(seen: Sequence[MeasuredStep], held: Sequence[Workload]) -> np.ndarray:
     """Step seconds from a line in batch size through the three smallest batches of the nearest depth, scaled by FLOPs.
 
     This is what batch-size finders do: they time a few small batches of one model and extend the line.
@@ -30,7 +29,7 @@ def straight_line(seen: Sequence[Observation], held: Sequence[Workload]) -> np.n
     return np.array([_line(seen, w) for w in held])
 
 
-def _line(seen: Sequence[Observation], w: Workload) -> float:
+def _line(seen: Sequence[MeasuredStep], w: Workload) -> float:
     depths = sorted({o.workload.shape.depth for o in seen}, key=lambda d: abs(d - w.shape.depth))
     for depth in depths:
         same = [o for o in seen if o.workload.shape.depth == depth and o.workload.grad_accum == 1]

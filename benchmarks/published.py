@@ -28,8 +28,8 @@ from advisor.predict.prior import (
 )
 from advisor.predict.published import Setting, classes
 from advisor.predict.rows import RowError
-from advisor.predict.throughput import Observation, Rates, predict_log, sizes
-from advisor.records import Estimate, Workload
+from advisor.predict.throughput import Rates, predict_log, sizes
+from advisor.records import Estimate, MeasuredStep, Workload
 
 CALIBRATION_ROWS = 5
 DRAWS = 40  # random choices of those rows
@@ -203,7 +203,7 @@ def _updated(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log errors of step time of the rows held back, and half the width of their intervals."""
     observations = [
-        Observation(workload=run.likeliest, step_seconds=_step_seconds(run, known), noise=ROW_NOISE) for run in seen
+        MeasuredStep(workload=run.likeliest, step_seconds=_step_seconds(run, known), noise=ROW_NOISE) for run in seen
     ]
     one = seen[0].likeliest
     posterior = fit(observations, datasheet_rates(known[one.gpu], one.precision), prior, drift=0.0)

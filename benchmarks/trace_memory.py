@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from traced_peak import TracedPeak, trace_peak
 
 import trainer.loss
-from advisor.calibrate.trace import TracedPeak, trace_peak
 from advisor.predict.memory_terms import (
     TERMS,
     LossChunks,

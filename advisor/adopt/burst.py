@@ -18,11 +18,11 @@ from advisor.adopt.command import Ready
 from advisor.adopt.decoder import Weights, decoder_of
 from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
 from advisor.adopt.output import TERMINAL, Output
-from advisor.adopt.probe_log import ProbedProcess, ProbeFolder, probe_variables
+from advisor.adopt.probe_log import ProbeFolder, probe_variables
 from advisor.adopt.steady import LEAST_STEPS, warmup_steps
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
-from advisor.readers.run_table import RunTable, Status
+from advisor.readers.run_table import Status
 from advisor.store.adopted import LOG, AdoptedBurst, Setting
 from trainer.schema import Outcome
 
@@ -165,26 +165,19 @@ def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | 
     """How a burst ended, and why where it was not asked to."""
     if ended_by is not None:
         return ended_by, "no steady steps in the time it was given" if ended_by == TIMED_OUT else None
-    run = _read(output)
+    try:
+        run = read_run(output)
+    except AdvisorError:  # it printed nothing that is a log
+        run = None
     if code == 0:
         diverged = run is not None and run.status is Status.DIVERGED
         return (Outcome.DIVERGED, run.status_reason) if diverged and run else (Outcome.COMPLETED, None)
     if code == -signal.SIGKILL:
         return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), as the kernel does when memory runs out"
     said = _OUTCOMES.get(run.status) if run is not None else None
-    return said or Outcome.FAILED, f"exit code {code}: {_last_words(output)}"
-
-
-def _read(output: Path) -> RunTable | None:
-    try:
-        return read_run(output)
-    except AdvisorError:  # it printed nothing that is a log
-        return None
-
-
-def _last_words(output: Path) -> str:
-    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "it said nothing")
+    lines = [line.strip() for line in output.read_text(encoding="utf-8", errors="replace").splitlines()]
+    last_words = next((line[:200] for line in reversed(lines) if line), "it said nothing")
+    return said or Outcome.FAILED, f"exit code {code}: {last_words}"
 
 
 def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None, ended: bool) -> AdoptedBurst:
@@ -195,6 +188,8 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
     process = probed.first
     assert process is not None and process.main is not None  # a process of `probed` has trained
     moments, elements = process.moments, process.optimizers[process.main]["elements"]
+    raw = process.model.get("weights", ())  # of the model that it trained
+    weights = [Weights(name=each["name"], shape=tuple(each["shape"]), count=each["count"]) for each in raw]
     timed = _timed(burst, moments[0], moments[-1], process.durations, ended)
     steady_from = moments[len(timed.warmup_seconds)]
     return replace(
@@ -202,7 +197,7 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         reference_seconds=tuple(w["reference_seconds"] for w in process.witnesses if w["time"] >= steady_from),
         shape=process.shape,
         elements=elements,
-        model=decoder_of(_weights(process), elements, round(shape.length or 1)) if (shape := process.shape) else None,
+        model=decoder_of(weights, elements, round(shape.length or 1)) if (shape := process.shape) else None,
         steps=len(moments),
         step_epochs=logged.epochs if logged and abs(logged.steps[-1] - len(moments)) <= _UNPRINTED else None,
         allocated_peak_bytes=probed.peak("allocated_peak_bytes"),
@@ -212,12 +207,6 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         # by what their launcher tells them; where none does, as many as have trained
         processes=max(process.header.get("world_size", 1), len(probed.processes)),
     )
-
-
-def _weights(process: ProbedProcess) -> list[Weights]:
-    """The weights of the model that a process trained."""
-    raw = process.model.get("weights", ())
-    return [Weights(name=each["name"], shape=tuple(each["shape"]), count=each["count"]) for each in raw]
 
 
 def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:

@@ -18,21 +18,21 @@ import numpy as np
 
 from advisor.adopt.empirical import (
     Batch,
-    HeldOut,
     Predicts,
     Seen,
     doublings_outside,
     drift_of,
     fit_time,
-    leave_one_out,
+    hold_each_out,
     unsteady,
 )
 from advisor.adopt.session import seen_times
 from advisor.calibrate.fit import fit
+from advisor.laws.held_out import HeldOut
 from advisor.laws.intervals import Z80
 from advisor.predict.prior import measured_prior
-from advisor.predict.throughput import Observation, Posterior, Rates, predict_log, sizes
-from advisor.records import Basis, Estimate, Workload
+from advisor.predict.throughput import Posterior, Rates, predict_log, sizes
+from advisor.records import Basis, Estimate, MeasuredStep, Workload
 from advisor.store.adopted import Adopted
 from trainer.schema import ModelShape
 
@@ -77,7 +77,7 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
     for one in seen:
         visits.setdefault(one.batch, []).append(math.log(one.value))
     observed = [
-        Observation(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
+        MeasuredStep(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
                     noise=_NOISE / math.sqrt(len(logs)))
         for batch, logs in visits.items()
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def choose_fit(adopted: Adopted) -> Chosen:
     Bursts of several processes are the terms' alone: both are judged by those of one.
     """
     seen, model = seen_times(adopted.bursts), adopted.bursts[0].model
-    terms = leave_one_out(seen, fit_time)
+    terms = hold_each_out(seen, fit_time)
     if model is None or terms is None or adopted.bursts[0].processes > 1:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)
     known = model
@@ -112,17 +112,13 @@ def choose_fit(adopted: Adopted) -> Chosen:
     def by_law(some: Sequence[Seen]) -> Predicts:
         return fit_law(known, _of_one_process(some))
 
-    law = leave_one_out(_of_one_process(seen), by_law)
-    if law is None or law.median > _of_same(terms, law).median:
+    law = hold_each_out(_of_one_process(seen), by_law)
+    # the terms are judged by the batches that the law was asked
+    same = [point for point in terms.points if law is not None and law.of(point.configuration)]
+    if law is None or law.median > HeldOut(points=tuple(same)).median:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)
     return Chosen(fit=by_law, held_out=law, by_law=True)
 
 
 def _of_one_process(seen: Sequence[Seen]) -> list[Seen]:
     return [one for one in seen if one.batch.processes == 1]
-
-
-def _of_same(terms: HeldOut, law: HeldOut) -> HeldOut:
-    """What the terms say of the batches that the law was asked."""
-    asked = {point.batch for point in law.points}
-    return HeldOut(points=tuple(point for point in terms.points if point.batch in asked))

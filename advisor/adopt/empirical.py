@@ -24,6 +24,7 @@ from typing import Protocol
 import numpy as np
 from scipy.optimize import least_squares
 
+from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
@@ -39,7 +40,6 @@ _OUTSIDE_PROCESSES = 0.25
 # Of a log: what lies between a line and the end of its step, and a memory that is read now and then. On four programs
 # of a CPU the medians were within 0.015 of the probe's; a card that runs ahead of its host may be worse
 BY_LOG = 0.05
-FEWEST_TO_HOLD_OUT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,64 +195,11 @@ def drift_of(visits: Sequence[Sequence[float]]) -> float:
     return math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + sum(squares)) / (_DRIFT_WEIGHT + freedom))
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldPoint:
-    """A batch that the fit did not see."""
-
-    batch: Batch
-    promised: Estimate
-    actual: float
-
-    @property
-    def error(self) -> float:
-        """Predicted / actual - 1."""
-        return self.promised.value / self.actual - 1
-
-    @property
-    def inside(self) -> bool:
-        """Whether the interval holds what came."""
-        return self.promised.contains(self.actual)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Each batch predicted from the others."""
-
-    points: tuple[HeldPoint, ...]
-
-    @property
-    def errors(self) -> tuple[float, ...]:
-        """Predicted / actual - 1 of each batch."""
-        return tuple(point.error for point in self.points)
-
-    @property
-    def inside(self) -> tuple[bool, ...]:
-        """Of each batch, whether its interval holds what came."""
-        return tuple(point.inside for point in self.points)
-
-    @property
-    def median(self) -> float:
-        """Of the errors, without their signs."""
-        return statistics.median(abs(error) for error in self.errors)
-
-    @property
-    def coverage(self) -> float:
-        """The share that is inside."""
-        return statistics.mean(self.inside)
-
-    def of(self, batch: Batch) -> HeldPoint | None:
-        """What was said of one batch; None: it was not left out."""
-        return next((point for point in self.points if point.batch == batch), None)
-
-
-def leave_one_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Predicts]) -> HeldOut | None:
-    """Each batch left out once, with all its visits; None with fewer than four batches."""
-    batches = list(dict.fromkeys(one.batch for one in seen))
-    if len(batches) < FEWEST_TO_HOLD_OUT:
-        return None
-    points = []
-    for batch in batches:
-        promised = fit([one for one in seen if one.batch != batch]).estimate(batch)
-        actual = math.exp(statistics.median(math.log(one.value) for one in seen if one.batch == batch))
-        points.append(HeldPoint(batch=batch, promised=promised, actual=actual))
-    return HeldOut(points=tuple(points))
+def hold_each_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Predicts]) -> HeldOut | None:
+    """Each batch predicted from the others; None with fewer than four."""
+    return leave_one_out(
+        seen,
+        configuration=lambda one: one.batch,
+        measured=lambda one: one.value,
+        predict=lambda rest, one: fit(rest).estimate(one.batch),
+    )

@@ -56,7 +56,7 @@ def end_of_launcher(command: Sequence[str], launcher: Launcher) -> int:
 def launcher_knob(command: Sequence[str]) -> Knob | None:
     """The knob of how many processes a command's launcher starts; None: none, or they are on several hosts."""
     launcher = launcher_of(command)
-    if launcher is None or _hosts(command, launcher) != "1":
+    if launcher is None or any(_value(command, launcher, name) not in (None, "1") for name in _HOSTS):
         return None
     text = processes_of(command)
     named = next((name for name in launcher.names if _place(command, launcher, name) is not None), launcher.names[0])
@@ -81,11 +81,6 @@ def with_processes(command: Sequence[str], text: str) -> list[str]:
                 return [*command[:place], f"{name}={text}", *command[place + 1 :]]
             return [*command[: place + 1], text, *command[place + 2 :]]
     return [*command[: launcher.first], launcher.names[0], text, *command[launcher.first :]]
-
-
-def _hosts(command: Sequence[str], launcher: Launcher) -> str:
-    """On how many hosts it starts them, as it is said."""
-    return next((text for name in _HOSTS if (text := _value(command, launcher, name)) is not None), "1")
 
 
 def _place(command: Sequence[str], launcher: Launcher, name: str) -> int | None:

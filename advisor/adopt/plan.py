@@ -59,8 +59,14 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
     total = _sum(fixed, chosen.step_seconds.scaled(steps))
     _refuse_too_long(total, limit, goal)
-    length = _length(adopted, steps, tokens)
-    settings = (*chosen.settings, *length, *_seen(adopted))
+    length: tuple[Setting, ...] = ()  # what makes the command do so many steps
+    if adopted.works("steps"):
+        length = (Setting(name="steps", value=steps),)
+    elif adopted.works("tokens") and tokens:
+        length = (Setting(name="tokens", value=round(steps * tokens)),)
+    # where its lines alone count its steps, each step must have one
+    lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
+    settings = (*chosen.settings, *length, *lines)
     drift = drift_of(adopted.bursts)
     cost = total.scaled(goal.usd_per_hour / 3600) if goal.usd_per_hour is not None else None
     return AdoptedPlan(
@@ -137,19 +143,6 @@ def _limit_seconds(goal: AdoptedGoal) -> float | None:
             raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_HOUR of this machine", exit_code=2)
         limits.append(goal.budget_usd / goal.usd_per_hour * 3600)
     return min(limits, default=None)
-
-
-def _length(adopted: Adopted, steps: int, tokens: float | None) -> tuple[Setting, ...]:
-    """What makes the command do so many steps; empty: nothing does."""
-    if adopted.works("steps"):
-        return (Setting(name="steps", value=steps),)
-    return (Setting(name="tokens", value=round(steps * tokens)),) if adopted.works("tokens") and tokens else ()
-
-
-def _seen(adopted: Adopted) -> tuple[Setting, ...]:
-    """A line of each step, where its lines alone count its steps."""
-    unnumbered = adopted.by_log and not adopted.bursts[0].step_printed
-    return (Setting(name="log_every", value=1.0),) if unnumbered else ()
 
 
 def _per_step(base: AdoptedBurst, gpus: int) -> tuple[float | None, float | None]:

@@ -85,7 +85,10 @@ def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect]
     """What each setting does, by name; `exponent`: step time goes as the reference kernel's time to this power."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     names = list(dict.fromkeys(v.setting for v in visits if v.setting is not None))
-    gains = {name: _against_base(speeds, name) for name in names}
+    gains: dict[str, list[float]] = {}  # of each round with both: log of how much faster than the base
+    for name in names:
+        both = [found for found in speeds.values() if found.keys() >= {None, name}]
+        gains[name] = [statistics.fmean(found[None]) - statistics.fmean(found[name]) for found in both]
     noise = _noise(gains, speeds)
     return {name: _effect(name, visits, gains[name], noise, len(names)) for name in names}, noise
 
@@ -136,15 +139,6 @@ def _log_step(result: BurstResult, exponent: float) -> float | None:
         return None
     reference = math.log(statistics.median(result.reference_seconds)) if result.reference_seconds else 0.0
     return math.log(statistics.median(result.step_seconds)) - exponent * reference
-
-
-def _against_base(speeds: Mapping[int, Mapping[str | None, list[float]]], name: str) -> list[float]:
-    """Of each round with both: log of how much faster than the base."""
-    return [
-        statistics.fmean(found[None]) - statistics.fmean(found[name])
-        for found in speeds.values()
-        if None in found and name in found
-    ]
 
 
 def _noise(gains: Mapping[str, Sequence[float]], speeds: Mapping[int, Mapping[str | None, list[float]]]) -> Noise:

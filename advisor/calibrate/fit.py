@@ -5,17 +5,17 @@ Pure: arrays in, records out. The equations are in docs/how-it-predicts.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from advisor.laws.held_out import HeldOut, HeldPoint
 from advisor.laws.intervals import Z80
 from advisor.predict.prior import CoefficientPrior
 from advisor.predict.throughput import (
     TERMS,
-    Observation,
     Posterior,
     Rates,
     Sizes,
@@ -26,7 +26,7 @@ from advisor.predict.throughput import (
     tag,
     terms,
 )
-from advisor.records import Workload
+from advisor.records import Basis, Estimate, MeasuredStep
 
 # Candidates for the residual process' standard deviation.
 _DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
@@ -37,19 +37,32 @@ _DISCREPANCY_PRIOR = (
 _OUTLIER = 3.0  # standardised residuals beyond this count as disturbed measurements and are down-weighted
 
 
-def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
+def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
     """Fit the throughput model; with no observations the posterior is the prior.
 
     `drift` is the standard deviation of the log of the machine's speed, passed through to predictions of later runs.
     The residual process' width is averaged over candidates by their Laplace evidence.
     """
     if not observations:
-        return _posterior_of_prior(rates, prior, drift)
+        return Posterior(
+            rates=rates,
+            theta=prior.mean,
+            covariance=prior.covariance,
+            discrepancy=prior.discrepancy,
+            drift=drift,
+            points=np.zeros((0, 6)),
+            gradients=np.zeros((0, len(TERMS))),
+            residuals=np.zeros(0),
+            noise=np.zeros(0),
+        )
     z = sizes([o.workload for o in observations])
     y = np.log([o.step_seconds for o in observations])
     noise = np.array([o.noise for o in observations])
     tags = tuple(tag(o.workload) for o in observations)
-    noise = _down_weight(_fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior)), noise)
+    first = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
+    # the noise of disturbed measurements is widened so that each stands at the outlier limit (Huber's weights, once)
+    excess = np.abs(first.residuals) / first.deviations / _OUTLIER
+    noise = np.where(excess > 1, noise + first.deviations * (excess - 1), noise)
     best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
     return Posterior(
         rates=rates,
@@ -62,21 +75,6 @@ def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPri
         residuals=best.residuals,
         noise=noise,
         tags=tags,
-    )
-
-
-def _posterior_of_prior(rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
-    k = len(TERMS)
-    return Posterior(
-        rates=rates,
-        theta=prior.mean,
-        covariance=prior.covariance,
-        discrepancy=prior.discrepancy,
-        drift=drift,
-        points=np.zeros((0, 6)),
-        gradients=np.zeros((0, k)),
-        residuals=np.zeros(0),
-        noise=np.zeros(0),
     )
 
 
@@ -146,58 +144,12 @@ def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
     return scaled / scaled.sum(axis=1, keepdims=True)
 
 
-def _down_weight(fitted: _Fit, noise: np.ndarray) -> np.ndarray:
-    """Widen the noise of disturbed measurements so that each stands at the outlier limit (Huber's weights, once)."""
-    excess = np.abs(fitted.residuals) / fitted.deviations / _OUTLIER
-    return np.where(excess > 1, noise + fitted.deviations * (excess - 1), noise)
-
-
-FEWEST_TO_HOLD_OUT = 4  # configurations: fewer leave too little to fit when one is left out
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Errors of predictions for configurations that the fit did not see."""
-
-    workloads: tuple[Workload, ...]
-    errors: np.ndarray  # predicted / actual - 1
-    widths: np.ndarray  # half of the 80 % interval in log, measurement noise included
-    inside: np.ndarray  # bool: actual within the 80 % interval, measurement noise included
-
-    @property
-    def median(self) -> float:
-        return float(np.median(np.abs(self.errors)))
-
-    @property
-    def p90(self) -> float:
-        return float(np.quantile(np.abs(self.errors), 0.9))
-
-    @property
-    def coverage(self) -> float:
-        return float(np.mean(self.inside))
-
-
-def score(posterior: Posterior, held: Sequence[Observation]) -> HeldOut:
+def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> HeldOut:
     """Predict configurations that were measured but not fitted (drift-corrected, so without the drift's width)."""
-    predicted = predict_log(posterior, sizes([o.workload for o in held]))
-    actual = np.log([o.step_seconds for o in held])
-    width = Z80 * np.sqrt(predicted.deviation**2 + np.array([o.noise for o in held]) ** 2)
-    gap = predicted.mean - actual
-    return HeldOut(
-        workloads=tuple(o.workload for o in held), errors=np.expm1(gap), widths=width, inside=np.abs(gap) <= width
-    )
-
-
-def leave_one_out(
-    observations: Sequence[Observation], refit: Callable[[Sequence[Observation]], Posterior]
-) -> HeldOut | None:
-    """Leave each configuration out once; None with fewer than four."""
-    if len(observations) < FEWEST_TO_HOLD_OUT:
-        return None
-    parts = [score(refit([*observations[:i], *observations[i + 1 :]]), [o]) for i, o in enumerate(observations)]
-    return HeldOut(
-        workloads=tuple(o.workload for o in observations),
-        errors=np.concatenate([p.errors for p in parts]),
-        widths=np.concatenate([p.widths for p in parts]),
-        inside=np.concatenate([p.inside for p in parts]),
-    )
+    found = predict_log(posterior, sizes([one.workload for one in held]))
+    widths = np.exp(Z80 * np.hypot(found.deviation, [one.noise for one in held]))
+    points = []
+    for one, value, width in zip(held, np.exp(found.mean).tolist(), widths.tolist(), strict=True):
+        estimate = Estimate(value=value, low=value / width, high=value * width, basis=Basis.INTERPOLATED)
+        points.append(HeldPoint(configuration=one.workload, predicted=estimate, actual=one.step_seconds))
+    return HeldOut(points=tuple(points))

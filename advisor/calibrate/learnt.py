@@ -7,7 +7,7 @@ the run is one more observation of this one profile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from advisor.calibrate.fit import fit
 from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, prior_profile, profile_of
@@ -15,36 +15,15 @@ from advisor.hardware.catalog import find_gpu
 from advisor.predict.batch import predict_batch
 from advisor.predict.prior import CoefficientPrior, Elsewhere, datasheet_rates, relative_to_datasheet
 from advisor.predict.profile import Profile
-from advisor.predict.throughput import Observation
-from advisor.records import Workload
-from advisor.store.calibration import MeasuredRun
+from advisor.records import MeasuredStep
 from advisor.store.store import Store
 
 FEWEST_STEPS = 10  # timed, after the warm-up: the median of fewer is of a moment
-_NOISE = 0.02  # of the median of a steady run's steps, in log
 _EXCHANGE_ERROR = 0.5  # judged: how far off the predicted exchange between devices may be, as a share of it
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeenRun:
-    """A run whose steady step time is known, on a card that is known."""
-
-    run_id: str
-    own: bool  # of this project's trainer; else calibrations, which are of it, say nothing of this software
-    workload: Workload
-    step_seconds: float
-    steps: int  # timed
-    reference_seconds: float | None = None  # of the witness kernel meanwhile
-    created: str = ""
-
-    @property
-    def source(self) -> str:
-        """How a profile that has seen it names it."""
-        return f"run {self.run_id}"
-
-
 def profile_after(
-    seen: SeenRun | None,
+    seen: MeasuredStep | None,
     key: str,
     store: Store,
     *,
@@ -76,30 +55,21 @@ def profile_after(
     return _other_card(profile, seen, power_cap_watts)
 
 
-def has_seen(profile: Profile, seen: SeenRun) -> bool:
+def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
     """Whether what is believed of a device rests on the run, too."""
     return any(seen.source in source for source in profile.sources)
 
 
-def _calibrated(profile: Profile, seen: SeenRun, store: Store) -> Profile:
+def _calibrated(profile: Profile, seen: MeasuredStep, store: Store) -> Profile:
     """The calibration with the run as one more, long, burst; as it is where the run was elsewhere or on several."""
     if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
         return profile
     assert profile.calibration_id is not None
-    run = MeasuredRun(
-        run_id=seen.run_id,
-        device_key=profile.key,
-        created=seen.created,
-        workload=seen.workload,
-        step_seconds=seen.step_seconds,
-        steps=seen.steps,
-        reference_seconds=seen.reference_seconds,
-    )
-    fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), run))
+    fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), seen))
     return replace(fitted, sources=(*profile.sources, seen.source), caveats=profile.caveats)
 
 
-def _same_card(profile: Profile, seen: SeenRun) -> Profile:
+def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
     """Published runs' belief about the card, updated by the run."""
     before = profile.posterior
     prior = CoefficientPrior(
@@ -109,11 +79,11 @@ def _same_card(profile: Profile, seen: SeenRun) -> Profile:
     return replace(profile, posterior=posterior, sources=(*profile.sources, seen.source))
 
 
-def _alone(profile: Profile, seen: SeenRun) -> Observation:
+def _alone(profile: Profile, seen: MeasuredStep) -> MeasuredStep:
     """What a step took one device: the fit has no term for the exchange between several, so the predicted one is
     taken off, and what is left is the less sure the more that was.
     """
-    work, seconds, noise = seen.workload, seen.step_seconds, _NOISE
+    work, seconds, noise = seen.workload, seen.step_seconds, seen.noise
     alone = replace(work, gpus=1, sharding="none")
     if work.gpus > 1:
         together, one = (answer.step_seconds for answer in predict_batch(profile, [work, alone]))
@@ -121,10 +91,10 @@ def _alone(profile: Profile, seen: SeenRun) -> Observation:
         share = max(0.0, 1 - one.value / together.value)  # of the step, as predicted
         seconds *= 1 - share
         noise = math.hypot(noise, _EXCHANGE_ERROR * share / (1 - share))
-    return Observation(workload=alone, step_seconds=seconds, noise=noise)
+    return replace(seen, workload=alone, step_seconds=seconds, noise=noise)
 
 
-def _other_card(profile: Profile, seen: SeenRun, power_cap_watts: float | None) -> Profile:
+def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | None) -> Profile:
     """The belief about a card after the run was seen on another: what both share moves, the rest stays."""
     there, spec, work = find_gpu(seen.workload.gpu), profile.spec, seen.workload
     assert spec is not None

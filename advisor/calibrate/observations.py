@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.hardware.catalog import find_gpu
-from advisor.predict.prior import CoefficientPrior, calibration_prior
-from advisor.predict.throughput import Observation, Rates
-from advisor.store.calibration import Burst, Calibration
+from advisor.predict.throughput import Rates
+from advisor.records import MeasuredStep
+from advisor.store.calibration import Burst
 from trainer.messages import Ceilings
 
 # Beliefs before the data speak, each from interleaved runs of small models on shared two-core hosts (docs/log.md).
@@ -37,13 +36,6 @@ def completed(bursts: Sequence[Burst]) -> list[Burst]:
     return [b for b in bursts if b.completed]
 
 
-def prior_of(calibration: Calibration) -> CoefficientPrior:
-    """What the bursts of a calibration update: beliefs about its device before any of them."""
-    key, settings = calibration.device_key, calibration.settings
-    spec = find_gpu(key) if key != "cpu" else None
-    return calibration_prior(spec, settings.precision, settings.compile, rates_of(calibration.ceilings))
-
-
 def drift_of(bursts: Sequence[Burst]) -> Drift:
     """Estimate how step time follows the reference kernel, and how much the machine moved.
 
@@ -62,7 +54,9 @@ def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float
     steps = np.log([statistics.median(seconds) for _, seconds, _ in bursts])
     groups = _groups([ran for ran, _, _ in bursts])
     step_gaps, reference_gaps = _centred(steps, groups), _centred(logs, groups)
-    exponent = _ridge(step_gaps, reference_gaps)
+    (belief, deviation), visit = _EXPONENT_PRIOR, _VISIT_PRIOR[0] ** 2
+    pull = (reference_gaps * step_gaps).sum() / visit + belief / deviation**2
+    exponent = float(np.clip(pull / ((reference_gaps**2).sum() / visit + 1 / deviation**2), 0.0, 1.2))
     left = step_gaps - exponent * reference_gaps
     freedom = len(left) - len(groups)
     noise = np.sqrt(
@@ -94,13 +88,6 @@ def _centred(values: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     return out
 
 
-def _ridge(y: np.ndarray, x: np.ndarray) -> float:
-    mean, deviation = _EXPONENT_PRIOR
-    noise = _VISIT_PRIOR[0] ** 2
-    exponent = ((x * y).sum() / noise + mean / deviation**2) / ((x * x).sum() / noise + 1 / deviation**2)
-    return float(np.clip(exponent, 0.0, 1.2))
-
-
 def _robust_square(left: np.ndarray, freedom: int) -> float:
     """Sum of squares with each residual held within three median absolute deviations."""
     if freedom <= 0:
@@ -109,7 +96,7 @@ def _robust_square(left: np.ndarray, freedom: int) -> float:
     return float((np.clip(left, -limit, limit) ** 2).sum())
 
 
-def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
+def observations(bursts: Sequence[Burst], drift: Drift) -> list[MeasuredStep]:
     """One drift-corrected step time per configuration: the median over its bursts of each burst's median step."""
     done = completed(bursts)
     observed = []
@@ -117,7 +104,7 @@ def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
         logs = [_corrected_log(done[i], drift) for i in group]
         within = np.mean([_within_noise(done[i]) ** 2 for i in group])
         observed.append(
-            Observation(
+            MeasuredStep(
                 workload=done[group[0]].workload,
                 step_seconds=float(np.exp(np.median(logs))),
                 noise=float(np.sqrt((drift.noise_floor**2 + within) / len(group))),

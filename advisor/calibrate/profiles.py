@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibrate import observations
+from advisor.calibrate.evidence import Evidence
 from advisor.calibrate.fit import fit
 from advisor.calibrate.quality import quality_of, with_quality
 from advisor.errors import AdvisorError
@@ -31,12 +32,11 @@ from advisor.predict.prior import (
     transferred,
 )
 from advisor.predict.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
-from advisor.predict.throughput import Observation, Posterior, Rates
-from advisor.records import Basis, Estimate, Software, Workload
-from advisor.store.calibration import Burst, Calibration, MeasuredRun, Quality, Verdict
+from advisor.predict.throughput import Posterior, Rates
+from advisor.records import Basis, Estimate, MeasuredStep, Software, Workload
+from advisor.store.calibration import Burst, Calibration, Quality, Verdict
 from advisor.store.store import CalibrationEntry, Store, load_calibration
 
-_RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
 _STARTUP_SPREAD = 1.5  # a cold file cache makes the first start slower, a warm one faster
 
 
@@ -149,7 +149,7 @@ def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality
     datasheet = datasheet_rates(spec, profile.precision)
     if datasheet is None:
         return None
-    posterior, start = profile.posterior, observations.prior_of(calibration)
+    posterior, start = profile.posterior, Evidence(calibration).prior
     theta, covariance = _tempered(posterior, start, quality.widening)
     return Elsewhere(
         theta=relative_to_datasheet(theta, posterior.rates, datasheet),
@@ -185,25 +185,24 @@ def _catalog_key(name: str, store: Store) -> str:
     return name if name in calibrated else require_gpu(name).key
 
 
-def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -> Profile:
+def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) -> Profile:
     """Fit everything a calibration and later runs support; a doubtful one's intervals of step times are widened."""
     quality = quality_of(calibration)
     caveats = (f"calibration {calibration.id}{_widened(quality)}",) if quality.widening > 1 else ()
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
     key = calibration.device_key
     spec = find_gpu(key) if key != "cpu" else None
-    drift = observations.drift_of(bursts)
-    seen = _with_runs(observations.observations(bursts, drift), observed, drift)
-    rates = observations.rates_of(calibration.ceilings)
+    evidence = Evidence(calibration)
+    drift = evidence.drift
     return Profile(
         key=key,
         name=device.name or key,
         device_type=device.type,
         spec=spec,
         device_memory_bytes=device.memory_bytes,
-        posterior=fit(seen, rates, observations.prior_of(calibration), drift.deviation),
+        posterior=evidence.posterior(_with_runs(evidence.steps, observed, drift)),
         memory=corrected(load_memory_model(), memory_observations(bursts)),
-        costs=replace(run_costs(calibration), power=_power(calibration, observed, rates, spec)),
+        costs=replace(run_costs(calibration), power=_power(calibration, observed, evidence.rates, spec)),
         family=settings.family,
         seq_len=settings.seq_len,
         vocab_size=settings.vocab_size,
@@ -219,7 +218,7 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -
         drift_exponent=drift.exponent,
         held_out=calibration.held_out_error,
         widening=quality.widening,
-        sources=(f"calibration {calibration.id}{_widened(quality)}", *(f"run {run.run_id}" for run in observed)),
+        sources=(f"calibration {calibration.id}{_widened(quality)}", *(run.source for run in observed)),
         caveats=caveats,
     )
 
@@ -229,8 +228,8 @@ def _widened(quality: Quality) -> str:
 
 
 def _with_runs(
-    measured: list[Observation], observed: Sequence[MeasuredRun], drift: observations.Drift
-) -> list[Observation]:
+    measured: Sequence[MeasuredStep], observed: Sequence[MeasuredStep], drift: observations.Drift
+) -> list[MeasuredStep]:
     """Add finished runs on one device: each is one more, long, burst.
 
     Steps of several devices hold communication, which the fit has no term for.
@@ -240,22 +239,21 @@ def _with_runs(
         seconds = run.step_seconds
         if run.reference_seconds and drift.reference_seconds:
             seconds *= (drift.reference_seconds / run.reference_seconds) ** drift.exponent
-        runs.append(Observation(workload=run.workload, step_seconds=seconds, noise=_RUN_NOISE))
+        runs.append(replace(run, step_seconds=seconds))
     return merged([*measured, *runs])
 
 
-def merged(parts: Sequence[Observation]) -> list[Observation]:
-    """One observation per configuration: precision-weighted in log."""
-    by_workload: dict[Workload, list[Observation]] = {}
-    for o in parts:
-        by_workload.setdefault(o.workload, []).append(o)
+def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """One measured step per configuration: precision-weighted in log."""
+    by_workload: dict[Workload, list[MeasuredStep]] = {}
+    for part in parts:
+        by_workload.setdefault(part.workload, []).append(part)
     joined = []
     for workload, group in by_workload.items():
-        precision = np.array([o.noise**-2.0 for o in group])
-        mean = float((precision * np.log([o.step_seconds for o in group])).sum() / precision.sum())
-        joined.append(
-            Observation(workload=workload, step_seconds=float(np.exp(mean)), noise=float(precision.sum() ** -0.5))
-        )
+        precision = np.array([part.noise**-2.0 for part in group])
+        mean = float((precision * np.log([part.step_seconds for part in group])).sum() / precision.sum())
+        noise = float(precision.sum() ** -0.5)
+        joined.append(MeasuredStep(workload=workload, step_seconds=float(np.exp(mean)), noise=noise))
     return joined
 
 
@@ -294,7 +292,7 @@ def run_costs(calibration: Calibration) -> RunCosts:
 
 
 def _power(
-    calibration: Calibration, observed: Sequence[MeasuredRun], rates: Rates, spec: GpuSpec | None
+    calibration: Calibration, observed: Sequence[MeasuredStep], rates: Rates, spec: GpuSpec | None
 ) -> PowerModel | None:
     """What bursts and finished runs drew, by their MFU; None where the device has no energy counter."""
     peak = rates.matmul_flops
@@ -347,14 +345,10 @@ def prior_profile(
         device_type="cuda",
         spec=spec,
         device_memory_bytes=spec.memory_bytes,
-        posterior=_belief(rates, prior),
+        posterior=fit((), rates, prior, drift=0.0),
         memory=load_memory_model(),
         costs=unknown_costs(),
         precision=precision,
         compile=compile,
         sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
     )
-
-
-def _belief(rates: Rates, prior: CoefficientPrior) -> Posterior:
-    return fit((), rates, prior, drift=0.0)

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibrate import observations
-from advisor.calibrate.fit import FEWEST_TO_HOLD_OUT, HeldOut, fit, leave_one_out
+from advisor.calibrate.evidence import Evidence
+from advisor.laws.held_out import FEWEST_TO_HOLD_OUT, HeldOut
 from advisor.laws.intervals import SHARE_INSIDE
 from advisor.store.calibration import PARTIAL, Calibration, HeldOutSummary, Quality, Verdict
 from advisor.store.store import CalibrationEntry, load_calibration
@@ -25,16 +26,6 @@ BELIEVED_MEDIAN = 0.25
 BELIEVED_COVERAGE = 0.3
 
 
-def hold_each_out(calibration: Calibration) -> HeldOut | None:
-    """Predict each calibrated configuration from the others; None with fewer than four."""
-    if configurations(calibration) < FEWEST_TO_HOLD_OUT:
-        return None
-    drift = observations.drift_of(calibration.bursts)
-    seen = observations.observations(calibration.bursts, drift)
-    rates, prior = observations.rates_of(calibration.ceilings), observations.prior_of(calibration)
-    return leave_one_out(seen, lambda some: fit(some, rates, prior, drift.deviation))
-
-
 def configurations(calibration: Calibration) -> int:
     """How many different configurations completed."""
     return len({burst.workload for burst in observations.completed(calibration.bursts)})
@@ -42,10 +33,17 @@ def configurations(calibration: Calibration) -> int:
 
 def judged(calibration: Calibration) -> Calibration:
     """The calibration with its held-out errors and the verdict on them."""
-    held = hold_each_out(calibration)
+    held = Evidence(calibration).held_out()
     return replace(
         calibration,
-        held_out_error=summary(held) if held else None,
+        held_out_error=HeldOutSummary(
+            configurations=len(held.points),
+            median=round(held.median, 5),
+            p90=round(held.p90, 5),
+            coverage=round(held.coverage, 4),
+        )
+        if held
+        else None,
         quality=judge(held, configurations(calibration), interrupted=calibration.status == PARTIAL),
     )
 
@@ -77,19 +75,9 @@ def _rejected(reason: str) -> Quality:
 
 def widening(held: HeldOut) -> float:
     """The factor at which 80 % of the held-out intervals would have held, rounded up to a tenth; at least 1."""
-    needed = np.sort(np.abs(np.log1p(held.errors)) / held.widths)
+    needed = np.sort([abs(math.log1p(point.error)) / point.width for point in held.points])
     factor = float(needed[math.ceil(SHARE_INSIDE * len(needed)) - 1])
     return max(1.0, math.ceil(10 * factor) / 10)
-
-
-def summary(held: HeldOut) -> HeldOutSummary:
-    """The held-out error as it is recorded in the calibration and shown."""
-    return HeldOutSummary(
-        configurations=len(held.errors),
-        median=round(held.median, 5),
-        p90=round(held.p90, 5),
-        coverage=round(held.coverage, 4),
-    )
 
 
 def quality_of(calibration: Calibration) -> Quality:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.calibrate import design, observations
-from advisor.calibrate.fit import fit
+from advisor.calibrate.evidence import Evidence
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.calibrate.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
 from advisor.calibrate.quality import judged
@@ -109,7 +109,9 @@ def calibrate(
             raise _nothing_measured(settings, notes.calibration.bursts)
         notes.calibration = replace(notes.calibration, status=COMPLETE)
     finally:
-        notes.calibration = _billed(notes.calibration, settings, clock)
+        seconds, price = notes.calibration.cost.seconds + clock.elapsed, settings.usd_per_hour
+        usd = None if price is None else round(price * seconds / 3600, 6)
+        notes.calibration = replace(notes.calibration, cost=Cost(seconds=round(seconds, 2), usd=usd))
         notes.judge()
     return notes.calibration
 
@@ -119,7 +121,8 @@ def _begun(
 ) -> Calibration:
     """A new calibration with everything but its bursts."""
     now = datetime.now(UTC)
-    disk = round(disk_bytes_per_second(_runs_folder(store)))
+    (store.home / "runs").mkdir(parents=True, exist_ok=True)
+    disk = round(disk_bytes_per_second(store.home / "runs"))
     on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
     ceilings = _ceilings(settings, worker)
     on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
@@ -196,14 +199,15 @@ def _rounds(
 ) -> None:
     rng = random.Random(settings.seed + len(notes.calibration.bursts))
     while True:
-        posterior = _believe(notes.calibration)
+        posterior = Evidence(notes.calibration).posterior()
         picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
         if not picks:
             return
         rng.shuffle(picks)  # a drifting machine must not favour one configuration
         for workload in picks:
             bursts = notes.calibration.bursts
-            if _price(posterior, workload, _cost(bursts, settings)) > clock.left:
+            z = sizes([workload])
+            if _cost(bursts, settings).seconds(z, np.exp(predict_log(posterior, z).mean))[0] > clock.left:
                 continue
             on_event(Event(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed))
             notes.add(run_burst(worker, settings, workload, limit=clock.left))
@@ -254,12 +258,6 @@ def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst])
     return design.candidates(shapes, seq_lens=seq_lens, most_tokens=settings.most_micro_tokens, fits=fits)
 
 
-def _believe(calibration: Calibration) -> Posterior:
-    drift = observations.drift_of(calibration.bursts)
-    seen = observations.observations(calibration.bursts, drift)
-    return fit(seen, observations.rates_of(calibration.ceilings), observations.prior_of(calibration), drift.deviation)
-
-
 def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
     """What bursts have cost so far: warm-up steps and compilation as measured."""
     done = observations.completed(bursts)
@@ -280,17 +278,6 @@ def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
     )
 
 
-def _price(posterior: Posterior, workload: Workload, cost: design.BurstCost) -> float:
-    z = sizes([workload])
-    return float(cost.seconds(z, np.exp(predict_log(posterior, z).mean))[0])
-
-
-def _runs_folder(store: Store) -> Path:
-    folder = store.home / "runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _resumed(settings: Settings, store: Store) -> Calibration | None:
     """The newest calibration of this device if it was cut off and asked for the same thing."""
     newest = store.newest_calibration(settings.gpu, settings.family)
@@ -305,13 +292,6 @@ def _resumed(settings: Settings, store: Store) -> Calibration | None:
         seed=before.seed,
     )
     return newest if same == before else None
-
-
-def _billed(calibration: Calibration, settings: Settings, clock: Clock) -> Calibration:
-    seconds = calibration.cost.seconds + clock.elapsed
-    price = settings.usd_per_hour
-    usd = None if price is None else round(price * seconds / 3600, 6)
-    return replace(calibration, cost=Cost(seconds=round(seconds, 2), usd=usd))
 
 
 def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: float) -> None:

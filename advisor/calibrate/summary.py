@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.calibrate import observations
-from advisor.calibrate.fit import HeldOut
+from advisor.calibrate.evidence import Evidence
 from advisor.calibrate.one_burst import describe
-from advisor.records import Basis, Estimate, Workload
+from advisor.laws.held_out import HeldOut
+from advisor.records import Workload
 from advisor.store.calibration import Calibration
 from trainer.schema import Outcome
 
@@ -21,68 +20,31 @@ class BurstLine:
     configuration: str
     bursts: int
     outcome: str
-    tokens_per_second: float | None
-    step_seconds: float | None  # corrected for the machine's drift
-    left_out_error: float | None  # of the prediction by all other configurations; None: not held out
+    tokens_per_second: float | None = None
+    step_seconds: float | None = None  # corrected for the machine's drift
+    left_out_error: float | None = None  # of the prediction by all other configurations; None: not held out
 
 
-def burst_lines(calibration: Calibration, errors: Sequence[float] | None = None) -> list[BurstLine]:
-    """One line per configuration, smallest first, then the bursts that failed.
-
-    `errors` are the held-out errors in the order of the observations (`hold_each_out`).
-    """
-    bursts = calibration.bursts
-    done = observations.completed(bursts)
-    seen = observations.observations(bursts, observations.drift_of(bursts)) if done else []
-    runs = [burst.workload for burst in done]
-    gaps: Sequence[float | None] = errors if errors is not None else [None] * len(seen)
-    lines = [
-        BurstLine(
-            configuration=describe(observation.workload),
-            bursts=runs.count(observation.workload),
-            outcome="completed",
-            tokens_per_second=observation.workload.step_tokens / observation.step_seconds,
-            step_seconds=observation.step_seconds,
-            left_out_error=gap,
+def burst_lines(calibration: Calibration, held: HeldOut | None = None) -> list[BurstLine]:
+    """One line per configuration, smallest first, then the bursts that failed; `held`: predicted from the others."""
+    runs = [burst.workload for burst in observations.completed(calibration.bursts)]
+    lines = []
+    for step in sorted(Evidence(calibration).steps if runs else [], key=lambda step: _size(step.workload)):
+        point = held.of(step.workload) if held is not None else None
+        lines.append(
+            BurstLine(
+                configuration=describe(step.workload),
+                bursts=runs.count(step.workload),
+                outcome="completed",
+                tokens_per_second=step.workload.step_tokens / step.step_seconds,
+                step_seconds=step.step_seconds,
+                left_out_error=point.error if point is not None else None,
+            )
         )
-        for observation, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
-    ]
-    failed = [burst for burst in bursts if burst.outcome != Outcome.COMPLETED]
+    failed = [burst for burst in calibration.bursts if burst.outcome != Outcome.COMPLETED]
     return lines + [
-        BurstLine(
-            configuration=describe(burst.workload),
-            bursts=1,
-            outcome=burst.outcome,
-            tokens_per_second=None,
-            step_seconds=None,
-            left_out_error=None,
-        )
-        for burst in failed
+        BurstLine(configuration=describe(burst.workload), bursts=1, outcome=burst.outcome) for burst in failed
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutPoint:
-    """One configuration as predicted from all others, beside what it took."""
-
-    configuration: str
-    predicted: Estimate  # seconds of a step, 80 % interval
-    measured: float  # corrected for the machine's drift
-
-
-def held_out_points(calibration: Calibration, held: HeldOut) -> list[HeldOutPoint]:
-    """What leaving each configuration out predicted for it (`held` is `hold_each_out` of the calibration)."""
-    bursts = calibration.bursts
-    seen = observations.observations(bursts, observations.drift_of(bursts))
-    points = []
-    for one, error, width in zip(seen, held.errors.tolist(), held.widths.tolist(), strict=True):
-        value = one.step_seconds * (1 + error)
-        low, high = value * math.exp(-width), value * math.exp(width)
-        predicted = Estimate(value=value, low=low, high=high, basis=Basis.INTERPOLATED)
-        points.append(
-            HeldOutPoint(configuration=describe(one.workload), predicted=predicted, measured=one.step_seconds)
-        )
-    return points
 
 
 def _size(w: Workload) -> tuple[int, ...]:

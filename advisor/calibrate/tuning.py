@@ -103,13 +103,9 @@ def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
     """What is surely faster and costs no loss, the fastest of each knob, in order."""
     good = [v for v in tried if v.name in found and found[v.name].faster and not found[v.name].loses]
     best: dict[str, Variant] = {}
-    for variant in sorted(good, key=lambda v: -_value(found[v.name])):
+    for variant in sorted(good, key=lambda v: -(speed.value if (speed := found[v.name].speed) else 0.0)):
         best.setdefault(variant.knob, variant)
     return list(best.values())
-
-
-def _value(effect: Effect) -> float:
-    return effect.speed.value if effect.speed is not None else 0.0
 
 
 class _Session:

@@ -193,5 +193,5 @@ def _rows(done: Calibrated) -> list[tuple[str, ...]]:
             units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome,
             "-" if line.left_out_error is None else f"{line.left_out_error:+.1%}",
         )
-        for line in burst_lines(done.calibration, done.held_out.errors.tolist() if done.held_out else None)
+        for line in burst_lines(done.calibration, done.held_out)
     ]

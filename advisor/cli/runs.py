@@ -9,7 +9,7 @@ import click
 
 from advisor.errors import AdvisorError
 from advisor.report.render import print_json, remark, show, table
-from advisor.runs.follow import RunSummary, summarize
+from advisor.runs.listing import RunSummary, list_runs
 from advisor.store.store import Store, default_store
 from advisor.units import format_count, format_number, format_usd
 
@@ -54,7 +54,7 @@ def command(
 
 def _list(store: Store, tags: tuple[str, ...], as_json: bool) -> None:
     wanted = {tag.strip().lower() for tag in tags}
-    every = [summarize(row, store) for row in store.runs()]
+    every = list_runs(store)
     summaries = [summary for summary in every if wanted <= set(summary.tags)]
     if as_json:
         print_json({"runs": summaries})

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from advisor.errors import AdvisorError, close_matches
@@ -107,7 +106,7 @@ def load_gpus() -> dict[str, GpuSpec]:
 
     Raises AdvisorError with file and line for a row that cannot be read.
     """
-    shipped = _shipped_gpus()
+    shipped = _read_gpus(profiles_folder() / "gpus.csv")
     own = advisor_home() / "gpus.csv"
     return {**shipped, **_read_gpus(own)} if own.is_file() else dict(shipped)
 
@@ -250,11 +249,6 @@ def _starts(key: str, wanted: str) -> bool:
     """Whether the first words of a key, joined, are the name: "a10080gb" is the start of a100-80gb-sxm."""
     words = key.split("-")
     return any("".join(words[:count]) == wanted for count in range(1, len(words)))
-
-
-@cache
-def _shipped_gpus() -> dict[str, GpuSpec]:
-    return _read_gpus(profiles_folder() / "gpus.csv")
 
 
 def _read_gpus(path: Path) -> dict[str, GpuSpec]:

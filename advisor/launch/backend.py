@@ -6,18 +6,16 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from advisor.errors import AdvisorError
 from advisor.launch.guards import refuse_without_data
 from advisor.launch.state import RunStatus
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord
+from advisor.store.adopted import AdoptedPlan
 from advisor.trainers.adapter import Trainer
 from trainer.schema import RunConfig
-
-if TYPE_CHECKING:
-    from advisor.launch.export.adopted import AdoptedJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +24,20 @@ class Job:
 
     folder: Path
     trainer: Trainer
-    config: RunConfig  # with its limits
-    plan: Plan | None  # None: it came from a bare configuration
+    config: RunConfig | None  # with its limits; None: of an adopted command, whose plan says everything
+    plan: Plan | AdoptedPlan | None  # None: it came from a bare configuration
     files: Mapping[str, str]  # name inside the folder → text
     record: LaunchRecord  # without command, handle and process: those are the backend's
 
     def __post_init__(self) -> None:
-        refuse_without_data(self.config.data)
+        if self.config is not None:
+            refuse_without_data(self.config.data)
+
+    @property
+    def cards(self) -> int:
+        """How many cards of one machine it is to have by itself."""
+        on_cpu = self.record.device_key == "cpu" if self.config is None else self.config.device == "cpu"
+        return 0 if on_cpu else self.record.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +48,6 @@ class Measuring:
     gpu: str  # the card that is expected there; "auto": whatever is
     asked: str  # what `workflows/calibrate_there` reads
     seconds: float  # that it may take
-    record: LaunchRecord  # without command and handle
-
-
-@dataclass(frozen=True, kw_only=True)
-class Carried:
-    """The run of a command that is not our trainer's, with its guard, for any backend elsewhere."""
-
-    folder: Path
-    files: Mapping[str, str]  # name inside the run folder → text
-    job: AdoptedJob
     record: LaunchRecord  # without command and handle
 
 

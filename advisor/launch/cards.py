@@ -61,7 +61,8 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
                 taken[number] = _signed(file)
                 os.close(file)
         if len(held) < count:
-            raise _too_few(count, taken)
+            who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
+            raise AdvisorError(f"{count} free GPUs are needed: {who}", "wait for it, or end it: advisor stop RUN")
         yield Held(ids=tuple(held), files=tuple(held.values()))
     finally:
         for file in held.values():
@@ -106,11 +107,6 @@ def _check_asked(count: int, asked: Sequence[int], present: tuple[int, ...] | No
     if present is not None and (unknown := sorted(set(asked) - set(present))):
         has = ", ".join(map(str, present)) or "none"
         raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"there are: {has}", exit_code=2)
-
-
-def _too_few(count: int, taken: dict[int, str]) -> AdvisorError:
-    who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
-    return AdvisorError(f"{count} free GPUs are needed: {who}", "wait for it, or end it: advisor stop RUN")
 
 
 def _path(number: int) -> Path:

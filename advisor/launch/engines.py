@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from advisor.errors import AdvisorError, close_matches
@@ -16,30 +17,17 @@ from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 
 
-def _slurm(store: Store) -> Backend:
-    from advisor.launch.slurm import SlurmBackend  # exports know predictions, and numpy: runs here start without
-
-    return SlurmBackend(store)
-
-
-def _ssh(store: Store) -> Backend:
-    from advisor.launch.ssh import SshBackend
-
-    return SshBackend(store)
-
-
-def _skypilot(store: Store) -> Backend:
-    from advisor.launch.skypilot import SkyBackend
-
-    return SkyBackend(store)
+def _later(module: str, name: str) -> Callable[[Store], Backend]:
+    """A backend that is imported when it is needed: exports load predictions and numpy, and runs here start without."""
+    return lambda store: getattr(import_module(f"advisor.launch.{module}"), name)(store)
 
 
 BACKENDS: dict[str, Callable[[Store], Backend]] = {
     LocalBackend.engine: LocalBackend,
     ReplayBackend.engine: ReplayBackend,
-    "slurm": _slurm,
-    "ssh": _ssh,
-    "skypilot": _skypilot,
+    "slurm": _later("slurm", "SlurmBackend"),
+    "ssh": _later("ssh", "SshBackend"),
+    "skypilot": _later("skypilot", "SkyBackend"),
 }
 _WORD = re.compile(r"[A-Za-z0-9_.&|\[\]*:,=+][A-Za-z0-9_.&|\[\]*:,=+-]*")
 # what may follow the colon; what begins with a dash would be an option of the engine's command

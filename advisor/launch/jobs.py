@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,9 +110,9 @@ def resumed_job(
         raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
     needed, used = trainer.needed_seconds(run_dir), trainer.used_seconds(run_dir)
-    _refuse_without_time_left(run_dir, used, needed, config.stop.max_seconds)
+    _refuse_without_room(run_dir, used, needed, config.stop.max_seconds, "--max-hours", "{:.0f} s".format, HOUR)
     used_usd, needed_usd = trainer.used_usd(run_dir, before.usd_per_hour or 0.0), (price or 0.0) * needed / HOUR
-    _refuse_without_money_left(run_dir, used_usd, needed_usd, config.stop.max_usd)
+    _refuse_without_room(run_dir, used_usd, needed_usd, config.stop.max_usd, "--max-usd", format_usd, 1.0)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, usd_per_hour=price, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
@@ -148,22 +148,17 @@ def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
     return {CONFIG: dump_config(config), **trainer.files(config)}
 
 
-def _refuse_without_time_left(run_dir: Path, used: float, needed: float, most: float | None) -> None:
-    """A resumed run counts the seconds of earlier attempts: without room for a step it would load, save and end."""
-    if most is not None and used + needed >= most:
-        more = f", and the next step needs {needed:.0f} s" if used < most else ""
-        message = f"{run_dir} has used {used:.0f} s of the {most:.0f} s it was given{more}"
-        hours = max(2 * most, used + 2 * needed) / HOUR
-        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-hours {hours:.3g}")
+def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None, option: str,
+                         shown: Callable[[float], str], unit: float) -> None:  # fmt: skip
+    """A resumed run counts what all attempts used: without room for a step it would load, save and end.
 
-
-def _refuse_without_money_left(run_dir: Path, used: float, needed: float, most: float | None) -> None:
-    """Dollars of all attempts, each at its own price."""
+    `unit` is one of the option, in what is counted.
+    """
     if most is not None and used + needed >= most:
-        more = f", and the next step needs {format_usd(needed)}" if used < most else ""
-        message = f"{run_dir} has used {format_usd(used)} of the {format_usd(most)} it was given{more}"
-        usd = max(2 * most, used + 2 * needed)
-        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-usd {usd:.3g}")
+        more = f", and the next step needs {shown(needed)}" if used < most else ""
+        message = f"{run_dir} has used {shown(used)} of the {shown(most)} it was given{more}"
+        enough = max(2 * most, used + 2 * needed) / unit
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} {option} {enough:.3g}")
 
 
 def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:

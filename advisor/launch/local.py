@@ -13,7 +13,6 @@ from advisor.launch.backend import Job, LaunchRequest
 from advisor.launch.cards import held_cards
 from advisor.launch.folders import not_ended, note_stop, printed, runs_of, write_files
 from advisor.launch.process import (
-    ProcessId,
     ask_to_stop,
     is_alive,
     kill_tree,
@@ -22,7 +21,6 @@ from advisor.launch.process import (
     wait_until_gone,
 )
 from advisor.launch.state import RunState, RunStatus, run_status
-from advisor.run_records import LaunchRecord
 from advisor.store.run_folder import CHECKPOINTS, STDOUT, read_launch, run_row, write_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED
@@ -51,7 +49,7 @@ class LocalBackend:
 
     def cards(self, job: Job) -> int:
         """How many cards the run is to have by itself."""
-        return 0 if job.config.device == "cpu" else job.record.gpus
+        return job.cards
 
     def command(self, job: Job) -> tuple[str, ...]:
         """What is started."""
@@ -71,7 +69,11 @@ class LocalBackend:
             variables = {**request.environment, **held.variables}
             process = start_detached(request.command, folder, folder / STDOUT, variables, keep=held.files)
         started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
-        _write_or_kill(folder, started, process)
+        try:
+            write_launch(folder, started)
+        except AdvisorError:  # what cannot be recorded could not be watched or stopped, so it does not stay
+            kill_tree(process)
+            raise
         return record.handle
 
     def describe(self, run_dir: Path) -> RunStatus:
@@ -109,12 +111,3 @@ class LocalBackend:
     def list(self) -> list[str]:
         """The handles of this engine's runs whose folders are still there."""
         return [f"{self.engine}://{folder}" for folder, _ in runs_of(self.engine, self.store)]
-
-
-def _write_or_kill(folder: Path, record: LaunchRecord, process: ProcessId) -> None:
-    """Record the process; one that cannot be recorded could not be watched or stopped, so it does not stay."""
-    try:
-        write_launch(folder, record)
-    except AdvisorError:
-        kill_tree(process)
-        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.backend import Measuring
-from advisor.launch.export.bundle import ARRIVAL_PACKAGES, PACKAGES, RUN, SETUP, pinned, setup_script
+from advisor.launch.export.bundle import ARRIVAL_PACKAGES, PACKAGES, RUN, SETUP, pinned, setup_script, torch_install
 from advisor.launch.remote import JOB
 
 ASKED = "calibrate.json"
@@ -17,7 +17,7 @@ def measuring_files(asked: Measuring) -> dict[str, str]:
     """Name inside the folder → text, beside `remote.sources`."""
     return {
         f"{JOB}/{ASKED}": asked.asked,
-        f"{JOB}/{SETUP}": setup_script(find_gpu(asked.gpu)),
+        f"{JOB}/{SETUP}": setup_script(torch_install(find_gpu(asked.gpu))),
         f"{JOB}/requirements.txt": "".join(pinned(PACKAGES + ARRIVAL_PACKAGES)),
         f"{JOB}/{RUN}": _RUN_SCRIPT,
     }

@@ -8,14 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import advisor
 import trainer
 from advisor.errors import AdvisorError
 from advisor.launch.arrival import settle
-from advisor.launch.backend import Carried, Job, LaunchRequest, Measuring, id_of
-from advisor.launch.export.adopted import adopted_files
+from advisor.launch.backend import Job, LaunchRequest, Measuring, id_of
+from advisor.launch.export.adopted import AdoptedJob, adopted_files
 from advisor.launch.export.bundle import ExportJob, common_files
 from advisor.launch.export.settle import export_job
 from advisor.launch.folders import not_ended, note_stop, printed, runs_of, write_files
@@ -30,9 +29,11 @@ from advisor.launch.state import (
     run_status,
     write_sighting,
 )
+from advisor.store.adopted import AdoptedPlan
 from advisor.store.folders import profiles_folder
 from advisor.store.run_folder import CHECKPOINTS, read_launch, run_row, write_launch
 from advisor.store.store import Store
+from advisor.trainers.adopted import RECIPE
 from advisor.trainers.own import OWN
 
 JOB = "job"  # inside the run folder: what was handed over
@@ -84,14 +85,6 @@ class RemoteBackend(ABC):
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """What calibrates its machine, and the command that hands that over."""
         raise NotImplementedError(self.engine)  # of engines.MEASURED_THERE
-
-    def carry(self, asked: Carried) -> LaunchRequest:
-        """What runs an adopted command there, and the command that hands that over; AdvisorError where it cannot."""
-        raise AdvisorError(
-            f"an adopted command is not started on {self.engine} from here",
-            f"advisor export PLAN.yaml --to {self.engine} --out DIR; afterwards compare what came home",
-            exit_code=2,
-        )
 
     def starts_at(self, request: LaunchRequest) -> str | None:
         """When it would start, by the engine's own estimate; None: it gives none."""
@@ -202,9 +195,11 @@ class RemoteBackend(ABC):
                 return False
 
 
-def exported(job: Job, data_at: str | None = None) -> ExportJob:
+def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
     """The job as exports know it; `data_at` is where its tokens lie there. AdvisorError for what cannot be exported."""
-    if job.plan is None:
+    if isinstance(job.plan, AdoptedPlan):
+        return AdoptedJob(plan=job.plan, recipe=job.files[RECIPE], run_id=job.record.id, place=job.record.place)
+    if job.plan is None or job.config is None:
         hint = "make one: advisor plan; or start the run there by hand: python -m trainer run.yaml --out DIR"
         raise AdvisorError("elsewhere only plans are started: a bare run.yaml says nothing of GPUs and hours", hint)
     if job.trainer is not OWN:
@@ -216,27 +211,24 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob:
     data = Path(config.data.path) if config.data.path is not None else None
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))
-    own = {"slurm": {"partition": place.name}, "skypilot": {"infra": place.name, "run_id": job.record.id}}
-    asked: dict[str, Any] = {"account": place.account, "qos": place.qos, "constraint": place.constraint}
-    if (arriving := job.record.arriving) is not None and not arriving.told:
-        asked |= {"arriving": arriving}
-    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, **asked,
-                      **own.get(place.engine, {}))  # fmt: skip
+    arriving = job.record.arriving if job.record.arriving is not None and not job.record.arriving.told else None
+    run_id = job.record.id if place.engine == "skypilot" else None
+    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
+                      arriving=arriving)  # fmt: skip
 
 
-def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:
+def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:
     """What is written into the run folder, and what is copied: the run's files, and under `job/` its export."""
+    if isinstance(export, AdoptedJob):  # its guard's sources are few: they are among its files
+        return dict(job.files) | {
+            f"{JOB}/{name}": text for name, text in (adopted_files(export) | dict(own)).items()
+        }, {}
     files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
     copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
     if export.arriving is not None:  # planned again there
         copies = sources()
     return dict(job.files) | inside, copies
-
-
-def carried(asked: Carried, own: Mapping[str, str]) -> dict[str, str]:
-    """What is written into the run folder of an adopted command: its own files, and under `job/` its export."""
-    return dict(asked.files) | {f"{JOB}/{name}": text for name, text in (adopted_files(asked.job) | dict(own)).items()}
 
 
 def sources() -> dict[str, Path]:

@@ -54,6 +54,9 @@ class SkyBackend(RemoteBackend):
 
     def dryrun(self, job: Job) -> LaunchRequest:
         """`sky jobs launch task.yaml` in the export; bucket and job are named after the run."""
+        if job.config is None:
+            hint = f"advisor export PLAN.yaml --to {self.engine} --out DIR; afterwards compare what came home"
+            raise AdvisorError(f"an adopted command is not started on {self.engine} from here", hint, exit_code=2)
         export = exported(job, data_at=DATA_AT)
         files, copies = bundle(job, export, skypilot(export))
         command = (*_sky(), "jobs", "launch", "--yes", "--detach-run", SKY)

@@ -15,8 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.launch.backend import Carried, Job, LaunchRequest, Measuring
-from advisor.launch.export.adopted import adopted_slurm
+from advisor.launch.backend import Job, LaunchRequest, Measuring
 from advisor.launch.export.slurm import SCRIPT, STOP_ASKED, calibration_script, slurm
 from advisor.launch.measuring import COMMAND, limit_seconds, measuring_files
 from advisor.launch.remote import (
@@ -24,7 +23,6 @@ from advisor.launch.remote import (
     RemoteBackend,
     Unreachable,
     bundle,
-    carried,
     engine_run,
     engine_says,
     exported,
@@ -61,10 +59,6 @@ class SlurmBackend(RemoteBackend):
         script = calibration_script(place, cards=int(cards), limit_seconds=limit_seconds(asked), command=COMMAND)
         files = {**measuring_files(asked), f"{JOB}/{SCRIPT}": script}
         return self._request(asked.folder, asked.record, files, sources())
-
-    def carry(self, asked: Carried) -> LaunchRequest:
-        """`sbatch job.sbatch`: the guard in this Python, the command in its folder, which the cluster shares."""
-        return self._request(asked.folder, asked.record, carried(asked, adopted_slurm(asked.job)), {})
 
     def _request(
         self, folder: Path, record: LaunchRecord, files: Mapping[str, str], copies: Mapping[str, Path]

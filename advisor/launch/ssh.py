@@ -21,7 +21,7 @@ from typing import IO
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.arrival import PLAN_BEFORE, is_awaited
-from advisor.launch.backend import Carried, Job, LaunchRequest, Measuring
+from advisor.launch.backend import Job, LaunchRequest, Measuring
 from advisor.launch.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
 from advisor.launch.measuring import measuring_files
 from advisor.launch.remote import (
@@ -30,7 +30,6 @@ from advisor.launch.remote import (
     RemoteBackend,
     Unreachable,
     bundle,
-    carried,
     engine_run,
     exported,
     sources,
@@ -75,21 +74,21 @@ class SshBackend(RemoteBackend):
     look_seconds = 3.0
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """The export with `start.sh`; the command does by hand what `hand_over` does."""
+        """The export with `start.sh`; the command does by hand what `hand_over` does.
+
+        An adopted command, its data and its environment are there already: its guard has an environment of its own.
+        """
         data = _fingerprint(job)
         export = exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = bundle(job, export, {})
-        files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))  # always: all runs share an environment
-        sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data else []
+        if job.config is not None:  # always: all runs share an environment
+            files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))
+        sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data and job.config is not None else []
         return self._request(job.folder, job.record, files, copies, sent)
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """The same for a calibration, in the same environment."""
         return self._request(asked.folder, asked.record, measuring_files(asked), sources(), [])
-
-    def carry(self, asked: Carried) -> LaunchRequest:
-        """The guard in an environment of its own; the command, its data and its environment are there already."""
-        return self._request(asked.folder, asked.record, carried(asked, {}), {}, [])
 
     def _request(self, folder: Path, record: LaunchRecord, files: dict[str, str], copies: Mapping[str, Path],
                  sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
@@ -230,7 +229,7 @@ def _marked(said: bytes) -> tuple[list[str], bytes]:
 
 def _fingerprint(job: Job) -> str | None:
     """The name of the run's tokens on other machines, which any change of them changes; None: it draws its own."""
-    if job.config.data.path is None:
+    if job.config is None or job.config.data.path is None:
         return None
     try:
         read_meta(job.config.data.path)

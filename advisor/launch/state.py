@@ -85,7 +85,9 @@ def run_status(run_dir: Path) -> RunStatus:
         return _status_elsewhere(run_dir, launch, sighting)
     end = trainer_of_run(run_dir).log_end(run_dir)
     process = _process(launch, end)
-    state = RunState.FINISHED if _is_over(end, launch) else _unfinished_state(launch, end, process)
+    # the log has the run's end, and no later start has made it history
+    over = end is not None and end.outcome is not None and (launch is None or end.unix_seconds >= _unix(launch))
+    state = RunState.FINISHED if over else _unfinished_state(launch, end, process)
     finished = end if state is RunState.FINISHED else None
     words = last_words(run_dir) if state is RunState.DIED else None
     return RunStatus(
@@ -177,13 +179,6 @@ def check_not_running(run_dir: Path, status: RunStatus) -> None:
         raise AdvisorError(f"{run_dir} is running already{pid}", f"advisor watch {run_dir}")
 
 
-def _is_over(end: LogEnd | None, launch: LaunchRecord | None) -> bool:
-    """Whether the log has the run's end, and no later start has made it history."""
-    if end is None or end.outcome is None:
-        return False
-    return launch is None or end.unix_seconds >= _unix(launch.launched_at)
-
-
 def _process(launch: LaunchRecord | None, end: LogEnd | None) -> ProcessId | None:
     """The process of the run, if it is one of this machine: the launched one, or one started by hand since."""
     launched = None
@@ -208,5 +203,5 @@ def _unfinished_state(launch: LaunchRecord | None, end: LogEnd | None, process: 
     return RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
 
 
-def _unix(moment: str) -> float:
-    return datetime.fromisoformat(moment).timestamp()
+def _unix(launch: LaunchRecord) -> float:
+    return datetime.fromisoformat(launch.launched_at).timestamp()

@@ -246,7 +246,7 @@ class Structure:
         return pairs
 
     def peak_bytes(self, a: WorkloadArrays) -> np.ndarray:
-        """Highest live bytes of a step, shape (n,): what `calibrate.trace` would find."""
+        """Highest live bytes of a step, shape (n,): what `benchmarks/traced_peak` would find."""
         return self.persistent_bytes(a) + self.beyond_bytes(a)
 
     def beyond_bytes(self, a: WorkloadArrays) -> np.ndarray:

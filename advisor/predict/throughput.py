@@ -193,15 +193,6 @@ def coordinates(z: Sizes) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observation:
-    """One configuration's measured step time, drift-corrected."""
-
-    workload: Workload
-    step_seconds: float
-    noise: float  # standard deviation of log step_seconds
-
-
-@dataclass(frozen=True, kw_only=True)
 class Posterior:
     """Beliefs about one device: enough to predict any workload of the family it was fitted on."""
 

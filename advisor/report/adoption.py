@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from advisor.adopt.empirical import HeldOut
 from advisor.adopt.session import batch_of, in_words
 from advisor.adopt.splits import Option
+from advisor.laws.held_out import HeldOut
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
 from advisor.units import (
@@ -71,7 +71,7 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, fir
         "the command as it is" if first else in_words(burst.values, recipe),
         "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
         format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
-        format_estimate(point.promised, format_seconds) if point is not None else "",
+        format_estimate(point.predicted, format_seconds) if point is not None else "",
         format_bytes(memory) if memory else "",
         format_seconds(burst.seconds) if burst.seconds else "",
         f"{how}: {burst.reason}" if burst.reason else how,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from altair.typing import Optional
 
-from advisor.units import HOUR, Formatter, format_seconds
+from advisor.laws.held_out import HeldOut
+from advisor.units import HOUR, Formatter, format_estimate, format_seconds
 
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
@@ -201,6 +202,22 @@ def _dashed(data: pd.DataFrame, dashes: Mapping[str, Sequence[int]]) -> alt.Stro
         title=None,
         legend=alt.Legend(orient="top") if len(drawn) > 1 else None,
     )
+
+
+def held_out_rows(held: HeldOut, called: Callable[[Any], str]) -> list[dict[str, object]]:
+    """Rows of `identity_scatter`: each configuration as the others predict its step, by the name it is `called`."""
+    return [
+        {
+            "run": called(point.configuration),
+            "predicted": point.predicted.value,
+            "low": point.predicted.low,
+            "high": point.predicted.high,
+            "actual": point.actual,
+            "inside": "inside the interval" if point.inside else "outside",
+            "label": f"{format_estimate(point.predicted, format_seconds)}; actual {format_seconds(point.actual)}",
+        }
+        for point in held.points
+    ]
 
 
 def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:

@@ -14,12 +14,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.control import strip_control_codes
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.segment import Segment
 from rich.text import Text
 
 PLAIN_WIDTH = 140  # columns where output goes to a file or another program and COLUMNS says nothing
@@ -183,16 +186,17 @@ class _WholeWords:
         if sum(widths) + gap * (len(widths) - 1) > options.max_width:
             yield Text("\n".join([*filter(None, [self.title]), *self._as_lists(options.max_width)]))
             return
-        made = Table(title=self.title and Text(self.title), title_justify="left", header_style="bold", box=None,
-                     pad_edge=False, padding=(0, gap, 0, 0), show_header=any(titles))  # fmt: skip
-        for title, numeric, width in zip(titles, self.numeric, widths, strict=True):
-            made.add_column(
-                Text(_in_column(title, width)), justify="right" if numeric else "left", overflow="fold", width=width
-            )
-        for number, row in enumerate(rows):
-            cells = (Text(_in_column(cell, width)) for cell, width in zip(row, widths, strict=True))
-            made.add_row(*cells, style=self.styles.get(number))
-        yield made
+        if self.title:
+            yield Text(_in_column(self.title, sum(widths) + gap * (len(widths) - 1)))
+        # not rich's own table: of ten thousand rows that takes seconds
+        for number, row in enumerate(self.texts if any(titles) else rows, -1 if any(titles) else 0):
+            style = console.get_style(self.styles.get(number, "") if number >= 0 else "bold")
+            columns = [_in_column(cell, width).split("\n") for cell, width in zip(row, widths, strict=True)]
+            for line in zip_longest(*columns, fillvalue=""):
+                blanks = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]
+                padded = zip(line, blanks, self.numeric, strict=True)
+                yield Segment((" " * gap).join(b + t if numeric else t + b for t, b, numeric in padded), style)
+                yield Segment.line()
 
     def _as_lists(self, width: int) -> Iterator[str]:
         """Each row as its titles with what stands below them."""
@@ -207,7 +211,11 @@ class _WholeWords:
 
 
 def _in_column(cell: str, width: int) -> str:
-    return "\n".join(line for text in cell.split("\n") for line in _lines(text, width))
+    if cell_len(cell) <= width and cell.isprintable():
+        return cell.rstrip()
+    lines = [line for text in strip_control_codes(cell).split("\n") for line in _lines(text, width)]
+    # letters of double width may be too wide where their number is not
+    return "\n".join(part for line in lines for part in (chop_cells(line, width) if cell_len(line) > width else [line]))
 
 
 _UNBROKEN = re.compile(r"\d+ x \S+|\S+")  # so many of a card, or a word
@@ -219,10 +227,10 @@ def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -
     Numbers stay with their units and cards with their count for as long as there is room.
     """
     cells = list(zip(*rows, strict=True))
-    whole = [max(len(line) for cell in column for line in (cell.splitlines() or [""])) for column in cells]
-    words = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in cells]
+    whole = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in cells]
+    words = [max(cell_len(word) for cell in column for word in (cell.split() or [""])) for column in cells]
     kept = [
-        max([word, *(len(text) for cell in column[1:] for text in ([cell] if number else _UNBROKEN.findall(cell)))])
+        max([word, *(cell_len(t) for cell in column[1:] for t in ([cell] if number else _UNBROKEN.findall(cell)))])
         for column, word, number in zip(cells, words, numeric, strict=True)
     ]
     gaps = len(cells) - 1

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
 from advisor.records import Plan
-from advisor.run_records import RunRow
-from advisor.runs.account import account
 from advisor.runs.adopted import AdoptedProgress, is_adopted, look
 from advisor.runs.progress import History, Progress, make_progress
-from advisor.store.about import read_about
-from advisor.store.adopted import PLAN as ADOPTED_PLAN
-from advisor.store.adopted import load_adopted_plan
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import (
-    CONFIG,
-    LOG,
-    PLAN,
-    is_run_folder,
-    read_launch,
-    read_run_config,
-    read_run_plan,
-    run_id,
-)
+from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, read_run_plan, run_id
 from advisor.store.store import Store
 from trainer.budget import Spent, read_spent
 from trainer.runlog import RunLogError, read_records
@@ -126,53 +111,3 @@ def _spent(run_dir: Path) -> Spent:
     """What the run's budget counts; nothing where it has not come home."""
     with disk_errors("read the budget in", run_dir):
         return read_spent(run_dir)
-
-
-def _booked_usd(run_dir: Path) -> float | None:
-    """Dollars of a run without a look at its log; None: its budget has no attempt, or nobody knows a price."""
-    spent, launch = _spent(run_dir), read_launch(run_dir)
-    price = launch.usd_per_hour if launch is not None else None
-    return account((), None, spent, usd_per_hour=price).usd if spent.attempts else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """One line of the list of runs. None: the folder does not say."""
-
-    id: str
-    name: str
-    path: str
-    created: str  # ISO 8601, UTC
-    state: str  # a RunState's value, or "damaged", or "gone"
-    outcome: str | None = None
-    step: int | None = None
-    steps: int | None = None
-    loss: float | None = None
-    usd: float | None = None  # of all attempts, each at its own price
-    device_key: str | None = None
-    plan_id: str | None = None
-    note: str = ""  # its owner's, as the name where they gave one
-    tags: tuple[str, ...] = ()
-    problem: str | None = None  # what is wrong with the folder, in words
-
-
-def summarize(row: RunRow, store: Store) -> RunSummary:
-    """Sum up a run from its index line and the end of its log; what is wrong with it becomes its state."""
-    base = RunSummary(id=row.id, name=row.name, path=row.path, created=row.created, state="gone",
-                      device_key=row.device_key, plan_id=row.plan_id)  # fmt: skip
-    folder = Path(row.path)
-    if not is_run_folder(folder):
-        return replace(base, problem="its folder is gone")
-    try:
-        about = read_about(folder)
-        base = replace(base, name=about.name or row.name, note=about.note, tags=about.tags)
-        status = describe(folder, store)
-        if is_adopted(folder):
-            planned, usd = load_adopted_plan(folder / ADOPTED_PLAN).steps, look(folder, time.time(), status).usd_so_far
-        else:
-            planned, usd = read_run_config(folder).steps, _booked_usd(folder)
-    except AdvisorError as error:
-        return replace(base, state="damaged", problem=error.message)
-    return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
-                   step=status.step, loss=status.loss, steps=planned,
-                   usd=usd)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -94,7 +94,8 @@ class History:
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Take in more records, in the order of the log."""
         for record in records:
-            getattr(self, f"_{record['kind']}", self._other)(record)
+            if take := _TAKES.get(record["kind"]):  # others say nothing of progress
+                take(self, record)
             self.last_time = record["time"]
 
     def attempt_seconds(self, now: float | None) -> float:
@@ -128,21 +129,19 @@ class History:
             self.smoothed_loss = loss
         self.smoothed_loss = LOSS_MEMORY * self.smoothed_loss + (1 - LOSS_MEMORY) * loss
 
-    def _eval(self, record: dict[str, Any]) -> None:
-        self.evals[record["step"]] = record
-
-    def _checkpoint(self, record: dict[str, Any]) -> None:
-        self.checkpoints.append(record)
-
     def _message(self, record: dict[str, Any]) -> None:
         if record.get("level") == "warning":
             self.warning = record["text"]
 
-    def _final(self, record: dict[str, Any]) -> None:
-        self.final = record
 
-    def _other(self, record: dict[str, Any]) -> None:
-        """Kinds that say nothing of progress, and those of newer versions."""
+_TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {
+    "header": History._header,
+    "step": History._step,
+    "eval": lambda history, record: history.evals.update({record["step"]: record}),
+    "checkpoint": lambda history, record: history.checkpoints.append(record),
+    "message": History._message,
+    "final": lambda history, record: setattr(history, "final", record),
+}
 
 
 def make_progress(

@@ -109,8 +109,12 @@ def score_run(
     departures = _departures(run, plan) if plan else ()
     steps = steps_done(run)
     planned = plan.run.steps if plan else planned_steps(case)
-    outcome, reason = _ending(run)
-    complete = outcome == Outcome.COMPLETED and _did(run, steps, planned)
+    last = run.attempts[-1] if run.attempts else None  # else as the log shows; None while it runs or died silently
+    shown = (None, None) if run.status in _ONGOING else (run.status.value, run.status_reason)
+    outcome, reason = (last.outcome, last.reason) if last is not None else shown
+    # all planned steps and no more; other trainers may not print the last ones, or do one more
+    far = None if steps is None or planned is None else abs(steps - planned)
+    complete = outcome == Outcome.COMPLETED and far is not None and far <= (0 if run.attempts else print_gap(run))
     reference = reference_seconds(run)
     drift = drift_factor(reference, plan)
     held = None if departures else plan
@@ -163,31 +167,19 @@ def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _ending(run: RunTable) -> tuple[str | None, str | None]:
-    """Outcome and reason: as the last process said, else as the log shows; None while it runs or died silently."""
-    if run.attempts:
-        return run.attempts[-1].outcome, run.attempts[-1].reason
-    return (None, None) if run.status in _ONGOING else (run.status.value, run.status_reason)
-
-
-def _did(run: RunTable, steps: float | None, planned: float | None) -> bool:
-    """Whether all planned steps were done and no more. Other trainers may not print the last ones, or do one more."""
-    if steps is None or planned is None:
-        return False
-    return abs(steps - planned) <= (0 if run.attempts else print_gap(run))
-
-
 def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, float | None]:
     """What can be judged of a run that was cut short, too."""
     run, step, pace = case.run, run_metrics.step_seconds(case), run_metrics.pace(case)
     rate = pace.tokens_per_second if pace else None
+    source = run.provenance.get("memory_bytes", "").lower()
+    allocated = run.framework is not None or any(word in source for word in _ALLOCATED)
     host = str(run.facts.get("gpu", "")).lower() == "cpu"
     return {
         "step_seconds": step,
         "step_seconds_drift_corrected": step / drift if step and drift else None,
         "tokens_per_second": rate,
         "mfu": mfu_now(plan, rate),
-        "peak_allocated_bytes": _most(run, "memory_bytes") if _allocator_says(run) else None,
+        "peak_allocated_bytes": _most(run, "memory_bytes") if allocated else None,
         "peak_reserved_bytes": _most(run, "resident_bytes" if host else "reserved_bytes"),
     }
 
@@ -208,12 +200,6 @@ def _totals(
 def _most(run: RunTable, column: str) -> float | None:
     values = series.finite(run.column(column))
     return float(values.max()) if len(values) else None
-
-
-def _allocator_says(run: RunTable) -> bool:
-    """Whether the log's memory is what was allocated: a known framework's, or so called."""
-    source = run.provenance.get("memory_bytes", "").lower()
-    return run.framework is not None or any(word in source for word in _ALLOCATED)
 
 
 def _final_loss(run: RunTable) -> float | None:

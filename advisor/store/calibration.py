@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from advisor.records import Kernels, Workload
+from advisor.records import Kernels, MeasuredStep, Workload
 from trainer.messages import BurstResult, Ceilings, WorkerDevice
 from trainer.schema import Outcome, record_from_dict, to_dict
 
@@ -141,20 +141,6 @@ class AccuracySession(Calibration):
     held_out: tuple[Burst, ...] = ()  # configurations outside the calibration
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredRun:
-    """What a finished run measured, offered to its device's profile."""
-
-    run_id: str
-    device_key: str
-    created: str  # ISO 8601, UTC
-    workload: Workload
-    step_seconds: float  # median
-    steps: int
-    reference_seconds: float | None = None  # of the witness kernel at the median step; None: not timed
-    watts: float | None = None  # mean of one device; None: not metered
-
-
 def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
     """The document on disk: what a list shows comes first, so that it reads no further."""
     raw = to_dict(calibration)
@@ -181,15 +167,18 @@ def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
     return record_from_dict(kind, {**raw, "device_key": key, **bursts}, pass_over_unknown=True)
 
 
-def measured_run_to_dict(run: MeasuredRun) -> dict[str, Any]:
+def measured_run_to_dict(run: MeasuredStep) -> dict[str, Any]:
     """The observation on disk."""
-    return {"schema": SCHEMA, **to_dict(run), "workload": workload_to_dict(run.workload)}
+    names = ("created", "step_seconds", "steps", "reference_seconds", "watts")
+    known = {name: getattr(run, name) for name in names}
+    return {"schema": SCHEMA, "run_id": run.run_id, "device_key": run.workload.gpu, **known,
+            "workload": workload_to_dict(run.workload)}  # fmt: skip
 
 
-def measured_run_from_dict(raw: Mapping[str, Any]) -> MeasuredRun:
+def measured_run_from_dict(raw: Mapping[str, Any]) -> MeasuredStep:
     """Read an observation; ConfigError names every field that is missing or wrong."""
     workload = _workload_with_device(raw.get("workload"), raw.get("device_key"))
-    return record_from_dict(MeasuredRun, {**raw, "workload": workload}, pass_over_unknown=True)
+    return record_from_dict(MeasuredStep, {**raw, "workload": workload}, pass_over_unknown=True)
 
 
 def workload_to_dict(w: Workload) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord, RunRow
-from advisor.store.disk import bad_fields, disk_errors, read_json, write_atomic
+from advisor.store.disk import bad_fields, disk_errors, read_json, read_yaml, write_atomic
 from advisor.store.plan_files import load_plan
-from trainer.schema import ConfigError, RunConfig, load_config, record_from_dict, to_dict
+from trainer.schema import ConfigError, RunConfig, config_from_dict, record_from_dict, to_dict
 
 LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
 CHECKPOINTS = "checkpoints"
@@ -36,11 +36,9 @@ def read_run_config(run_dir: Path) -> RunConfig:
     """Read the trainer's configuration of a run folder, or any run.yaml; raises AdvisorError."""
     path = run_dir / CONFIG if run_dir.is_dir() else run_dir
     try:
-        with disk_errors("read the run configuration", path):
-            return load_config(path)
-    except (ConfigError, UnicodeDecodeError) as error:
-        problems = error if isinstance(error, ConfigError) else ConfigError([str(error)])
-        raise bad_fields("run configuration", path, problems, "mend these settings") from error
+        return config_from_dict(read_yaml(path, "run configuration"))
+    except ConfigError as error:
+        raise bad_fields("run configuration", path, error, "mend these settings") from error
 
 
 def write_launch(run_dir: Path, record: LaunchRecord) -> None:

@@ -7,6 +7,7 @@ Layout under ADVISOR_HOME (`docs/file-formats.md`): `calibrations/*.yaml`, `cali
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +19,11 @@ from typing import Any
 import yaml
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.records import Plan
+from advisor.records import MeasuredStep, Plan
 from advisor.run_records import RunRow, ScoreRow
 from advisor.store.about import read_about
 from advisor.store.calibration import (
     Calibration,
-    MeasuredRun,
     Quality,
     calibration_from_dict,
     calibration_to_dict,
@@ -125,13 +125,13 @@ class Store:
 
     # Observations: what finished runs taught about a device
 
-    def add_observation(self, run: MeasuredRun) -> Path:
+    def add_observation(self, run: MeasuredStep) -> Path:
         """Keep what a finished run measured for its device's profile; the same run replaces its own."""
-        path = self._observation_folder(run.device_key) / f"{_file_name(run.run_id)}.json"
+        path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
         write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
-    def observations(self, device_key: str) -> list[MeasuredRun]:
+    def observations(self, device_key: str) -> list[MeasuredStep]:
         """What finished runs measured on a device, in order of run id; AdvisorError names a damaged file."""
         return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
 
@@ -188,10 +188,26 @@ class Store:
 
     def runs(self) -> list[RunRow]:
         """All runs, newest first: those registered and any folder copied into `runs/`. Folders may be gone by now."""
-        rows = self.ledger.runs() if self.ledger.path.exists() else []
-        indexed = {Path(row.path).resolve() for row in rows}
-        rows += [run_row(path) for path in _folders(self.home / "runs") if path.resolve() not in indexed]
+        rows = self.registered_runs()
+        rows += [run_row(folder) for folder in self.copied_in(rows)]
         return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
+
+    def registered_runs(self) -> list[RunRow]:
+        """The runs of the index, newest first."""
+        return self.ledger.runs() if self.ledger.path.exists() else []
+
+    def copied_in(self, rows: Sequence[RunRow]) -> list[Path]:
+        """The run folders in `runs/` that are not of these rows, in order of name."""
+        parent = (self.home / "runs").resolve()
+        if not parent.is_dir():
+            return []
+        known = {row.path for row in rows}
+        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))  # those: being deleted
+        others = [parent / name for name in names if f"{parent}/{name}" not in known and is_run_folder(parent / name)]
+        # the same folder may have been registered by another path, through a link
+        same_name = {folder.name for folder in others}
+        known |= {str(path.resolve()) for row in rows if (path := Path(row.path)).name in same_name}
+        return [folder for folder in others if str(folder.resolve()) not in known]
 
     def find_run(self, text: str | Path) -> Path:
         """The run folder meant by a path, a run's name or id, a unique beginning of either, or `latest`."""
@@ -259,15 +275,11 @@ def load_calibration(path: str | Path) -> Calibration:
         raise _broken_calibration(path, error) from error
 
 
-def _read_observation(path: Path) -> MeasuredRun:
+def _read_observation(path: Path) -> MeasuredStep:
     try:
         return measured_run_from_dict(read_json(path, "observation"))
     except ConfigError as error:
         raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.glob("*") if is_run_folder(path)) if parent.is_dir() else []
 
 
 def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:

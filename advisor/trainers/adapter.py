@@ -53,6 +53,12 @@ class Trainer(Protocol):
         Raises AdvisorError for a damaged log.
         """
 
+    def planned_steps(self, folder: Path) -> int:
+        """How many steps a run is to do; raises AdvisorError for a damaged folder."""
+
+    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
+        """What all attempts cost so far, at little cost; None where there was none, or nobody knows a price."""
+
     def used_seconds(self, folder: Path) -> float:
         """What earlier attempts count against the configuration's time limit; raises AdvisorError for a damaged log."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import AdvisorError
-from advisor.store.adopted import AdoptedPlan, Recipe
+from advisor.store.adopted import PLAN, AdoptedPlan, Recipe, load_adopted_plan
 from advisor.store.disk import bad_fields, disk_errors, read_yaml
 from advisor.trainers.adapter import LogEnd
 from trainer.schema import ConfigError, Outcome, RunConfig, record_from_dict
@@ -150,6 +150,14 @@ class AdoptedTrainer:
             pid=header["pid"],
             process_started=header["time"],
         )
+
+    def planned_steps(self, folder: Path) -> int:
+        """By its plan."""
+        return load_adopted_plan(folder / PLAN).steps
+
+    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
+        """Up to the last word of its log."""
+        return None if usd_per_hour is None else self.used_usd(folder, usd_per_hour)
 
     def used_seconds(self, folder: Path) -> float:
         """What all attempts lived."""

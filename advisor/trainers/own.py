@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.errors import AdvisorError
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import CONFIG, LOG
+from advisor.store.run_folder import CONFIG, LOG, read_run_config
 from advisor.trainers.adapter import LogEnd
 from trainer.budget import Spent, read_spent, with_log
 from trainer.runlog import RunLogError, load_run_log, read_records
@@ -68,6 +68,17 @@ class OwnTrainer:
             pid=header.get("pid"),
             process_started=header["time"] - (header.get("startup_seconds") or 0.0) if header else None,
         )
+
+    def planned_steps(self, folder: Path) -> int:
+        """By its configuration."""
+        return read_run_config(folder).steps
+
+    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
+        """By its budget, without a look at the log."""
+        with disk_errors("read the budget in", folder):
+            spent = read_spent(folder)
+        unknown = usd_per_hour is None and any(attempt.usd_per_hour is None for attempt in spent.attempts)
+        return None if unknown or not spent.attempts else spent.usd(usd_per_hour or 0.0)
 
     def used_seconds(self, folder: Path) -> float:
         """Seconds of every attempt, as the trainer itself adds them up."""

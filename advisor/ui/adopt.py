@@ -27,7 +27,7 @@ from advisor.ui.controls import ADOPT, in_controls
 from advisor.ui.launch_form import FILES, PLACES, offer_files
 from advisor.ui.live import printed_last
 from advisor.ui.tables import plain, side_by_side, table
-from advisor.units import format_estimate, format_seconds, parse_deadline, parse_tokens, parse_usd
+from advisor.units import format_seconds, parse_deadline, parse_tokens, parse_usd
 from advisor.workflows.adopt import BUDGET_SECONDS, Adoption, adoption_of, plan_adopted
 from advisor.workflows.adopt_beside import (
     Adopting,
@@ -36,7 +36,7 @@ from advisor.workflows.adopt_beside import (
     runs_of_command,
     start_adopting,
 )
-from advisor.workflows.adopt_elsewhere import ADOPTED_TARGETS, Elsewhere, export_adopted
+from advisor.workflows.adopt_elsewhere import COMMAND_TARGETS, Elsewhere, export_adopted
 from advisor.workflows.adopt_launch import launch_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.preflight import training_here
@@ -173,18 +173,7 @@ def _scatter(done: Adoption) -> None:
     if done.held_out is None:
         st.caption("From four measured batches on, each is predicted from the others and set against its steps.")
         return
-    rows = [
-        {
-            "run": f"{point.batch.calls:g} x {point.batch.rows:g} x {point.batch.length:g}",
-            "predicted": point.promised.value,
-            "low": point.promised.low,
-            "high": point.promised.high,
-            "actual": point.actual,
-            "inside": "inside the interval" if point.inside else "outside",
-            "label": f"{format_estimate(point.promised, format_seconds)}; actual {format_seconds(point.actual)}",
-        }
-        for point in done.held_out.points
-    ]
+    rows = charts.held_out_rows(done.held_out, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
     st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
     st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
 
@@ -293,7 +282,7 @@ def _there() -> Elsewhere:
 def _files(plan: AdoptedPlan) -> None:
     """The run as files for another engine, as a zip, and what to type where it is unpacked."""
     offer_files(
-        list(ADOPTED_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
+        list(COMMAND_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
         key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
         said=lambda warning: in_controls(warning, ADOPT, plain),
     )  # fmt: skip

@@ -8,10 +8,12 @@ import streamlit as st
 
 from advisor.calibrate import background
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
-from advisor.calibrate.fit import HeldOut
-from advisor.calibrate.quality import hold_each_out, with_quality
-from advisor.calibrate.summary import burst_lines, held_out_points
+from advisor.calibrate.evidence import Evidence
+from advisor.calibrate.one_burst import describe
+from advisor.calibrate.quality import with_quality
+from advisor.calibrate.summary import burst_lines
 from advisor.hardware.here import first_card
+from advisor.laws.held_out import HeldOut
 from advisor.report import charts
 from advisor.report.calibration import consequence, verdict
 from advisor.store.calibration import COMPLETE, Calibration, Verdict
@@ -21,7 +23,6 @@ from advisor.ui.tables import plain, right_aligned, table
 from advisor.units import (
     format_bandwidth,
     format_centre,
-    format_estimate,
     format_flops,
     format_percent,
     format_rate,
@@ -78,7 +79,7 @@ def _newest(entry: CalibrationEntry, busy: str) -> None:
             background.start(loaders.store(), options, float(seconds))
             st.rerun()
     if held is not None:
-        points = _points(_calibration(entry), held)
+        points = charts.held_out_rows(held, describe)
         with st.expander("Predicted and measured: each configuration, predicted from the others", expanded=True):
             st.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
             st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
@@ -87,23 +88,7 @@ def _newest(entry: CalibrationEntry, busy: str) -> None:
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _held_out(path: str, stamped: int) -> HeldOut | None:
     """Each configuration predicted from the others; None where too few were measured."""
-    return hold_each_out(loaders.calibration(path, stamped))
-
-
-def _points(recorded: Calibration, held: HeldOut) -> list[dict[str, object]]:
-    """The rows of the chart of predictions."""
-    return [
-        {
-            "run": point.configuration,
-            "predicted": point.predicted.value,
-            "low": point.predicted.low,
-            "high": point.predicted.high,
-            "actual": point.measured,
-            "inside": "inside the interval" if inside else "outside",
-            "label": f"{format_estimate(point.predicted, format_seconds)}; actual {format_seconds(point.measured)}",
-        }
-        for point, inside in zip(held_out_points(recorded, held), held.inside.tolist(), strict=True)
-    ]
+    return Evidence(loaders.calibration(path, stamped)).held_out()
 
 
 def _form(has_card: bool, busy: str) -> None:

@@ -9,8 +9,9 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
 from advisor.launch.state import goes_on
-from advisor.runs.follow import RunSummary
+from advisor.runs.listing import RunSummary
 from advisor.store.about import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, read_about
+from advisor.store.folders import example_run
 from advisor.store.run_folder import is_run_folder
 from advisor.ui import loaders
 from advisor.ui.tables import plain
@@ -30,8 +31,7 @@ def tagged(summaries: list[RunSummary]) -> list[RunSummary]:
 
 def about(folder: Path) -> None:
     """A form for the run's name, note and tags, and a way to delete it; nothing for the shipped example."""
-    store = loaders.store()
-    if not any(Path(row.path) == folder and is_run_folder(folder) for row in store.runs()):
+    if folder == example_run() or not is_run_folder(folder):
         return
     now = read_about(folder)
     if now.note:

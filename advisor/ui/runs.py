@@ -18,8 +18,8 @@ from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
 from advisor.runs.comparison import compare_runs
-from advisor.runs.follow import RunSummary, summarize
 from advisor.runs.ledger_rows import FEWEST_FOR_COVERAGE, QuantityAccuracy, accuracy, coverages
+from advisor.runs.listing import RunSummary, list_runs
 from advisor.runs.scoring import ScoredRun
 from advisor.store.about import read_about
 from advisor.store.folders import example_run
@@ -38,6 +38,7 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # of the other quantities the unit is the last part of the name
+MOST_POINTS = 1000  # of the scatter plot: more cannot be told apart, and cost seconds
 AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 
 
@@ -45,7 +46,7 @@ def page() -> None:
     """How right the advice has been, then the runs behind it."""
     st.title("Runs", anchor=False)
     store = loaders.store()
-    summaries = [summarize(row, store) for row in store.runs()]
+    summaries = list_runs(store)
     _score_new(summaries)
     scores = store.scores()
     if scores:
@@ -90,9 +91,11 @@ def _track_record(scores: list[ScoreRow]) -> None:
             if item.quantity == name:
                 st.markdown(words.record_in_words(item))
         st.caption(
-            "Each point is one finished run, each bar its 80 % interval; on the dashed line it was predicted exactly."
+            f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval; on the "
+            "dashed line it was predicted exactly."
         )
-    rows = [_scatter_row(row) for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
+    drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
+    rows = [_scatter_row(row) for row in drawn[-MOST_POINTS:]]  # oldest first
     if rows:
         left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
     _over_all(scores, accuracies)
@@ -146,9 +149,9 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         return [example_run()]
     st.subheader("All runs", anchor=False)
     summaries = run_notes.tagged(summaries)
-    any_tags = any(run.tags for run in summaries)
+    problems, any_tags = any(run.problem for run in summaries), any(run.tags for run in summaries)
     picked = st.dataframe(
-        [_run_row(run, any(run.problem for run in summaries), any_tags) for run in summaries],
+        [_run_row(run, problems, any_tags) for run in summaries],
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",

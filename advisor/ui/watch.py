@@ -14,7 +14,8 @@ from advisor.launch.state import RunState, goes_on
 from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines, line
 from advisor.runs.adopted import is_adopted
-from advisor.runs.follow import RunFollower, RunSummary, summarize
+from advisor.runs.follow import RunFollower
+from advisor.runs.listing import RunSummary, list_runs
 from advisor.runs.progress import Progress
 from advisor.store.run_folder import read_run_plan
 from advisor.ui import adopted_run, launch_form, live, loaders
@@ -39,7 +40,7 @@ def page() -> None:
     """What runs, and a plan to launch: the plan first where one was handed over, or nothing runs."""
     st.title("Launch and watch", anchor=False)
     store = loaders.store()
-    summaries = {row.path: summarize(row, store) for row in store.runs()}
+    summaries = {run.path: run for run in list_runs(store)}
     live_first = launch_form.PLAN_KEY not in st.session_state and any(goes_on(run.state) for run in summaries.values())
     for part in (_watch, _launch) if live_first else (_launch, _watch):
         part(summaries)

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from advisor.adopt.by_law import choose_fit
-from advisor.adopt.empirical import HeldOut
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, draft_recipe, in_bursts
 from advisor.adopt.known import by_command, by_help
 from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
@@ -25,6 +24,7 @@ from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
 from advisor.laws.flops import parameters
+from advisor.laws.held_out import HeldOut
 from advisor.store.adopted import (
     Adopted,
     AdoptedBurst,

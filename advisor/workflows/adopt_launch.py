@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.launch.backend import LaunchRequest
+from advisor.launch.backend import Job, LaunchRequest
 from advisor.launch.engines import backend_of, describe
 from advisor.launch.local import LocalBackend
-from advisor.launch.process import folder_lock, python_variables
-from advisor.launch.remote import RemoteBackend
+from advisor.launch.process import folder_lock
 from advisor.launch.state import RunState, check_not_running, this_host
 from advisor.run_records import Guards, LaunchRecord, Place
 from advisor.store.adopted import PLAN, AdoptedPlan, Recipe, dump_adopted_plan, load_adopted, load_adopted_plan
@@ -21,7 +20,7 @@ from advisor.store.disk import disk_errors, dump_yaml
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED, RECIPE, spent_seconds
-from advisor.workflows.adopt_elsewhere import Elsewhere, carried, warnings_of
+from advisor.workflows.adopt_elsewhere import Elsewhere, warnings_of
 from advisor.workflows.launch import Started
 from advisor.workflows.preflight import Check, Finding
 from trainer.schema import Outcome, to_dict
@@ -40,7 +39,7 @@ def launch_adopted(
     Raises AdvisorError for an engine that takes none, or that has not what it needs.
     """
     if place.engine != LocalBackend.engine:  # before there is a folder
-        _elsewhere(store, place).offer(dry_run_adopted(store, plan, run_dir, place, there))
+        backend_of(place.engine, store).offer(dry_run_adopted(store, plan, run_dir, place, there))
     now, plan = datetime.now(UTC), _there(plan, place, there)
     if run_dir is not None:
         folder = run_dir.expanduser().resolve()
@@ -131,7 +130,7 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Else
             _check("folder", folder.is_dir(), f"it is typed in {folder}", f"there is no folder {folder}"),
             _check("program", bool(found) or beside, f"its program is {found or program}", f"there is no {program}"),
         ]
-    backend = _elsewhere(store, place)
+    backend = backend_of(place.engine, store)
     try:
         offered = backend.offer(dry_run_adopted(store, plan, None, place, there))
     except AdvisorError as error:
@@ -154,35 +153,19 @@ def _there(plan: AdoptedPlan, place: Place, there: Elsewhere) -> AdoptedPlan:
     return plan
 
 
-def _elsewhere(store: Store, place: Place) -> RemoteBackend:
-    backend = backend_of(place.engine, store)
-    assert isinstance(backend, RemoteBackend)  # every engine but this machine and recordings is one
-    return backend
-
-
 def _request(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> LaunchRequest:
     """What is started, by the engine that the record names."""
-    if record.place.engine != LocalBackend.engine:
-        return _elsewhere(store, record.place).carry(carried(plan, recipe, folder, record))
-    return LaunchRequest(
-        folder=folder,
-        command=record.command,
-        environment=python_variables(),
-        files={PLAN: dump_adopted_plan(plan), RECIPE: dump_yaml(to_dict(recipe))},
-        record=record,
-        cards=0 if plan.device_key == "cpu" else plan.gpus,
-    )
+    files = {PLAN: dump_adopted_plan(plan), RECIPE: dump_yaml(to_dict(recipe))}
+    job = Job(folder=folder, trainer=ADOPTED, config=None, plan=plan, files=files, record=record)
+    return backend_of(record.place.engine, store).dryrun(job)
 
 
 def _submit(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
-    request, warnings = _request(store, folder, plan, recipe, record), plan.warnings
-    if record.place.engine == LocalBackend.engine:
-        LocalBackend(store).submit(request)
-    else:
-        backend = _elsewhere(store, record.place)
-        offered = backend.offer(request)  # whether it would take it at all
-        backend.submit(request)
-        warnings = (*warnings, *offered, *warnings_of(plan, shared=record.place.engine == "slurm"))
+    request, backend = _request(store, folder, plan, recipe, record), backend_of(record.place.engine, store)
+    warnings = (*plan.warnings, *backend.offer(request))  # whether it would take it at all
+    backend.submit(request)
+    if record.place.engine != LocalBackend.engine:
+        warnings = (*warnings, *warnings_of(plan, shared=record.place.engine == "slurm"))
     started = read_launch(folder)
     assert started is not None  # the backend has just written it
     return Started(run_dir=folder, launch=started, warnings=warnings)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
-from advisor.calibrate.fit import HeldOut
+from advisor.calibrate.evidence import Evidence
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.quality import hold_each_out
 from advisor.calibrate.session import Event
 from advisor.calibrate.session import calibrate as run_bursts
+from advisor.laws.held_out import HeldOut
 from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
 from advisor.records import Kernels
@@ -74,7 +74,7 @@ def calibrate(
 
 def judged(calibration: Calibration, store: Store) -> Calibrated:
     """What a calibration says, with what runs on its card have taught since."""
-    held = hold_each_out(calibration)
+    held = Evidence(calibration).held_out()
     profile = profile_of(calibration, store.observations(calibration.settings.gpu))
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 

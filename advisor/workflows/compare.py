@@ -18,7 +18,7 @@ from advisor.readers import own_log
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import with_plan
-from advisor.records import Plan, Workload
+from advisor.records import MeasuredStep, Plan, Workload
 from advisor.run_records import LaunchRecord
 from advisor.runs.adopted import is_adopted
 from advisor.runs.adopted_scores import score_adopted, why_not_learnt, with_run
@@ -27,7 +27,6 @@ from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import adopted_names, load_adopted, load_adopted_plan, save_adopted
-from advisor.store.calibration import MeasuredRun
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_plan, run_id
 from advisor.store.store import Store
@@ -234,7 +233,7 @@ def _too_short(reviewed: Reviewed) -> str | None:
     return f"{timed} timed steps after the warm-up{of} are too few for its step time, {needed} are needed"
 
 
-def _learnt(reviewed: Reviewed, created: str) -> MeasuredRun | str:
+def _learnt(reviewed: Reviewed, created: str) -> MeasuredStep | str:
     """What the profile of its device learns from a run, or why nothing, in words."""
     scored, run = reviewed.scored, reviewed.case.run
     if run.format != own_log.NAME:
@@ -244,9 +243,8 @@ def _learnt(reviewed: Reviewed, created: str) -> MeasuredRun | str:
     workload, step_seconds = workload_of(run, scored.device_key), run_metrics.step_seconds(reviewed.case)
     if workload is None or step_seconds is None:
         return "its log does not say what was trained, or how fast"
-    return MeasuredRun(
+    return MeasuredStep(
         run_id=scored.run_id,
-        device_key=scored.device_key,
         created=created,
         workload=workload,
         step_seconds=step_seconds,

@@ -13,6 +13,7 @@ from advisor.launch.export.settle import export_job
 from advisor.launch.export.targets import TARGETS
 from advisor.launch.guards import guarded, limit_seconds, make_guards, refuse_edited
 from advisor.records import Plan
+from advisor.run_records import Place
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.units import format_seconds
 from advisor.workflows.launch import Limits
@@ -40,6 +41,11 @@ class Engine:
                 flag = f"--{field.name.replace('_', '-')}"
                 raise AdvisorError(f"{flag} {value!r} is no word for an engine", "letters, digits and . , : / @ - _ =",
                                    exit_code=2)  # fmt: skip
+
+    def place(self, to: str) -> Place:
+        """The words that jobs carry, for one engine."""
+        name = self.partition if to == "slurm" else self.infra
+        return Place(engine=to, name=name, account=self.account, qos=self.qos, constraint=self.constraint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +80,8 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
         data = Path(config.data.path).expanduser().resolve()
         there = engine.data_at or target.data_at or str(data)
         config = replace(config, data=replace(config.data, path=there))
-    asked = {field.name: getattr(engine, field.name) for field in fields(engine) if field.name != "data_at"}
-    job = export_job(plan, config, data, max_usd=limits.max_usd, **asked)
+    told = {"image": engine.image, "claim": engine.claim, "place": engine.place(to)}
+    job = export_job(plan, config, data, max_usd=limits.max_usd, **told)
     own = target.files(job)
     return Exported(
         main=target.main,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from advisor.calibrate.learnt import SeenRun, profile_after
+from advisor.calibrate.learnt import profile_after
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
@@ -15,7 +15,7 @@ from advisor.plan.offers import ANY, OWN
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
 from advisor.predict.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.predict.profile import Profile
-from advisor.records import Goal, Plan, Workload
+from advisor.records import Goal, MeasuredStep, Plan, Workload
 from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
@@ -28,7 +28,7 @@ def recommend(
     *,
     measure: bool = False,
     on_text: Callable[[str], None] = lambda text: None,
-    seen: SeenRun | None = None,
+    seen: MeasuredStep | None = None,
 ) -> Plan:
     """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for.
 
@@ -64,7 +64,7 @@ def beside(
     store: Store,
     *,
     depths: Sequence[int] = (),
-    seen: SeenRun | None = None,
+    seen: MeasuredStep | None = None,
     current: Workload | None = None,
 ) -> Beside:
     """Memory, depths and data of a plan by what the store knows of its device.
@@ -102,7 +102,7 @@ def _software_needed(plan: Plan) -> Iterator[str]:
             yield need
 
 
-def load_profiles(goal: Goal, store: Store, seen: SeenRun | None = None) -> tuple[list[Profile], list[str]]:
+def load_profiles(goal: Goal, store: Store, seen: MeasuredStep | None = None) -> tuple[list[Profile], list[str]]:
     """What is believed of each device that the goal names, and in words which cards could not be looked at.
 
     "any" leaves out what is no CUDA card: the trainer has not run there. It leaves out what no PyTorch wheel for the

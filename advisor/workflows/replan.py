@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from advisor.calibrate.learnt import FEWEST_STEPS, SeenRun, has_seen, profile_after
+from advisor.calibrate.learnt import FEWEST_STEPS, has_seen, profile_after
 from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics, series
@@ -21,7 +21,7 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.software import software_of
 from advisor.readers import own_log
 from advisor.readers.run_table import RunTable, Status
-from advisor.records import Adapters, Estimate, Plan, Prediction, Workload
+from advisor.records import Adapters, Estimate, MeasuredStep, Plan, Prediction, Workload
 from advisor.runs.reference_kernel import reference_seconds
 from advisor.store.run_folder import is_run_folder, read_run_config, run_id
 from advisor.store.store import Store
@@ -65,7 +65,7 @@ class Origin:
     step_tokens: int  # as its log states them, else the workload's
     tokens: int | None  # of all planned steps
     unsure: tuple[str, ...]  # what of the workload had to be assumed
-    seen: SeenRun | None  # what it says of speed; None: nothing, and `unseen` says why
+    seen: MeasuredStep | None  # what it says of speed; None: nothing, and `unseen` says why
     unseen: str = ""
     config: RunConfig | None = None  # of a run of ours
 
@@ -232,7 +232,7 @@ def _tokens(case: Case, each: int) -> int | None:
     return round(steps * each) if steps else None
 
 
-def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[SeenRun | None, str]:
+def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[MeasuredStep | None, str]:
     """What the run says of the speed of its software, or why nothing."""
     times, run = run_metrics.step_times(case), case.run
     seconds, timed = run_metrics.step_seconds(case), round(len(times.steady_seconds) * times.stride) if times else 0
@@ -243,7 +243,7 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
     if timed < FEWEST_STEPS:
         return None, f"{timed} timed steps after the warm-up are too few for its step time, {FEWEST_STEPS} are needed"
     identity = run_id(path) if is_run_folder(path) else path.stem
-    return SeenRun(
+    return MeasuredStep(
         run_id=identity,
         own=own,
         workload=work,
@@ -366,7 +366,7 @@ def _predicted_there(origin: Origin, store: Store) -> Prediction | None:
     return predict_batch(profile, [work])[0]
 
 
-def _speed(seen: SeenRun, predicted: Prediction | None, plan: Plan, store: Store) -> str:
+def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: Store) -> str:
     """What the run's measured speed is, against the prediction without it, and whether the plan rests on it."""
     work, expected = plan.workload, predicted.step_seconds if predicted else None
     text = f"{seen.run_id} took {format_seconds(seen.step_seconds)} a step there"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from advisor.calibrate import design
 from advisor.calibrate.fit import fit
 from advisor.predict.prior import measured_prior
-from advisor.predict.throughput import Observation, Rates, predict_log, sizes
-from advisor.records import Workload
+from advisor.predict.throughput import Rates, predict_log, sizes
+from advisor.records import MeasuredStep, Workload
 from trainer.schema import make_shape
 
 RATES = Rates(matmul_flops=3e11, bandwidth=5e10, launch_seconds=3e-6)
@@ -30,7 +30,9 @@ def pool(depths=(2, 4, 6, 8), fits=lambda w: True) -> list[Workload]:
 
 
 def believe(observed=()):
-    return fit([Observation(workload=w, step_seconds=s, noise=0.03) for w, s in observed], RATES, measured_prior(), 0.0)
+    return fit(
+        [MeasuredStep(workload=w, step_seconds=s, noise=0.03) for w, s in observed], RATES, measured_prior(), 0.0
+    )
 
 
 def chosen(posterior, options, count=4, seconds_left=60.0):

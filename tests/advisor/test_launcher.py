@@ -22,7 +22,8 @@ from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
 from advisor.readers.run_table import Status
 from advisor.run_records import LaunchRecord
-from advisor.runs.follow import RunFollower, summarize
+from advisor.runs.follow import RunFollower
+from advisor.runs.listing import summarize
 from advisor.store.run_folder import read_launch, read_run_config, read_run_plan, run_row, write_launch
 from advisor.store.store import Store
 from advisor.trainers.own import OWN, OwnTrainer

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainer.loss
-from advisor.calibrate.trace import trace_peak
 from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.predict import memory
@@ -26,6 +25,7 @@ from advisor.predict.memory import (
 from advisor.predict.memory_line import Line
 from advisor.predict.memory_terms import LossChunks, WorkloadArrays, structure_from_dict, structure_to_dict
 from advisor.records import Basis, Workload
+from benchmarks.traced_peak import trace_peak
 from trainer.schema import make_shape
 
 GIB = 1 << 30

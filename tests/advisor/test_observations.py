@@ -11,11 +11,10 @@ import pytest
 
 from advisor.calibrate import observations
 from advisor.calibrate.profiles import profile_of
-from advisor.records import Basis, Workload
+from advisor.records import Basis, MeasuredStep, Workload
 from advisor.store.calibration import (
     AccuracySession,
     Burst,
-    MeasuredRun,
     calibration_from_dict,
     calibration_to_dict,
     measured_run_from_dict,
@@ -143,9 +142,7 @@ def test_metered_bursts_say_what_the_device_draws():
     metered = tuple(replace(b, watts=150.0) for b in bursts)
     power = profile_of(replace(recorded, bursts=(*metered, bursts[0]))).costs.power
     assert power.basis == Basis.MEASURED and power.watts(0.3, gpus=2).value == pytest.approx(300.0)
-    run = MeasuredRun(
-        run_id="r", device_key="cpu", created="2026", workload=bursts[0].workload, step_seconds=0.1, steps=9, watts=90.0
-    )
+    run = MeasuredStep(run_id="r", created="2026", workload=bursts[0].workload, step_seconds=0.1, steps=9, watts=90.0)
     assert profile_of(recorded, [run]).costs.power.watts(0.1).value == pytest.approx(90.0)
     assert profile_of(recorded, [replace(run, watts=None)]).costs.power is None
 
@@ -154,7 +151,7 @@ def test_a_run_on_several_devices_teaches_no_step_time():
     """Its steps hold communication: taken for one device's they would make every later prediction slower."""
     recorded = load_calibration(RECORDED)
     workload = replace(observations.completed(recorded.bursts)[0].workload, gpus=4)
-    run = MeasuredRun(run_id="r", device_key="cpu", created="2026", workload=workload, step_seconds=9.0, steps=500)
+    run = MeasuredStep(run_id="r", created="2026", workload=workload, step_seconds=9.0, steps=500)
     assert profile_of(recorded, [run]).posterior.theta.tolist() == profile_of(recorded).posterior.theta.tolist()
     alone = replace(run, workload=replace(workload, gpus=1))
     assert profile_of(recorded, [alone]).posterior.theta.tolist() != profile_of(recorded).posterior.theta.tolist()

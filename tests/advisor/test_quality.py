@@ -6,6 +6,7 @@ The calibrations are a recorded session and what becomes of it when bursts are m
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,15 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibrate.fit import HeldOut
+from advisor.calibrate.evidence import Evidence
 from advisor.calibrate.observations import completed
 from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, profile_of
-from advisor.calibrate.quality import hold_each_out, judge, judged, quality_of, widening
+from advisor.calibrate.quality import judge, judged, quality_of, widening
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
+from advisor.laws.held_out import HeldOut, HeldPoint
 from advisor.plan.answer import answer
 from advisor.predict.batch import predict_batch
-from advisor.records import Plan, Workload
+from advisor.records import Basis, Estimate, Plan, Workload
 from advisor.store.calibration import PARTIAL, Calibration, Quality, Verdict, calibration_to_dict
 from advisor.store.disk import dump_yaml
 from advisor.store.store import Store, default_store, load_calibration
@@ -79,11 +81,9 @@ def doubtful(good) -> Calibration:
 
 
 def held_out(errors: list[float], widths: list[float]) -> HeldOut:
-    gaps = np.log1p(errors)
-    return HeldOut(
-        workloads=(WORKLOAD,) * len(errors), errors=np.array(errors), widths=np.array(widths),
-        inside=np.abs(gaps) <= widths,
-    )  # fmt: skip
+    values = [(1 + error, math.exp(width)) for error, width in zip(errors, widths, strict=True)]
+    promises = [Estimate(value=v, low=v / w, high=v * w, basis=Basis.INTERPOLATED) for v, w in values]
+    return HeldOut(points=tuple(HeldPoint(configuration=WORKLOAD, predicted=one, actual=1.0) for one in promises))
 
 
 def plan_on_cpu(store: Store) -> Plan:
@@ -123,10 +123,10 @@ def test_the_widening_is_what_held_out_intervals_would_have_needed(recorded):
     held = held_out([0.05, -0.05, 0.1, 0.2, -0.3], [0.1] * 5)
     factor = widening(held)
     assert factor == pytest.approx(1.9)  # four of five: log 1.2 over 0.1 is 1.82, rounded up to a tenth
-    assert np.mean(np.abs(np.log1p(held.errors)) <= factor * held.widths) >= 0.8
-    early = hold_each_out(replace(recorded, bursts=recorded.bursts[:6]))  # half of its intervals hold
+    early = Evidence(replace(recorded, bursts=recorded.bursts[:6])).held_out()  # half of its intervals hold
     assert early.coverage == 0.5
-    assert np.mean(np.abs(np.log1p(early.errors)) <= widening(early) * early.widths) >= 0.8
+    for some in (held, early):
+        assert np.mean([abs(math.log1p(p.error)) <= widening(some) * p.width for p in some.points]) >= 0.8
 
 
 @pytest.mark.parametrize(("bursts", "status", "words"), [

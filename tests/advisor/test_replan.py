@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibrate.learnt import SeenRun, has_seen, profile_after
+from advisor.calibrate.learnt import has_seen, profile_after
 from advisor.predict.batch import predict_batch
-from advisor.records import Workload
+from advisor.records import MeasuredStep, Workload
 from advisor.store.store import default_store
 from trainer.schema import make_shape
 
@@ -79,7 +79,7 @@ def test_what_was_seen_on_one_card_moves_another_the_same_way(advisor_home):
     store, expected = default_store(), {}
     before = predict_batch(profile_after(None, CARD, store, compile=True), [workload()])[0].step_seconds.value
     for factor in (0.7, 1.6):
-        seen = SeenRun(run_id="a", own=False, workload=workload(), step_seconds=before * factor, steps=100)
+        seen = MeasuredStep(run_id="a", own=False, workload=workload(), step_seconds=before * factor, steps=100)
         other = profile_after(seen, "a100-80gb-sxm", store, precision="bf16", compile=True)
         assert has_seen(other, seen)
         expected[factor] = predict_batch(other, [workload(gpu="a100-80gb-sxm")])[0].step_seconds.value
@@ -92,7 +92,7 @@ def test_exchange_between_cards_is_not_taken_for_slow_arithmetic(advisor_home):
     store, eight = default_store(), workload(gpus=8)
     plain = profile_after(None, CARD, store, compile=True)
     took = predict_batch(plain, [eight])[0].step_seconds.value  # exactly as predicted, exchange included
-    seen = SeenRun(run_id="a", own=False, workload=eight, step_seconds=took, steps=100)
+    seen = MeasuredStep(run_id="a", own=False, workload=eight, step_seconds=took, steps=100)
     after, alone = profile_after(seen, CARD, store, compile=True), workload()
     ratio = predict_batch(after, [alone])[0].step_seconds.value / predict_batch(plain, [alone])[0].step_seconds.value
     assert ratio == pytest.approx(1, abs=0.02)

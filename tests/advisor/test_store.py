@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.records import Basis, Estimate, Goal, GpuPrice, Workload
+from advisor.records import Basis, Estimate, Goal, GpuPrice, MeasuredStep, Workload
 from advisor.run_records import Guards, LaunchRecord, RunRow
 from advisor.store.calibration import (
     Burst,
     Calibration,
     Cost,
     Environment,
-    MeasuredRun,
     Settings,
     calibration_to_dict,
 )
@@ -71,9 +70,7 @@ def calibration(name="cpu-1", device="cpu", created="2026-11-20T00:00:00+00:00")
 
 def observed(run_id="run-1", **changes):
     workload = Workload(shape=small_run().model, micro_batch=4, gpu="cpu:Xeon (R)", precision="fp32")
-    run = MeasuredRun(
-        run_id=run_id, device_key="cpu:Xeon (R)", created="2026", workload=workload, step_seconds=0.5, steps=20
-    )
+    run = MeasuredStep(run_id=run_id, created="2026", workload=workload, step_seconds=0.5, steps=20)
     return replace(run, **changes)
 
 
@@ -250,7 +247,7 @@ def test_observations_are_kept_by_device_and_replaced_by_run(store):
     assert store.observations("h200") == []
     assert store.take_back("run-1", NOW) and len(store.observations("cpu:Xeon (R)")) == 1
     path.write_text('{"run_id": "run-2"}')
-    with pytest.raises(AdvisorError, match="run-2.json cannot be used: device_key: missing"):
+    with pytest.raises(AdvisorError, match="run-2.json cannot be used: .*step_seconds: missing"):
         store.observations("cpu:Xeon (R)")
 
 

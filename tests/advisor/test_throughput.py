@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.fit import fit, leave_one_out, score
+from advisor.calibrate.fit import fit, predict_held_out
+from advisor.laws.held_out import leave_one_out
 from advisor.predict.intervals import BASES
 from advisor.predict.prior import measured_prior
 from advisor.predict.throughput import (
     TERMS,
-    Observation,
     Rates,
     basis_of,
     predict_log,
     sizes,
     terms,
 )
-from advisor.records import Basis, Workload
+from advisor.records import Basis, MeasuredStep, Workload
 from trainer.schema import make_shape
 
 RATES = Rates(matmul_flops=3e11, bandwidth=5e10, launch_seconds=3e-6)
@@ -45,7 +45,7 @@ def true_seconds(w: Workload) -> float:
 def observe(workloads, noise=0.0, seed=0):
     rng = np.random.default_rng(seed)
     return [
-        Observation(
+        MeasuredStep(
             workload=w, step_seconds=true_seconds(w) * math.exp(noise * rng.standard_normal()), noise=max(noise, 0.01)
         )
         for w in workloads
@@ -106,14 +106,14 @@ def test_without_bursts_the_prior_speaks_and_says_so():
 def test_extrapolates_to_twice_the_depth_and_batch_of_a_machine_it_does_not_know():
     posterior = fit(observe(SMALL), RATES, measured_prior(), drift=0.0)
     held = observe([workload(d, b, t) for d in (6, 8) for b, t in ((8, 256), (16, 256), (16, 128))])
-    result = score(posterior, held)
+    result = predict_held_out(posterior, held)
     assert result.median < 0.03
     assert result.p90 < 0.08
 
 
 def test_a_measured_configuration_is_predicted_as_measured_even_where_the_physics_misses_it():
     odd = workload(3, 6)
-    bumped = Observation(workload=odd, step_seconds=1.12 * true_seconds(odd), noise=0.005)
+    bumped = MeasuredStep(workload=odd, step_seconds=1.12 * true_seconds(odd), noise=0.005)
     posterior = fit([*observe(SMALL), bumped], RATES, measured_prior(), drift=0.0)
     z = sizes([odd])
     predicted = predict_log(posterior, z)
@@ -126,7 +126,7 @@ def test_one_disturbed_measurement_does_not_move_the_fit():
     spoiled = [replace(o, step_seconds=2.5 * o.step_seconds) if i == 5 else o for i, o in enumerate(observations)]
     posterior = fit(spoiled, RATES, measured_prior(), drift=0.0)
     clean = [o for i, o in enumerate(observations) if i != 5 and o.workload.shape.depth >= 3]
-    assert score(posterior, clean).median < 0.08
+    assert predict_held_out(posterior, clean).median < 0.08
 
 
 def test_intervals_hold_about_as_often_as_they_say():
@@ -135,16 +135,17 @@ def test_intervals_hold_about_as_often_as_they_say():
     for seed in range(40):
         posterior = fit(observe(SMALL, noise=0.04, seed=seed), RATES, measured_prior(), drift=0.0)
         held = observe([workload(d, b) for d in (2, 5, 6, 8) for b in (3, 12)], noise=0.04, seed=1000 + seed)
-        inside.append(score(posterior, held).coverage)
+        inside.append(predict_held_out(posterior, held).coverage)
     assert 0.70 <= np.mean(inside) <= 0.95
 
 
 def test_leave_one_out_needs_four_configurations():
-    def refit(some):
-        return fit(some, RATES, measured_prior(), 0.0)
+    def predict(rest, step):
+        return predict_held_out(fit(rest, RATES, measured_prior(), 0.0), [step]).points[0].predicted
 
-    assert leave_one_out(observe(SMALL[:3]), refit) is None
-    held = leave_one_out(observe(SMALL), refit)
+    ways = {"configuration": lambda s: s.workload, "measured": lambda s: s.step_seconds, "predict": predict}
+    assert leave_one_out(observe(SMALL[:3]), **ways) is None
+    held = leave_one_out(observe(SMALL), **ways)
     assert held is not None and len(held.errors) == len(SMALL) and held.median < 0.06
 
 

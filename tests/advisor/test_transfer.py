@@ -22,8 +22,8 @@ from advisor.predict.prior import (
     relative_to_datasheet,
     transferred,
 )
-from advisor.predict.throughput import TERMS, Observation, Rates, predict_log, sizes, terms
-from advisor.records import Workload
+from advisor.predict.throughput import TERMS, Rates, predict_log, sizes, terms
+from advisor.records import MeasuredStep, Workload
 from advisor.store.store import Store, load_calibration
 from trainer.schema import make_shape
 
@@ -89,7 +89,7 @@ def test_few_bursts_move_a_calibrated_card_and_none_leave_it_wide():
     moved, deviations = [], [float(before.deviation[0])]
     for count in (1, 5):
         believed = predict_log(fit((), rates, start, drift=0.0), sizes(workloads[:count])).mean
-        seen = [Observation(workload=w, step_seconds=1.33 * float(np.exp(m)), noise=0.02)
+        seen = [MeasuredStep(workload=w, step_seconds=1.33 * float(np.exp(m)), noise=0.02)
                 for w, m in zip(workloads, believed, strict=False)]  # fmt: skip
         after = predict_log(fit(seen, rates, start, drift=0.0), held)
         moved.append(float(after.mean[0] - before.mean[0]))

@@ -18,13 +18,13 @@ from advisor.launch.engines import describe, parse_place
 from advisor.launch.export.adopted import AdoptedJob, adopted_files, guard_sources
 from advisor.launch.ssh import SshBackend
 from advisor.launch.state import RunState
-from advisor.run_records import LaunchRecord, Place
+from advisor.run_records import Place
 from advisor.runs.follow import follower
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan
-from advisor.workflows.adopt_elsewhere import Elsewhere, carried, export_adopted
-from advisor.workflows.adopt_launch import launch_adopted, resume_adopted
+from advisor.workflows.adopt_elsewhere import Elsewhere, export_adopted
+from advisor.workflows.adopt_launch import dry_run_adopted, launch_adopted, resume_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.export import Engine
 from advisor.workflows.launch import stop
@@ -91,10 +91,7 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
     (there.home / "mine" / "environment").write_text("export SAY_TOKENS=yes\n")
 
     def start(plan, needs: Elsewhere):
-        record = LaunchRecord(id="x", name="x", attempt=1, launched_at="", host="", pid=None, process_started=None,
-                              command=(), place=parse_place(HERE))  # fmt: skip
-        asked = carried(needs.of(plan), load_adopted(store.home, plan.trainer).recipe, store.home, record)
-        there.has_environment(SshBackend(store).carry(asked))
+        there.has_environment(dry_run_adopted(store, plan, None, parse_place(HERE), needs))
         return launch_adopted(store, plan, place=parse_place(HERE), there=needs)
 
     yield start
@@ -239,7 +236,7 @@ def test_what_cannot_be_meant_is_refused(store, tmp_path, needs, said):
 
 def test_names_of_a_shell_in_a_folder_stay_words(store, tmp_path):
     plan = plan_of(store, Path("/tmp/a b; touch x"), 5)
-    text = adopted_files(AdoptedJob(plan=plan, recipe="name: x\n", name="x", place=Place()))["run.sh"]
+    text = adopted_files(AdoptedJob(plan=plan, recipe="name: x\n", run_id="x", place=Place()))["run.sh"]
     assert "cd '/tmp/a b; touch x' || exit 1" in text
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +15,9 @@ from pathlib import Path
 
 import advisor
 import trainer
-from advisor.hardware.catalog import find_gpu
-from advisor.launch.export.bundle import PACKAGES, RUN, RUN_FOLDER, SETUP, pinned
-from advisor.launch.export.cloud import DISK_GB, SKY, bucket, card_word
-from advisor.launch.export.slurm import SCRIPT, card_options, job_options
+from advisor.launch.export.bundle import PACKAGES, RUN, SETUP, pinned, plain_name, setup_script
 from advisor.run_records import Place
 from advisor.store.adopted import LOG, PLAN, AdoptedPlan, dump_adopted_plan
-from advisor.store.disk import dump_yaml
 from advisor.trainers.adopted import RECIPE
 
 GUARD = "advisor.adopt.guard"
@@ -37,8 +32,14 @@ class AdoptedJob:
 
     plan: AdoptedPlan  # its folder is where the command is typed there
     recipe: str  # as YAML
-    name: str
+    run_id: str
     place: Place = Place()
+    here: str = ""  # the command's folder on this machine, which a rented one is given
+
+    @property
+    def name(self) -> str:
+        """Lower-case letters, digits and dashes, as clusters want it."""
+        return plain_name(self.run_id)
 
     @property
     def cards(self) -> int:
@@ -67,27 +68,16 @@ def adopted_files(job: AdoptedJob) -> dict[str, str]:
         PLAN: dump_adopted_plan(job.plan),
         RECIPE: job.recipe,
         "requirements.txt": "".join(pinned(needed)),
-        SETUP: _SETUP_SCRIPT,
+        SETUP: setup_script(None),
         RUN: run_script(job),
         **guard_sources(whole=by_log),
     }
 
 
-_SETUP_SCRIPT = f"""#!/usr/bin/env bash
-# Makes the environment of the guard in .venv, once: bash {SETUP}. The command has its own.
-set -euo pipefail
-cd "$(dirname "$0")"
-[ -x .venv/bin/python ] && exit 0
-"${{BASE_PYTHON:-python3}}" -m venv .venv.new
-.venv.new/bin/python -m pip install --quiet --requirement requirements.txt
-mv .venv.new .venv  # a broken install leaves no .venv
-"""
-
-
 def run_script(job: AdoptedJob) -> str:
     """The user's bootstrap line where the command is typed, then its guard, which starts it."""
     return f"""#!/usr/bin/env bash
-# {job.name}: the command of $RUN/{PLAN}, started and watched by its guard. SIGTERM ends it, as its own limit does.
+# {job.run_id}: the command of $RUN/{PLAN}, started and watched by its guard. SIGTERM ends it, as its own limit does.
 set -o pipefail
 JOB=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${{PYTHON:-$JOB/.venv/bin/python}}
@@ -105,57 +95,6 @@ exec "$PYTHON" -m {GUARD} "$RUN"
 def _words(folder: str) -> str:
     """A folder in the words of a shell."""
     return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
-
-
-def adopted_slurm(job: AdoptedJob) -> dict[str, str]:
-    """`job.sbatch`: one task that holds the whole node's share; ended by its limit, it is gone on with by hand."""
-    options = [
-        f"--job-name={_plain(job.name)}",
-        "--nodes=1",
-        "--ntasks=1",
-        *card_options(job.cards),
-        "--no-requeue",
-        *job_options(job.limit_seconds, job.grace_seconds, job.plan.id, job.place),
-    ]
-    return {
-        SCRIPT: "\n".join([
-            "#!/usr/bin/env bash",
-            *(f"#SBATCH {option}" for option in options),
-            f"# Slurm signals {job.grace_seconds} s before the limit: the command is asked to end, as by its own.",
-            'cd "$SLURM_SUBMIT_DIR"',
-            'export RUN="${RUN:-$PWD/run}"',
-            f'exec srun --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" bash {RUN}',
-            "",
-        ])
-    }  # fmt: skip
-
-
-def adopted_skypilot(job: AdoptedJob, here: str) -> dict[str, str]:
-    """A task that rents the card of the plan; `here` is the command's folder on this machine, which is taken along."""
-    spec = find_gpu(job.plan.device_key)
-    machine: dict[str, object] = (
-        {"accelerators": {card_word(spec.key, "skypilot"): job.plan.gpus}} if spec is not None else {"cpus": "2+"}
-    )
-    if job.plan.usd_per_hour:
-        machine["max_hourly_cost"] = round(job.plan.usd_per_hour, 2)
-    if job.place.name:
-        machine["infra"] = job.place.name
-    name = _plain(job.name)
-    task = {
-        "name": name,
-        "workdir": ".",
-        "resources": {**machine, "disk_size": DISK_GB, "autostop": {"idle_minutes": 10, "down": True}},
-        "file_mounts": {RUN_FOLDER: {"name": bucket(name), "mode": "MOUNT_CACHED"}, job.plan.folder: here},
-        "envs": {"RUN": RUN_FOLDER},
-        "setup": f"bash {SETUP}",
-        "run": f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
-    }
-    return {SKY: dump_yaml(task)}
-
-
-def _plain(name: str) -> str:
-    """Lower-case letters, digits and dashes, as clusters want it."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-50:].strip("-") or "run"
 
 
 def guard_sources(*, whole: bool) -> dict[str, str]:

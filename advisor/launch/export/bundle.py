@@ -13,7 +13,7 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
 from advisor.launch.guards import refuse_without_data
 from advisor.records import Plan
-from advisor.run_records import Arriving
+from advisor.run_records import Arriving, Place
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, PLAN
 from trainer.schema import RunConfig, dump_config
@@ -38,14 +38,10 @@ class ExportJob:
     limit_seconds: int  # after which the engine may end it
     grace_seconds: int  # that it needs from a signal to its last checkpoint
     data: Path | None = None  # the token folder here
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
+    place: Place = Place()  # what the engine is told; its name: Slurm's partition, where SkyPilot and dstack may rent
     max_usd: float | None = None  # that its user allows; None: the plan's own cost is the only guide
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
-    infra: str | None = None  # where SkyPilot and dstack may rent; SkyPilot takes several, with commas between
     run_id: str | None = None  # of a run that is started from here; None: it is only exported
     arriving: Arriving | None = None  # how it is measured before its first step; None: it is not
 
@@ -55,8 +51,7 @@ class ExportJob:
     @property
     def name(self) -> str:
         """Lower-case letters, digits and dashes, as clusters want it."""
-        clean = re.sub(r"[^a-z0-9]+", "-", (self.run_id or self.config.name).lower()).strip("-")
-        return f"{clean or 'run'}-{self.plan.id[-6:]}"[-50:].strip("-")
+        return plain_name(f"{plain_name(self.run_id or self.config.name)}-{self.plan.id[-6:]}")
 
     @property
     def whole(self) -> int:
@@ -69,6 +64,11 @@ class ExportJob:
         return CONFIG if self.arriving is None else f'"$RUN/{CONFIG_AFTER}"'
 
 
+def plain_name(name: str) -> str:
+    """A name of lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-50:].strip("-") or "run"
+
+
 def common_files(job: ExportJob) -> dict[str, str]:
     """Name inside the export's folder → text: the same for every engine."""
     sources = {
@@ -79,7 +79,7 @@ def common_files(job: ExportJob) -> dict[str, str]:
         CONFIG: dump_config(job.config),
         PLAN: dump_plan(job.plan),
         "requirements.txt": "".join(pinned(PACKAGES)),
-        SETUP: setup_script(job.spec),
+        SETUP: setup_script(torch_install(job.spec)),
         RUN: run_script(job),
         **sources,
     }
@@ -94,15 +94,15 @@ def torch_install(spec: GpuSpec | None) -> str:
     return usable[0].install.removeprefix("pip install ")
 
 
-def setup_script(spec: GpuSpec | None) -> str:
-    """Makes `.venv` beside the export, once; None: for a CPU, or whatever card is there."""
+def setup_script(torch: str | None) -> str:
+    """Makes `.venv` beside the export, once, with this PyTorch; None: an adopted command has its own elsewhere."""
+    install = f"\n.venv.new/bin/python -m pip install --quiet {torch}" if torch else ""
     return f"""#!/usr/bin/env bash
-# Makes the environment of this run in .venv, once: bash {SETUP}
+# Makes the environment of {"this run" if torch else "the guard alone"} in .venv, once: bash {SETUP}
 set -euo pipefail
 cd "$(dirname "$0")"
 [ -x .venv/bin/python ] && exit 0
-"${{BASE_PYTHON:-python3}}" -m venv .venv.new
-.venv.new/bin/python -m pip install --quiet {torch_install(spec)}
+"${{BASE_PYTHON:-python3}}" -m venv .venv.new{install}
 .venv.new/bin/python -m pip install --quiet --requirement requirements.txt
 mv .venv.new .venv  # a broken install leaves no .venv
 """

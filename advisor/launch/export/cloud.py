@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu
+from advisor.launch.export.adopted import AdoptedJob
 from advisor.launch.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
 from advisor.launch.guards import limit_seconds
 from advisor.store.disk import dump_yaml
@@ -34,10 +36,12 @@ fi
 _MARGIN = 1.25  # over the price of the plan: what is dearer is another offer
 
 
-def skypilot(job: ExportJob) -> dict[str, str]:
+def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
     """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one."""
+    if isinstance(job, AdoptedJob):
+        return {SKY: dump_yaml(_command_task(job))}
     resources: dict[str, object] = {
-        **_infra(job.infra or _SKY.get(job.plan.provider or "") or "*"),
+        **_infra(job.place.name or _SKY.get(job.plan.provider or "") or "*"),
         "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
         "use_spot": job.plan.spot,
         "disk_size": disk_gb(job),
@@ -74,6 +78,27 @@ def skypilot(job: ExportJob) -> dict[str, str]:
     return {SKY: dump_yaml(task), POLICY: (Path(__file__).parent / POLICY).read_text(encoding="utf-8")}
 
 
+def _command_task(job: AdoptedJob) -> dict[str, object]:
+    """A task that rents the card of an adopted plan, and takes the command's folder along."""
+    on_cpu = find_gpu(job.plan.device_key) is None
+    resources: dict[str, object] = (
+        {"cpus": "2+"} if on_cpu else {"accelerators": {card_word(job.plan.device_key, "skypilot"): job.plan.gpus}}
+    )
+    if job.plan.usd_per_hour:
+        resources["max_hourly_cost"] = round(job.plan.usd_per_hour, 2)
+    if job.place.name:
+        resources["infra"] = job.place.name
+    return {
+        "name": job.name,
+        "workdir": ".",
+        "resources": {**resources, "disk_size": DISK_GB, "autostop": {"idle_minutes": 10, "down": True}},
+        "file_mounts": {RUN_FOLDER: {"name": bucket(job.name), "mode": "MOUNT_CACHED"}, job.plan.folder: job.here},
+        "envs": {"RUN": RUN_FOLDER},
+        "setup": f"bash {SETUP}",
+        "run": f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
+    }
+
+
 def _infra(infra: str) -> dict[str, object]:
     """One place, or any of several: SkyPilot takes the cheapest that has the machine."""
     places = infra.split(",")
@@ -85,7 +110,7 @@ def bucket(name: str) -> str:
     return f"{name}-run"
 
 
-def skypilot_steps(job: ExportJob) -> list[str]:
+def skypilot_steps(job: ExportJob | AdoptedJob) -> list[str]:
     """See the offer, then launch."""
     return [f"sky launch --dryrun {SKY}   # which machine, at what price?", f"sky jobs launch {SKY}"]
 
@@ -116,7 +141,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
         "retry": {"on_events": ["no-capacity", "interruption"], "duration": "1d"},
         "utilization_policy": {"min_gpu_utilization": 1, "time_window": "30m"},
     }
-    if backend := job.infra or _DSTACK.get(job.plan.provider or ""):
+    if backend := job.place.name or _DSTACK.get(job.plan.provider or ""):
         task["backends"] = [backend]
     if job.plan.usd_per_hour:
         task["max_price"] = round(job.plan.usd_per_hour / job.nodes * _MARGIN, 2)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from advisor.launch.export.adopted import AdoptedJob
 from advisor.launch.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
 
 
-def script(job: ExportJob) -> dict[str, str]:
+def script(job: ExportJob | AdoptedJob) -> dict[str, str]:
     """What every export has: setup.sh, then run.sh, on one machine or on each of several."""
     return {}
 
 
-def script_steps(job: ExportJob) -> list[str]:
+def script_steps(job: ExportJob | AdoptedJob) -> list[str]:
     """What a person types, on the machine with the card."""
-    if job.nodes == 1:
+    if isinstance(job, AdoptedJob) or job.nodes == 1:
         return [f"bash {SETUP} && bash {RUN}"]
     first = "MASTER_ADDR=$FIRST"
     return [f"NODE_RANK={rank} {first} bash {RUN}   # on node {rank}" for rank in range(min(job.nodes, 3))]

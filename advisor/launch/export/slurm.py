@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from advisor.launch.export.bundle import CONFIG_AFTER, SETUP, STOPS, ExportJob, arrival_words
+from advisor.launch.export.adopted import AdoptedJob
+from advisor.launch.export.bundle import CONFIG_AFTER, RUN, SETUP, STOPS, ExportJob, arrival_words
 from advisor.run_records import Place
 from advisor.store.run_folder import CONFIG
 
@@ -18,44 +19,65 @@ _HERE = (
 STOP_ASKED = "stop-asked"  # in the run folder: the run is to end, and not to be queued again
 
 
-def slurm(job: ExportJob) -> dict[str, str]:
-    """`job.sbatch`: one task a GPU, so that Slurm's own signal reaches the trainer's processes."""
-    place = Place(name=job.partition, account=job.account, qos=job.qos, constraint=job.constraint)
+def slurm(job: ExportJob | AdoptedJob) -> dict[str, str]:
+    """`job.sbatch`: one task a GPU, so that Slurm's own signal reaches the trainer's processes.
+
+    An adopted command is one task that holds the whole node's share; ended by its limit, it is gone on with by hand.
+    """
+    lines = _command_lines(job) if isinstance(job, AdoptedJob) else _trainer_lines(job)
+    return {SCRIPT: "\n".join(["#!/usr/bin/env bash", *lines, ""])}
+
+
+def _command_lines(job: AdoptedJob) -> list[str]:
+    options = [
+        f"--job-name={job.name}",
+        "--nodes=1",
+        "--ntasks=1",
+        *card_options(job.cards),
+        "--no-requeue",
+        *_job_options(job),
+    ]
+    return [
+        *(f"#SBATCH {option}" for option in options),
+        f"# Slurm signals {job.grace_seconds} s before the limit: the command is asked to end, as by its own.",
+        'cd "$SLURM_SUBMIT_DIR"',
+        'export RUN="${RUN:-$PWD/run}"',
+        f'exec srun --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" bash {RUN}',
+    ]
+
+
+def _trainer_lines(job: ExportJob) -> list[str]:
     options = [
         f"--job-name={job.name}",
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.gpus_per_node}",
         *card_options(job.gpus_per_node if job.spec else 0),
         "--requeue",
-        *job_options(job.limit_seconds, job.grace_seconds, job.plan.id, place),
+        *_job_options(job),
     ]
-    return {
-        SCRIPT: "\n".join([
-            "#!/usr/bin/env bash",
-            *(f"#SBATCH {option}" for option in options),
-            f"# Slurm signals {job.grace_seconds} s before the limit: the run saves, ends, and is queued again.",
-            "set -uo pipefail",
-            'cd "$SLURM_SUBMIT_DIR"',
-            *_HERE,
-            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            "export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
-            'mkdir -p "$RUN"',
-            *_measured_first(job),
-            "srun --kill-on-bad-exit=1 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID \\",
-            f"    WORLD_SIZE=$SLURM_NTASKS exec \"$PYTHON\" -m trainer {job.config_words} --out \"$RUN\"'",
-            '"$PYTHON" -m trainer.ended "$RUN"',
-            "status=$?",
-            "# 75: asked to stop by a signal, or died without a word; a failed machine is not tried for ever, and",
-            f"# with `touch $RUN/{STOP_ASKED}` the run ends for good",
-            f'if [ "$status" = 75 ] && [ ! -e "$RUN/{STOP_ASKED}" ] \\',
-            '    && [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ]; then',
-            '    scontrol requeue "$SLURM_JOB_ID"',
-            "    sleep 60  # it is ended by the requeue",
-            "fi",
-            'exit "$status"',
-            "",
-        ])
-    }  # fmt: skip
+    return [
+        *(f"#SBATCH {option}" for option in options),
+        f"# Slurm signals {job.grace_seconds} s before the limit: the run saves, ends, and is queued again.",
+        "set -uo pipefail",
+        'cd "$SLURM_SUBMIT_DIR"',
+        *_HERE,
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+        'mkdir -p "$RUN"',
+        *_measured_first(job),
+        "srun --kill-on-bad-exit=1 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID \\",
+        f'    WORLD_SIZE=$SLURM_NTASKS exec "$PYTHON" -m trainer {job.config_words} --out "$RUN"\'',
+        '"$PYTHON" -m trainer.ended "$RUN"',
+        "status=$?",
+        "# 75: asked to stop by a signal, or died without a word; a failed machine is not tried for ever, and",
+        f"# with `touch $RUN/{STOP_ASKED}` the run ends for good",
+        f'if [ "$status" = 75 ] && [ ! -e "$RUN/{STOP_ASKED}" ] \\',
+        '    && [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ]; then',
+        '    scontrol requeue "$SLURM_JOB_ID"',
+        "    sleep 60  # it is ended by the requeue",
+        "fi",
+        'exit "$status"',
+    ]
 
 
 def calibration_script(place: Place, *, cards: int, limit_seconds: float, command: str) -> str:
@@ -80,15 +102,15 @@ def card_options(count: int) -> list[str]:
     return [f"--gpus-per-node={count}", "--cpus-per-task=4"] if count else ["--exclusive"]
 
 
-def job_options(limit_seconds: int, grace_seconds: int, plan_id: str, place: Place) -> list[str]:
+def _job_options(job: ExportJob | AdoptedJob) -> list[str]:
     """What any job that trains asks for: its limit, a signal before it, where its output goes, what the user gave."""
     return [
-        f"--time={slurm_time(limit_seconds + EARLY_SECONDS)}",
-        f"--signal=TERM@{grace_seconds}",
+        f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
+        f"--signal=TERM@{job.grace_seconds}",
         "--open-mode=append",
         "--output=%x-%j.out",
-        f"--comment=advisor:{plan_id}",
-        *asked_options(place),
+        f"--comment=advisor:{job.plan.id}",
+        *asked_options(job.place),
     ]
 
 
@@ -115,7 +137,7 @@ def _measured_first(job: ExportJob) -> list[str]:
     ]
 
 
-def slurm_steps(job: ExportJob) -> list[str]:
+def slurm_steps(job: ExportJob | AdoptedJob) -> list[str]:
     """The environment once, on a login node; when it would start; the job."""
     return [f"bash {SETUP}", f"sbatch --test-only {SCRIPT}   # when would it start?", f"sbatch {SCRIPT}"]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, leave_one_out
+from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, hold_each_out
 from advisor.adopt.plan import AdoptedGoal, make_plan, says_how_long
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
 from advisor.adopt.session import tries
@@ -95,9 +95,9 @@ def test_rows_laid_end_to_end_may_see_each_other():
 def test_memory_and_what_is_left_out():
     seen = [Seen(batch=b, value=3e8 + 2e5 * b.tokens) for b in GRID]
     assert fit_memory(seen).estimate(Batch(rows=16, calls=1, length=64)).contains(3e8 + 2e5 * 1024)
-    held = leave_one_out(seen, fit_memory)
+    held = hold_each_out(seen, fit_memory)
     assert held.median < 0.05 and len(held.errors) == len(GRID)
-    assert leave_one_out(seen[:3], fit_memory) is None
+    assert hold_each_out(seen[:3], fit_memory) is None
     with pytest.raises(ValueError, match="no burst"):
         fit_time([])
 

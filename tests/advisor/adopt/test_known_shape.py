@@ -10,7 +10,7 @@ import pytest
 
 from advisor.adopt.by_law import choose_fit, fit_law, workload
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.empirical import Batch, Seen, fit_time, leave_one_out
+from advisor.adopt.empirical import Batch, Seen, fit_time, hold_each_out
 from advisor.adopt.session import seen_times
 from advisor.adopt.splits import batch_options
 from advisor.laws import flops
@@ -156,7 +156,7 @@ def adopted(model: ModelShape | None, seconds=seconds_of, processes: int = 1) ->
 
 def test_the_law_is_taken_where_it_predicts_the_bursts_no_worse():
     subject = adopted(MODEL)
-    chosen, terms = choose_fit(subject), leave_one_out(seen_times(subject.bursts), fit_time)
+    chosen, terms = choose_fit(subject), hold_each_out(seen_times(subject.bursts), fit_time)
     assert chosen.by_law and chosen.held_out.median <= terms.median
     [own] = batch_options(subject)
     assert own.step_seconds.value == pytest.approx(seconds_of(GRID[0]), rel=0.03)
@@ -177,7 +177,7 @@ def test_it_is_not_taken_of_another_model_of_several_processes_or_where_it_is_wo
         return 0.01 + batch.calls * (0.5 + 0.05 * batch.rows * batch.length)
 
     waiting = adopted(MODEL, by_rows)
-    chosen, terms = choose_fit(waiting), leave_one_out(seen_times(waiting.bursts), fit_time)
+    chosen, terms = choose_fit(waiting), hold_each_out(seen_times(waiting.bursts), fit_time)
     assert chosen.held_out.median <= terms.median + 1e-12  # whichever it is, never the worse
 
 

@@ -14,7 +14,8 @@ from advisor.errors import AdvisorError
 from advisor.launch.process import python_command
 from advisor.launch.state import RunState, run_status
 from advisor.readers.read import read_run
-from advisor.runs.follow import RunFollower, summarize
+from advisor.runs.follow import RunFollower
+from advisor.runs.listing import summarize
 from advisor.store.run_folder import read_launch, read_run_config, run_row
 from advisor.store.store import default_store
 from advisor.trainers.adapter import LogEnd
@@ -70,6 +71,12 @@ class NanoGPT:
             step=int(step),
             loss=float(loss),
         )
+
+    def planned_steps(self, folder):
+        return read_run_config(folder).steps
+
+    def booked_usd(self, folder, usd_per_hour):
+        return None
 
     def used_seconds(self, folder):
         return 0.0
