@@ -56,8 +56,9 @@ class Adapters:
 class Software:
     """What a published run does otherwise than this project's trainer, where it decides memory or time."""
 
-    name: str | None = None  # None: nobody's in particular
-    kind: str = "plain"  # of training loop: c | wrapper | megatron | tuned | plain (see row_words.read_kind)
+    name: str | None = None  # in profiles/software.csv; None: nobody's in particular
+    kind: str = "plain"  # of training loop: c | fused | wrapper | megatron | tuned | plain
+    fused_kernels: bool = False  # norms, rotary positions, activations or the loss in kernels written by hand
     tf32: bool = True  # fp32 products on the TF32 units, where the card has any
     fp8: bool = False  # products of the blocks in 8-bit floats
     unstated: bool = (

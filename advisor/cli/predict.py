@@ -21,13 +21,14 @@ from advisor.cli.params import (
     GPU,
     NUMBERS,
     SIZE,
+    SOFTWARE,
     TOKENS,
     parallelism,
     say_where_sharding_ends,
     sharded_instead,
 )
 from advisor.errors import AdvisorError
-from advisor.predict.software import NAMED, software_of
+from advisor.predict.software import OWN_NAME, software_of, table
 from advisor.records import Adapters, Prediction, Software, Workload
 from advisor.report import render
 
@@ -80,11 +81,10 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option(
     "--sharding",
     type=click.Choice(("none", "optimizer", "full")),
-    default="none",
-    show_default=True,
-    help="What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
+    help="What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP). Default: none, "
+    "or as the software does.",
 )
-@click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice(("adamw", "muon")), help="Default: adamw, or the software's.")
 @click.option("--lora-rank", type=SIZE, help="Train adapters of this rank beside frozen 16-bit weights (LoRA).")
 @click.option(
     "--lora-targets",
@@ -97,8 +97,9 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
 @click.option(
     "--software",
-    type=click.Choice(tuple(NAMED)),
-    help="Whose training software runs it, as its defaults are. Default: this project's trainer.",
+    type=SOFTWARE,
+    help="Whose training software runs it, as its defaults are: nanogpt, hf-trainer, unsloth, megatron, …; any other "
+    "name lists the nearest. Default: own, this project's trainer.",
 )
 @click.option("--depths", type=NUMBERS, help="The same at these depths too, as 16,20,24: step time, memory by part.")
 @click.option("--tokens", type=TOKENS, help="Say what text so many training tokens are, in shards and gigabytes.")
@@ -167,19 +168,20 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
         message = f"--gpu {options['gpu']} and --gpus {options['gpus']} say two numbers of GPUs"
         raise AdvisorError(message, "leave one of them out", exit_code=2)
     gpus, key = options["gpus"] or named.count or 1, device_key(named.key)
-    sharding = sharded_instead(options["sharding"], gpus) or "none"
+    name = None if options["software"] == OWN_NAME else options["software"]
+    usual = table()[name or OWN_NAME]
+    sharding = sharded_instead(options["sharding"], gpus) or (usual.sharding if gpus > 1 else "none")
     if sharding != "none" and gpus == 1:
         raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
     warn_of_others([key])
     adapters, frozen = _adapters(key, options), _frozen(key, {**options, "depth": stated.depth})
-    name = options["software"]
     if name is not None and key == "cpu":
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
     # what the trainer here does not do, loops in PyTorch elsewhere do
     other_shape = options["tied"] or options["head_dim"] is not None
     elsewhere = name is not None or eight_bit or partly or other_shape or sharding == "optimizer"
-    compiled = NAMED[name].compiled if name is not None and options["compile_"] is None else options["compile_"]
+    compiled = usual.compiled if name is not None and options["compile_"] is None else options["compile_"]
     profile = load_profile(
         key,
         default_store(),
@@ -210,7 +212,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
         precision=precision or profile.precision,
         compile=profile.compile if compiled is None else compiled,
         activation_checkpointing=options["activation_checkpointing"],
-        optimizer=options["optimizer"],
+        optimizer=options["optimizer"] or ("adamw" if partly else usual.optimizer),
         sharding=sharding,
         software=published if elsewhere else None,
     )

@@ -6,10 +6,11 @@ Every reader answers with the one thing a cell can mean, or with a Refusal that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from advisor.predict.software import Named, software_in
 from advisor.records import Software
 from trainer.schema import ModelShape
 
@@ -221,17 +222,6 @@ def read_checkpointing(text: str) -> str | Open | Refusal:
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
 
 
-# What a training loop is built with decides how much of a card it reaches. The first that matches counts.
-_KINDS = (
-    ("c", r"\bllm\.c\b|\bc/cuda\b|\bc\+\+"),
-    (
-        "wrapper",
-        r"hugging ?face|\bhf\b|transformers(?! from scratch)|\btrl\b|accelerate\b|axolotl|oumi|deepspeed|colossal"
-        r"|lightning|lit-?gpt",
-    ),
-    ("megatron", r"megatron|\bnemo\b|bigscience"),
-    ("tuned", r"nanochat|modded|parameter-?golf|torchtitan|nanotron|llm-foundry|composer|levanter|nanogpt-fp8"),
-)
 _NOT_THAT_KIND = _denied(
     r"megatron(?:-\w+)?|nemo|hugging ?face|hf|(?:hf )?transformers|trl|accelerate|deepspeed|(?:pytorch )?lightning"
     r"|llm\.c|nanochat|torchtitan|composer|levanter|nanotron"
@@ -239,17 +229,33 @@ _NOT_THAT_KIND = _denied(
 
 
 @lru_cache(maxsize=65536)
-def read_kind(software: str) -> str:
-    """The kind of training loop: c, wrapper, megatron, tuned or plain (somebody's own loop in PyTorch)."""
-    low = _NOT_THAT_KIND.sub(" ", software.lower())
-    return next((kind for kind, pattern in _KINDS if re.search(pattern, low)), "plain")
+def read_named(software: str) -> Named | None:
+    """The software of profiles/software.csv that a cell names; None: somebody's own loop in PyTorch."""
+    return software_in(_NOT_THAT_KIND.sub(" ", software))
+
+
+_CHUNKED = re.compile(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross|unsloth", re.IGNORECASE)
+# kernels of norms, rotary positions and activations that somebody wrote by hand
+_FUSED_KERNELS = re.compile(
+    r"liger|unsloth|\bapex\b|transformer.?engine|\bte\b|triton|quack|cuda kernels"
+    r"|\bfused (?!adam|sgd|attention|soft)\w",
+    re.IGNORECASE,
+)
 
 
 @lru_cache(maxsize=65536)
-def read_software(precision: str, notes: str, kind: str = "plain") -> Software:
-    """What a row says of its software: its kind, 16-bit state, logits in chunks."""
-    chunked = re.search(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross", notes, re.IGNORECASE)
-    return Software(kind=kind, state=_state(precision.lower()), whole_logits=not chunked)
+def read_software(precision: str, words: str, named: Named | None = None) -> Software:
+    """What a row says of its software: 16-bit state, logits in chunks, fused kernels; else as the software's defaults.
+
+    `words` are its notes and the name of its software.
+    """
+    usual = named.software if named is not None else Software()
+    return replace(
+        usual,
+        state=_state(precision.lower()) or usual.state,
+        whole_logits=usual.whole_logits and not _CHUNKED.search(words),
+        fused_kernels=usual.fused_kernels or bool(_FUSED_KERNELS.search(words)),
+    )
 
 
 # kernels that keep no scores in memory; a fused softmax keeps them
@@ -265,7 +271,7 @@ _NO_UNFUSED = _denied(r"(?:naive|math|eager|unfused|vanilla)(?: (?:kernel|backen
 
 
 @lru_cache(maxsize=4096)
-def read_fused_attention(text: str, kind: str) -> bool | Open:
+def read_fused_attention(text: str, named: Named | None = None) -> bool | Open:
     """Whether attention is one kernel that keeps no scores in memory; an unknown word says as much as an empty cell."""
     told = _NO_UNFUSED.sub(" fused ", stated(text))
     low = _NO_FUSED.sub(" ", told)  # "SDPA (no flash)" is still fused
@@ -276,19 +282,22 @@ def read_fused_attention(text: str, kind: str) -> bool | Open:
     if low != told:
         return False
     said = f"attention {text!r} is unknown" if told else "attention is not stated"
-    if kind in ("tuned", "c"):
-        return Open(((True, 1.0),), f"{said}: fused, as in all such code")
+    if named is not None and named.kind in ("tuned", "fused", "c"):
+        return Open(((True, 1.0),), f"{said}: fused, as in {named.words}")
     return Open(((True, 0.75), (False, 0.25)), f"{said}: likely fused")
 
 
-def _state(low: str) -> str:
-    """fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named; bf16 where it says so."""
+def _state(low: str) -> str | None:
+    """fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named; bf16 where it says so.
+
+    None where the words leave it to the software.
+    """
     low = _NOT_THAT_PRECISION.sub(" ", low)
     if _AUTOCAST.search(low):
         return "fp32"
     if _ALL_16_BITS.search(low):
         return "16bit"
-    return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else "fp32"
+    return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else None
 
 
 # "CUDA 12.1" is a version, "C/CUDA" and "CUDA kernels" are operations fused by hand
@@ -301,10 +310,10 @@ _NO_COMPILING = _denied(r"(?:torch[. ]?|model[. ]?)?compil\w+|(?:torch)?inductor
 
 
 @lru_cache(maxsize=4096)
-def read_compile(text: str, kind: str = "plain") -> bool | Open:
-    """Whether operations are fused: by a compiler, or written fused by hand.
+def read_compile(text: str, named: Named | None = None) -> bool | Open:
+    """Whether operations are fused: by a compiler, or all written by hand.
 
-    An unknown word, like the version of CUDA, says as much as an empty cell.
+    An unknown word, like the version of CUDA, says as much as an empty cell: then it is as the software's default.
     """
     told = stated(text)
     if re.fullmatch(r"cuda[ -]*[\d.]*", told):
@@ -316,11 +325,12 @@ def read_compile(text: str, kind: str = "plain") -> bool | Open:
         return True
     if low != told:
         return False
-    if kind == "c":
+    if named is not None and named.kind == "c":
         return True
     said = f"compilation {text!r} is unknown" if told else "compilation is not stated"
-    if kind in ("wrapper", "megatron"):
-        return Open(((False, 1.0),), f"{said}: eager, as such code is by default")
+    if named is not None:
+        how = "compiled" if named.compiled else "eager"
+        return Open(((named.compiled, 1.0),), f"{said}: {how}, as {named.words} is by default")
     return Open(((False, 0.6), (True, 0.4)), f"{said}: eager or compiled")
 
 

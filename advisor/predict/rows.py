@@ -31,7 +31,7 @@ from advisor.predict.row_words import (
     read_checkpointing,
     read_compile,
     read_fused_attention,
-    read_kind,
+    read_named,
     read_optimizer,
     read_precision,
     read_sharding,
@@ -126,15 +126,15 @@ class RowReader:
         flash: str, checkpointing: str, parallelism: str, optimizer: str, notes: str, software: str, source: str,
     ) -> Reading | Refusal:  # fmt: skip
         """The workloads of one row's cells, in the order of COLUMNS."""
-        kind = read_kind(software or source)
+        named = read_named(software or source)
         counts = read_counts(gpus, micro, accum, tokens, seq_len, parallelism)
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {
             "notes": architecture(notes),
             "card": possible_cards(gpu, self._cards(gpu, memory), number(used)),
             "precision": read_precision(precision),
-            "compile": read_compile(compiled, kind),
-            "fused_attention": read_fused_attention(flash, kind),
+            "compile": read_compile(compiled, named),
+            "fused_attention": read_fused_attention(flash, named),
             "checkpointing": read_checkpointing(checkpointing),
             "optimizer": read_optimizer(optimizer),
             "sharding": _sharding_of(parallelism, optimizer, counts),
@@ -147,7 +147,7 @@ class RowReader:
                 return part
         assumed = tuple(part.words for part in parts.values() if isinstance(part, Open))
         left_open = sum(isinstance(parts[name], Open) for name in _DECIDE_SPEED)
-        told = replace(read_software(precision, notes, kind), unstated=left_open >= _MOSTLY_OPEN)
+        told = replace(read_software(precision, f"{notes} {software}", named), unstated=left_open >= _MOSTLY_OPEN)
         if not any(isinstance(part, Open) and len(part.choices) > 1 for part in parts.values()):
             only = {name: part.choices[0][0] if isinstance(part, Open) else part for name, part in parts.items()}
             return Reading(workloads=(_workload(only, told, params),), weights=(1.0,), assumed=assumed)

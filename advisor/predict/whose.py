@@ -7,6 +7,7 @@ import numpy as np
 from advisor.laws.intervals import Z80
 from advisor.predict.prior import datasheet_rates, load_prior
 from advisor.predict.profile import Profile
+from advisor.predict.software import words_of
 from advisor.predict.throughput import sizes, terms
 from advisor.records import Software, Workload
 from advisor.units import format_number
@@ -23,7 +24,7 @@ def whose(profile: Profile, workload: Workload) -> str:
     """For whose software a prediction is, and how long others take for the same; one sentence."""
     software = workload.software
     if software is not None and software.name is not None:
-        return f"{software.name} as its defaults are, {'compiled' if workload.compile else 'eager'}"
+        return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
     if software is not None:
         return (
             "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "

@@ -11,13 +11,14 @@ from advisor.predict.row_words import (
     read_checkpointing,
     read_compile,
     read_fused_attention,
-    read_kind,
+    read_named,
     read_optimizer,
     read_precision,
     read_sharding,
     read_software,
     read_windows,
 )
+from advisor.predict.software import table
 from trainer.schema import make_shape
 
 SHAPE = make_shape("gpt2", depth=8, width=1024, vocab_size=50304, seq_len=8192)
@@ -108,10 +109,12 @@ def test_fp32_says_whether_it_uses_the_tf32_units(text: str, tf32: bool):
 
 
 def test_what_is_not_stated_follows_the_custom_of_its_kind():
-    assert read_compile("", "wrapper").choices == ((False, 1.0),)
-    assert len(read_compile("", "plain").choices) == 2 and read_compile("", "c") is True
-    assert read_fused_attention("", "tuned").choices == ((True, 1.0),)
-    assert read_fused_attention("no (eager HF)", "wrapper") is False and read_fused_attention("SDPA", "plain") is True
+    assert read_compile("", table()["hf-trainer"]).choices == ((False, 1.0),)
+    assert read_compile("", table()["nanogpt"]).choices == ((True, 1.0),)
+    assert len(read_compile("").choices) == 2 and read_compile("", table()["llmc"]) is True
+    assert read_fused_attention("", table()["nanochat"]).choices == ((True, 1.0),)
+    assert read_fused_attention("no (eager HF)", table()["hf-trainer"]) is False
+    assert read_fused_attention("SDPA") is True
 
 
 @pytest.mark.parametrize(
@@ -189,9 +192,9 @@ UNSTATED = ("unknown", "?", "not stated", "Not stated in the paper", "n/a", "N/A
 def test_cells_that_say_that_nothing_is_known_are_empty(text: str):
     for read in (read_precision, read_checkpointing):
         assert read(text) == read("")
-    for kind in ("plain", "tuned", "wrapper", "c"):
-        assert read_fused_attention(text, kind) == read_fused_attention("", kind)
-        assert read_compile(text, kind) == read_compile("", kind)
+    for named in (None, table()["nanochat"], table()["trl"], table()["llmc"]):
+        assert read_fused_attention(text, named) == read_fused_attention("", named)
+        assert read_compile(text, named) == read_compile("", named)
     assert (read_optimizer(text), read_sharding(text), read_windows(text, text)) == ("adamw", "none", None)
 
 
@@ -206,13 +209,13 @@ def test_cells_that_say_that_nothing_is_known_are_empty(text: str):
     ],
 )
 def test_attention_that_keeps_no_scores(text: str, fused: bool):
-    assert read_fused_attention(text, "plain") is fused
+    assert read_fused_attention(text) is fused
 
 
 @pytest.mark.parametrize("text", ["normal", "standard attention", "Megatron fused softmax"])
 def test_attention_in_words_of_no_meaning_is_open(text: str):
-    found = read_fused_attention(text, "plain")
-    assert found.choices == read_fused_attention("", "plain").choices and text in found.words
+    found = read_fused_attention(text)
+    assert found.choices == read_fused_attention("").choices and text in found.words
 
 
 @pytest.mark.parametrize(
@@ -223,9 +226,9 @@ def test_attention_in_words_of_no_meaning_is_open(text: str):
         *[(t, False) for t in ("torch.compile (disabled)", "n", "0", "compilation off", "no (commented out)")],
     ],
 )
-@pytest.mark.parametrize("kind", ["plain", "wrapper", "c"])
-def test_compilation(text: str, compiled: bool, kind: str):
-    assert read_compile(text, kind) is compiled
+@pytest.mark.parametrize("name", [None, "trl", "llmc"])
+def test_compilation(text: str, compiled: bool, name: str | None):
+    assert read_compile(text, table().get(name)) is compiled
 
 
 def test_a_version_is_no_statement_about_compilation_and_an_unknown_word_is_said():
@@ -361,7 +364,8 @@ def test_optimizers_that_are_denied(text: str, optimizer: str):
     ],
 )
 def test_kinds_of_training_loops(text: str, kind: str):
-    assert read_kind(text) == kind
+    named = read_named(text)
+    assert (named.kind if named else "plain") == kind
 
 
 @pytest.mark.parametrize(
