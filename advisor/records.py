@@ -259,6 +259,7 @@ class Goal:
     usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `plan/goal.waiting_price`
     checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
     download_bytes_per_second: float | None = None  # that `data_tokens` come at; None: as is usual
+    software: str | None = None  # in profiles/software.csv, whose run it is; None: this project's trainer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,8 @@ def software_of(
     return replace(software, adapters=adapters, frozen_blocks=frozen_blocks, fp8=fp8, extra_parameters=extra_parameters)
 
 
-def words_of(software: Software) -> str:
-    """The software's name as people write it; empty where it is nobody's in particular."""
-    return table()[software.name].words if software.name else ""
+def words_of(software: Software | None) -> str:
+    """The software's name as people write it."""
+    if software is not None and software.name is None:
+        return "software that is not named"
+    return table()[software.name if software is not None and software.name else OWN_NAME].words

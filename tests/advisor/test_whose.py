@@ -64,3 +64,11 @@ def test_tied_models_with_heads_of_their_own_size(call, sizes, parameters):
     words = " ".join(f"--{name} {size}" for name, size in zip(names, sizes, strict=True))
     found = predicted(call, f"--gpu h100-80gb-sxm --family llama {words} --tied --seq-len 4096 --micro-batch 1")
     assert found["parameters"] == pytest.approx(parameters, rel=1e-3)
+
+
+def test_a_plan_for_other_software_says_so_first_and_is_not_launched(call, tmp_path):
+    words = ("plan", "--gpu", "h100", "--gpus", "8", "--model", "llama-2-7b", "--tokens", "1B", "--software", "llm.c")
+    _, out, _ = call(*words)
+    assert "by llm.c, for 1 B tokens" in " ".join(out.split("price")[0].split()) and "advisor launch" not in out
+    code, _, err = call(*words, "--out", str(tmp_path / "plan.yaml"))
+    assert code == 2 and "this plan is for llm.c" in err
