@@ -65,6 +65,9 @@ class Software:
         False  # most of what decides its speed (precision, compilation, attention, recomputation) is not known
     )
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
+    state_chance: float = 1.0  # that it is so, where nobody says
+    moment_bytes: float | None = None  # of optimizer state per weight, where the optimizer is of few bits or none
+    steps_in_backward: bool = False  # each gradient is used and let go as it comes
     whole_logits: bool | None = True  # the loss holds all tokens' logits at once; None: that is not known
     fused_attention: bool = True
     attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it

@@ -413,7 +413,7 @@ def predict_readings(readings: Mapping[int, Reading]) -> Iterator[tuple[int, str
         dropped = (
             () if len(timed) == len(mine) else (f"{len(mine) - len(timed)} of {len(mine)} readings not predicted",)
         )
-        prediction = timed[0][0] if len(timed) == 1 else mixed(*zip(*timed, strict=True))
+        prediction = timed[0][0] if len(timed) == 1 else mixed(*zip(*timed, strict=True), ran=True)
         yield place, rest_of_line(prediction, (*reading.assumed, *dropped)), prediction.fits
 
 
@@ -453,7 +453,7 @@ def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
             for place in places:
                 answers[place] = error.message
             continue
-        predictions = predict_batch(profile, [workloads[place] for place in places])
+        predictions = predict_batch(profile, [workloads[place] for place in places], ran=True)
         for place, prediction in zip(places, predictions, strict=True):
             answers[place] = prediction
     return answers

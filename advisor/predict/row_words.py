@@ -75,7 +75,7 @@ _STAGE = r"zero[ _-]?(?:stage)?[ _=:-]*|stage[ _=:-]*"
 # "amp", "mixed" and autocast keep fp32 weights; "true" is Lightning's name for a model all in 16 bits, as "pure" is
 # torchtune's. Composer's "MP PURE" (and DEFAULT) is a mode of FSDP, whose shards stay fp32.
 _AUTOCAST = re.compile(r"amp|autocast|mixed|\bmp (?:pure|default)")
-_ALL_16_BITS = re.compile(r"pure|\btrue\b|weights (?:in )?(?:bf16|fp16)|(?:bf16|fp16) weights")
+_ALL_16_BITS = re.compile(r"pure|\btrue\b|(?:weights|params) (?:in )?(?:bf16|fp16)|(?:bf16|fp16) (?:weights|param)")
 _MASTER = re.compile(r"master|main (?:params|weights|grad)|fp32 grad")
 
 
@@ -187,37 +187,50 @@ def read_precision(text: str) -> Precision | Open | Refusal:
 _NOT_THAT_OPTIMIZER = _denied(
     r"[1248][ -]?b(?:its?)?|paged|galore|(?:cpu[ -])?offload(?:ing|ed)?|muon|adamw?|(?:deepspeed)?cpu-?adam"
 )
-# of fewer bits, of fewer dimensions or on the host: state that is not a copy of the weights in fp32
-_OTHER_STATE = re.compile(r"(?<!\d)[1248][ -]?b(?:its?)?\b|paged|galore|cpu.?adam|offload")
+# of fewer dimensions or on the host: state that is not so many bytes for each weight
+_OTHER_STATE = re.compile(r"(?<!\d)[12][ -]?b(?:its?)?\b|galore|cpu.?adam|offload")
 
 
 @lru_cache(maxsize=4096)
 def read_optimizer(text: str) -> str | Refusal:
-    """adamw or muon; empty is AdamW, what everyone means without saying."""
+    """adamw or muon; empty is AdamW, what everyone means without saying. Others take as long as AdamW, but keep less
+    (`row_adapters.read_moment_bytes`).
+    """
     told = stated(text)
     low = _NOT_THAT_OPTIMIZER.sub(" ", told)
     if _OTHER_STATE.search(low):
-        return Refusal(f"optimizer {text!r}, 8-bit, paged, projected and offloaded states are not modelled")
+        return Refusal(f"optimizer {text!r}, projected and offloaded states are not modelled")
     if "muon" in low:
         return "muon"
-    if not told or "adam" in low:
+    if not told or re.search(r"adam|adafactor|\blion\b|\bsgd\b", low):
         return "adamw"
-    return Refusal(f"optimizer {text!r}, only AdamW and Muon are modelled")
+    return Refusal(f"optimizer {text!r}, only AdamW, Muon, Lion, Adafactor and SGD are modelled")
 
 
 @lru_cache(maxsize=4096)
-def read_checkpointing(text: str) -> str | Open | Refusal:
-    """none, selective or full; a bare yes is full, as in every tool that has only a switch."""
+def read_checkpointing(text: str, named: Named | None = None, in_part: bool = False) -> str | Open | Refusal:
+    """none, selective or full; a bare yes is full, as in every tool that has only a switch.
+
+    Where nobody says it is likely as the software has it; who trains adapters recomputes as often as not.
+    """
     low = _NEGATED.sub(" ", stated(text)).strip()
     if not low:
-        return Open((("none", 0.85), ("full", 0.15)), "activation checkpointing is not stated: likely none")
+        usual = named.recomputed if named is not None else "none"
+        if in_part and usual == "none":
+            return Open((("none", 0.5), ("full", 0.5)), "activation checkpointing is not stated: none or full taken")
+        other = "none" if usual == "full" else "full"
+        return Open(((usual, 0.85), (other, 0.15)), f"activation checkpointing is not stated: likely {usual}")
     if "offload" in low:
         return Refusal(f"activations offloaded to the host ({text})")
     if _NO.match(low):
         return "none"
-    if "selective" in low or re.match(r"sac\b|per.?op\b", low):
+    if (
+        "selective" in low
+        or re.match(r"sac\b|per.?op\b", low)
+        or re.search(r"(?:swiglu|ffn|norm|attention)\b.*recomp", low)
+    ):
         return "selective"
-    if _YES.match(low) or re.match(r"full|all\b", low):
+    if _YES.match(low) or re.match(r"full|all\b|unsloth", low):
         return "full"
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
 
@@ -243,16 +256,24 @@ _FUSED_KERNELS = re.compile(
 )
 
 
+_DEEPSPEED = re.compile(r"deepspeed|zero[- ]?[0123]\b", re.IGNORECASE)
+_USUAL_STATE = 0.75  # how often a loop in bf16 that says no more keeps fp32 weights under autocast: judged
+
+
 @lru_cache(maxsize=65536)
-def read_software(precision: str, words: str, named: Named | None = None) -> Software:
+def read_software(precision: str, words: str, parallelism: str = "", named: Named | None = None) -> Software:
     """What a row says of its software: 16-bit state, logits in chunks, fused kernels; else as the software's defaults.
 
     `words` are its notes and the name of its software.
     """
-    usual = named.software if named is not None else Software()
+    usual = named.software if named is not None else Software(state_chance=_USUAL_STATE)
+    said, chance = _state(precision.lower()), 1.0
+    if said != "16bit" and _DEEPSPEED.search(parallelism) and usual.kind == "wrapper":
+        said, chance = "copied", 0.9  # its engine goes before what the precision's words name
     return replace(
         usual,
-        state=_state(precision.lower()) or usual.state,
+        state=said or usual.state,
+        state_chance=chance if said else usual.state_chance,
         whole_logits=usual.whole_logits and not _CHUNKED.search(words),
         fused_kernels=usual.fused_kernels or bool(_FUSED_KERNELS.search(words)),
     )
@@ -293,7 +314,9 @@ def _state(low: str) -> str | None:
     None where the words leave it to the software.
     """
     low = _NOT_THAT_PRECISION.sub(" ", low)
-    if _AUTOCAST.search(low):
+    if re.search(r"(?:bf16|fp16) param", low):  # an autocast over such changes nothing
+        return "16bit"
+    if _AUTOCAST.search(low) or "fp32 weights" in low:
         return "fp32"
     if _ALL_16_BITS.search(low):
         return "16bit"

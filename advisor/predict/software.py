@@ -30,6 +30,13 @@ class Named:
     state: str  # as `Software.state`, where all weights are trained
     gradients: str  # fp32 | 16bit
     optimizer: str  # adamw | muon
+    recomputed: str  # none | selective | full: what it recomputes by default
+    hf_models: bool  # it trains Hugging Face's own code of a model: fp32 copies of logits, norms and GELU written out
+    step_bytes: float  # per weight, that its optimizer's step makes anew
+    half_tables: bool  # its embeddings are kept in 16 bits, moments too
+    logit_bytes: float | None  # per token and row of the vocabulary, compiled; None: as its kind
+    extra_lanes: float  # 16-bit numbers of the width that its blocks keep per token beyond the usual
+    state_chance: float  # that a run whose words leave it open has this state
     sharding: str  # what it splits by default where it runs on several GPUs
     source: str
 
@@ -40,6 +47,7 @@ class Named:
             name=self.name,
             kind=self.kind,
             state=self.state,
+            state_chance=self.state_chance,
             whole_logits=self.whole_logits,
             fused_kernels=self.fused_kernels,
         )
@@ -65,6 +73,13 @@ def _named(row: dict[str, str]) -> Named:
         state=row["state"],
         gradients=row["gradients"],
         optimizer=row["optimizer"],
+        recomputed=row["recomputed"] or "none",
+        hf_models=row["models"] == "hf",
+        step_bytes=float(row["step_bytes"] or 0),
+        half_tables=row["tables"] == "16bit",
+        logit_bytes=float(row["logit_bytes"]) if row["logit_bytes"] else None,
+        extra_lanes=float(row["extra_lanes"] or 0),
+        state_chance=float(row["state_chance"] or 1),
         sharding=row["sharding"],
         source=row["source"],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.predict.row_adapters import read_adapters, read_moment_bytes
 from advisor.predict.row_words import (
     Open,
     Refusal,
@@ -19,6 +20,7 @@ from advisor.predict.row_words import (
     read_windows,
 )
 from advisor.predict.software import table
+from advisor.records import Adapters
 from trainer.schema import make_shape
 
 SHAPE = make_shape("gpt2", depth=8, width=1024, vocab_size=50304, seq_len=8192)
@@ -144,7 +146,7 @@ def test_not_fused(text: str):
     assert read_compile(text) is False
 
 
-@pytest.mark.parametrize("text", ["SGD", "LAMB", "Lion", "SOAP", "AdamW8bit", "paged AdamW"])
+@pytest.mark.parametrize("text", ["LAMB", "SOAP", "Shampoo"])
 def test_other_optimizers_are_refused(text: str):
     assert isinstance(read_optimizer(text), Refusal)
 
@@ -336,7 +338,16 @@ def test_notes_that_do(notes: str):
     assert isinstance(architecture(notes), Refusal)
 
 
-@pytest.mark.parametrize("text", ["1-bit Adam", "GaLore AdamW", "DeepSpeedCPUAdam", "AdamW8b", "AdamW (CPU offload)"])
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("AdamW8bit", 2), ("adamw_8bit", 2), ("paged AdamW 8-bit", 0), ("Lion", 4), ("SGD", 0), ("AdamW (fused)", None)],
+)
+def test_optimizers_that_keep_less_are_read_with_what_they_keep(text: str, bytes_: float | None):
+    assert read_optimizer(text) == "adamw"
+    assert read_moment_bytes(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["1-bit Adam", "GaLore AdamW", "DeepSpeedCPUAdam", "AdamW (CPU offload)"])
 def test_optimizers_with_other_state_are_refused(text: str):
     assert isinstance(read_optimizer(text), Refusal)
 
@@ -374,3 +385,12 @@ def test_kinds_of_training_loops(text: str, kind: str):
 )
 def test_checkpointing_as_a_switch(text: str, kind: str):
     assert read_checkpointing(text) == kind
+
+
+def test_adapters_are_read_of_their_own_columns_or_of_the_parallelism():
+    assert read_adapters("lora", "64", "q_proj, v_proj", "no", "single") == Adapters(rank=64, targets="attention")
+    assert read_adapters("qlora", "16", "all linear", "nf4", "") == Adapters(rank=16, quantized=True)
+    assert read_adapters("full", "", "", "", "single bf16") is None
+    unstated = read_adapters("", "", "", "", "LoRA, single")
+    assert isinstance(unstated, Open) and unstated.choices[0][0] == Adapters(rank=16)
+    assert isinstance(read_adapters("qlora (lm_head trained in full)", "16", "", "", ""), Refusal)
