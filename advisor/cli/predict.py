@@ -76,7 +76,9 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 )
 @click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
 @click.option(
-    "--activation-checkpointing", type=click.Choice(("none", "selective", "full")), default="none", show_default=True
+    "--activation-checkpointing",
+    type=click.Choice(("none", "selective", "full")),
+    help="Default: none, or what the --software recomputes by default.",
 )
 @click.option(
     "--sharding",
@@ -114,6 +116,7 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     """
     from advisor.predict.depths import at_depths, download, memory_bill
     from advisor.predict.whose import whose
+    from advisor.predict.would_fit import would_fit
     from advisor.report.prediction import network
 
     context = click.get_current_context()
@@ -127,7 +130,7 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
         return predict_rows(rows)
     profile, prediction, sources = configured(options)
     workload = prediction.workload
-    bill = memory_bill(profile, workload)
+    bill, changes = memory_bill(profile, workload), would_fit(profile, workload)
     told = {"for": whose(profile, workload), "network": network(prediction, profile)}
     others = at_depths(profile, workload, options["depths"]) if options["depths"] else ()
     tokens, rate = options["tokens"], options["download_rate"]
@@ -135,11 +138,13 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     if as_json:
         from advisor.report.prediction import document
 
-        beside = {"memory_parts": bill, "depths": others, "data": data}
+        beside = {"memory_parts": bill, "would_fit": changes, "depths": others, "data": data}
         found = {"gpu": workload.gpu, "workload": workload, **document(prediction)}
         render.print_json({**found, **beside, **told, "sources": sources})
     else:
-        show(prediction, [f"{name}: {words}" for name, words in told.items() if words], sources, bill, others, data)
+        said = [f"would fit: {change}" for change in changes]
+        said += [f"{name}: {words}" for name, words in told.items() if words]
+        show(prediction, said, sources, bill, others, data)
     say_where_sharding_ends(workload, prediction.mfu)
     return NOTHING_FITS if prediction.fits is False else 0
 
@@ -211,7 +216,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
         gpus=gpus,
         precision=precision or profile.precision,
         compile=profile.compile if compiled is None else compiled,
-        activation_checkpointing=options["activation_checkpointing"],
+        activation_checkpointing=options["activation_checkpointing"] or usual.recomputed,
         optimizer=options["optimizer"] or ("adamw" if partly else usual.optimizer),
         sharding=sharding,
         software=published if elsewhere else None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from advisor.predict.software import Named, software_in
+from advisor.predict.software import USUAL_STATE, Named, software_in
 from advisor.records import Software
 from trainer.schema import ModelShape
 
@@ -257,16 +257,13 @@ _FUSED_KERNELS = re.compile(
 
 
 _DEEPSPEED = re.compile(r"deepspeed|zero[- ]?[0123]\b", re.IGNORECASE)
-_USUAL_STATE = 0.75  # how often a loop in bf16 that says no more keeps fp32 weights under autocast: judged
-
-
 @lru_cache(maxsize=65536)
 def read_software(precision: str, words: str, parallelism: str = "", named: Named | None = None) -> Software:
     """What a row says of its software: 16-bit state, logits in chunks, fused kernels; else as the software's defaults.
 
     `words` are its notes and the name of its software.
     """
-    usual = named.software if named is not None else Software(state_chance=_USUAL_STATE)
+    usual = named.software if named is not None else Software(state_chance=USUAL_STATE)
     said, chance = _state(precision.lower()), 1.0
     if said != "16bit" and _DEEPSPEED.search(parallelism) and usual.kind == "wrapper":
         said, chance = "copied", 0.9  # its engine goes before what the precision's words name

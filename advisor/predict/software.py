@@ -12,6 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.records import Adapters, Software
 from advisor.store.folders import profiles_folder
 
+USUAL_STATE = 0.75  # how often a loop in bf16 that says no more keeps fp32 weights under autocast: judged
 OWN_NAME = "own"  # this project's trainer, which calibrations measure
 
 
@@ -112,7 +113,8 @@ def software_of(
     """Published software by its name; None: of nobody in particular, in 16 bits where it trains a part."""
     if name is None:
         in_part = adapters is not None or frozen_blocks > 0
-        software = Software(state="16bit" if in_part else "fp32", whole_logits=None)
+        kept = "16bit" if in_part else "fp32"
+        software = Software(state=kept, state_chance=1.0 if in_part else USUAL_STATE, whole_logits=None)
     else:
         software = require_software(name).software
     return replace(software, adapters=adapters, frozen_blocks=frozen_blocks, fp8=fp8, extra_parameters=extra_parameters)
