@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import fit_memory
 import numpy as np
 import peers
 import prior_model
@@ -19,7 +20,6 @@ from prior_model import Run
 from advisor.calibrate.fit import fit
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
-from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (
     CoefficientPrior,
     datasheet_rates,
@@ -29,7 +29,7 @@ from advisor.predict.prior import (
 from advisor.predict.published import Setting, classes
 from advisor.predict.rows import RowError
 from advisor.predict.throughput import Observation, Rates, predict_log, sizes
-from advisor.records import Estimate, Workload
+from advisor.records import Workload
 
 CALIBRATION_ROWS = 5
 DRAWS = 40  # random choices of those rows
@@ -88,7 +88,7 @@ def section() -> str:
             *(line if isinstance(line, str) else line.text() for line in speed),
             "",
             half_width(runs, known),
-            "\n### Memory per GPU, uncalibrated (asked: 8 % / 25 %, coverage 72-88 % by source)\n",
+            "\n### Memory per GPU, uncalibrated (asked, every owner once: 8 % / 25 %, 74-86 % inside)\n",
             *head,
             *(line if isinstance(line, str) else line.text() for line in memory_lines(known)),
             "",
@@ -237,22 +237,19 @@ def _peer(name: str, predictor: peers.Predictor, cases: Sequence[tuple[Workload,
 
 
 def memory_lines(known: dict[str, GpuSpec]) -> Iterator[Line | str]:
-    """Rows that state their memory, each against the quantity that the source measured."""
-    cases = []
-    for line, reading in prior_model.read_lines(prior_model.RUNS):
-        if isinstance(reading, RowError) or not line["mem_gib_per_gpu"] or "SUSPECT" in line["notes"]:
-            continue
-        likeliest = max(zip(reading.weights, reading.workloads, strict=True), key=lambda pair: pair[0])[1]
-        cases.append((likeliest, line))
-    measured = np.array([float(line["mem_gib_per_gpu"]) * GIB for _, line in cases])
-    ours = [memory_of(w, line["notes"]) for w, line in cases]
+    """Rows that state their memory, each against what its source measured, by a fit without its owner."""
+    answers = fit_memory.left_out(fit_memory.read_peaks([prior_model.RUNS]))
     yield Line(
-        name="ours",
-        errors=np.array([abs(e.value / m - 1) for e, m in zip(ours, measured, strict=True)]),
-        sources=[line["source"] for _, line in cases],
-        inside=np.array([e.contains(m) for e, m in zip(ours, measured, strict=True)]),
+        name="ours, its owner left out",
+        errors=np.abs([a.error for a in answers]),
+        sources=[a.peak.owner for a in answers],
+        inside=np.array([a.inside for a in answers]),
     )
-    rows = [(w, known[w.gpu], m, line["source"]) for (w, line), m in zip(cases, measured, strict=True)]
+    rows = [
+        (w, known[w.gpu], a.peak.gib * GIB, a.peak.owner)
+        for a in answers
+        for w in [max(a.peak.meanings, key=lambda pair: pair[1])[0]]
+    ]
     for name, made in (("llm-analysis 0.2.2", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
         yield _peer(name, made[1], rows) if made else f"| {name} | {peers.NOT_INSTALLED} | - | - | - | - |"
 
@@ -267,13 +264,3 @@ def reading_lines() -> Iterator[str]:
         refused = Counter(reason for reason in reasons if reason)
         most = f"{refused.most_common(1)[0][0][:110].replace('|', '/')}" if refused else ""
         yield f"| {source} | {len(reasons)} | {reasons.count(None)} | {most} |"
-
-
-def memory_of(w: Workload, notes: str) -> Estimate:
-    """The prediction of what the source says it measured: allocated (or active), reserved, or all the driver sees."""
-    model, said = load_memory_model(), notes.lower()
-    if "nvidia-smi" in said or "nvml" in said:
-        return model.device_total_bytes(w)
-    if "peak allocated" in said or "peak active" in said:
-        return model.allocated_bytes(w)
-    return model.reserved_bytes(w)

@@ -302,7 +302,8 @@ def peak(
     device must have: the allocator gives back what it only keeps before it fails). The peak is at the start of
     the backward pass, where all activations and the logits live, or in the optimizer's step, where all gradients do.
     """
-    p, kind = p or parts(a, case), class_of(a)
+    p, kind = p or a.memo.get(case) or parts(a, case), class_of(a)
+    a.memo[case] = p
     blocks = factor[f"activations {kind}"] * factor["software"]
     kept = blocks * p.activations * (factor["selective"] if a.activation_checkpointing == "selective" else 1.0)
     logits, worked = factor[f"logits {kind}"] * p.logits, blocks * p.worked
@@ -352,20 +353,21 @@ class Mixture:
         """How likely each workload stays below a limit, shape (n,)."""
         return (self.weights * _normal((np.log(limit_bytes) - self.logs) / self.deviations)).sum(axis=0)
 
-    def quantile(self, share: np.ndarray | float) -> np.ndarray:
-        """The bytes that each workload stays below with this probability, shape (n,); by bisection in log bytes."""
-        low = (self.logs - 6 * self.deviations).min(axis=0)
-        high = (self.logs + 6 * self.deviations).max(axis=0)
-        for _ in range(40):
+    def quantiles(self, shares: np.ndarray) -> np.ndarray:
+        """The bytes that each workload stays below with each probability, shapes (k, n); by bisection in log bytes."""
+        low = np.broadcast_to((self.logs - 5 * self.deviations).min(axis=0), shares.shape)
+        high = np.broadcast_to((self.logs + 5 * self.deviations).max(axis=0), shares.shape)
+        for _ in range(20):  # to a part in 1e5
             middle = (low + high) / 2
-            under = (self.weights * _normal((middle - self.logs) / self.deviations)).sum(axis=0) < share
+            z = (middle[:, None, :] - self.logs) / self.deviations
+            under = (self.weights * _normal(z)).sum(axis=1) < shares
             low, high = np.where(under, middle, low), np.where(under, high, middle)
         return np.exp((low + high) / 2)
 
     def estimates(self, ran_in: float | None = None) -> EstimateArrays:
         """Median and 80 % interval; `ran_in`: of a run that is known to have run in so many bytes."""
         whole = np.ones(self.logs.shape[1]) if ran_in is None else np.maximum(self.below(ran_in), 1e-6)
-        low, value, high = (self.quantile(share * whole) for share in (0.1, 0.5, 0.9))
+        low, value, high = self.quantiles(np.array([[0.1], [0.5], [0.9]]) * whole)
         return EstimateArrays(value=value, low=low, high=high)
 
 
