@@ -35,7 +35,10 @@ def _denied(names: str) -> re.Pattern[str]:
 _OTHER_ARCHITECTURES = (
     (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
     (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
-    (r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv", "not a decoder-only transformer"),
+    (
+        r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv|deltanet|linear attention",
+        "not a decoder-only transformer",
+    ),
     (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
     (r"document mask", "attention over documents of unstated length"),
     (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
@@ -75,7 +78,7 @@ _STAGE = r"zero[ _-]?(?:stage)?[ _=:-]*|stage[ _=:-]*"
 # "amp", "mixed" and autocast keep fp32 weights; "true" is Lightning's name for a model all in 16 bits, as "pure" is
 # torchtune's. Composer's "MP PURE" (and DEFAULT) is a mode of FSDP, whose shards stay fp32.
 _AUTOCAST = re.compile(r"amp|autocast|mixed|\bmp (?:pure|default)")
-_ALL_16_BITS = re.compile(r"pure|\btrue\b|weights (?:in )?(?:bf16|fp16)|(?:bf16|fp16) weights")
+_ALL_16_BITS = re.compile(r"pure|\btrue\b|(?:weights|params) (?:in )?(?:bf16|fp16)|(?:bf16|fp16) (?:weights|params)")
 _MASTER = re.compile(r"master|main (?:params|weights|grad)|fp32 grad")
 
 
@@ -180,7 +183,7 @@ def read_precision(text: str) -> Precision | Open | Refusal:
         return Precision(kind="fp32", tf32=False)
     if "tf32" in low:
         return Precision(kind="fp32")
-    choices = ((Precision(kind="fp32", tf32=False), 0.5), (Precision(kind="fp32"), 0.5))
+    choices = ((Precision(kind="fp32", tf32=False), 0.75), (Precision(kind="fp32"), 0.25))
     return Open(choices, "whether fp32 products use the TF32 units is not stated: both taken")
 
 
@@ -215,9 +218,9 @@ def read_checkpointing(text: str) -> str | Open | Refusal:
         return Refusal(f"activations offloaded to the host ({text})")
     if _NO.match(low):
         return "none"
-    if "selective" in low or re.match(r"sac\b|per.?op\b", low):
+    if re.search(r"selective|(?:ffn|attention|swiglu|norm)\b.* recompute", low) or re.match(r"sac\b|per.?op\b", low):
         return "selective"
-    if _YES.match(low) or re.match(r"full|all\b", low):
+    if _YES.match(low) or re.match(r"full|all\b|unsloth", low):
         return "full"
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
 
@@ -293,10 +296,10 @@ def _state(low: str) -> str | None:
     None where the words leave it to the software.
     """
     low = _NOT_THAT_PRECISION.sub(" ", low)
+    if _ALL_16_BITS.search(low) and not re.search(r"\bmp (?:pure|default)", low):
+        return "16bit"
     if _AUTOCAST.search(low):
         return "fp32"
-    if _ALL_16_BITS.search(low):
-        return "16bit"
     return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else None
 
 

@@ -126,7 +126,7 @@ class RowReader:
         flash: str, checkpointing: str, parallelism: str, optimizer: str, notes: str, software: str, source: str,
     ) -> Reading | Refusal:  # fmt: skip
         """The workloads of one row's cells, in the order of COLUMNS."""
-        named = read_named(software or source)
+        named = read_named(software) or read_named(f"{source}; {parallelism}")
         counts = read_counts(gpus, micro, accum, tokens, seq_len, parallelism)
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {
@@ -147,7 +147,8 @@ class RowReader:
                 return part
         assumed = tuple(part.words for part in parts.values() if isinstance(part, Open))
         left_open = sum(isinstance(parts[name], Open) for name in _DECIDE_SPEED)
-        told = replace(read_software(precision, f"{notes} {software}", named), unstated=left_open >= _MOSTLY_OPEN)
+        told = read_software(precision, f"{notes}; {software}; {source}", named)
+        told = replace(told, unstated=left_open >= _MOSTLY_OPEN)
         if not any(isinstance(part, Open) and len(part.choices) > 1 for part in parts.values()):
             only = {name: part.choices[0][0] if isinstance(part, Open) else part for name, part in parts.items()}
             return Reading(workloads=(_workload(only, told, params),), weights=(1.0,), assumed=assumed)
