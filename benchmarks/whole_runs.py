@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import prior_model
+from left_out import log_step
 
 from advisor.laws.intervals import Z80
 from advisor.predict import comm
-from advisor.predict.published import Setting
 from advisor.predict.rows import RowError, RowReader
 from advisor.predict.throughput import sizes, terms
 
@@ -60,20 +60,18 @@ def whole_runs() -> Iterator[Whole]:
             if isinstance(reading, RowError):
                 raise SystemExit(f"{line['run']}: {reading.error}")
             owner = prior_model.owner_of(line)
-            belief = prior_model.fit([run for run in runs if run.owner != owner], known)
+            belief, seen = prior_model.fitted([run for run in runs if run.owner != owner], known)
             logs, variances = [], []
             for w in reading.workloads:
                 spec = known[w.gpu]
                 rates = prior_model.datasheet_rates(spec, w.precision, tf32=w.software.tf32)
-                mean, covariance = belief.belief(spec.generation, spec, Setting.of(w, spec))
-                parts = terms(sizes([w]), rates)[0] * np.exp(mean)
-                step = parts.sum()
-                share = parts / step
+                middle, variance = log_step(belief, seen, terms(sizes([w]), rates)[0], w, spec)
+                step = np.exp(middle)
                 extra = comm.exposed_seconds(w, spec, 2 / 3 * step / w.grad_accum)
                 whole = step + (extra.value if extra else 0.0)
                 doubt = np.log((step + extra.high) / (step + extra.low)) / 2 / Z80 if extra else 0.0
                 logs.append(np.log(whole * w.gpus / w.step_tokens))  # GPU seconds a token
-                variances.append(share @ covariance @ share + belief.spreads.row**2 + doubt**2)
+                variances.append(variance + doubt**2)
             weights = np.array(reading.weights)
             middle = float(weights @ logs)
             variance = float(weights @ variances + weights @ (np.array(logs) - middle) ** 2)

@@ -115,7 +115,7 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     With --rows the table's own columns say everything; a row that cannot be predicted gets an `error` in words.
     """
     from advisor.predict.depths import at_depths, download, memory_bill
-    from advisor.predict.whose import whose
+    from advisor.predict.whose import closest_run, whose
     from advisor.predict.would_fit import would_fit
     from advisor.report.prediction import network
 
@@ -131,7 +131,8 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     profile, prediction, sources = configured(options)
     workload = prediction.workload
     bill, changes = memory_bill(profile, workload), would_fit(profile, workload)
-    told = {"for": whose(profile, workload), "network": network(prediction, profile)}
+    near = closest_run(profile, workload)
+    told = {"for": whose(profile, workload), "closest published run": near, "network": network(prediction, profile)}
     others = at_depths(profile, workload, options["depths"]) if options["depths"] else ()
     tokens, rate = options["tokens"], options["download_rate"]
     data = download(tokens, workload.shape.vocab_size, rate) if tokens else None
@@ -468,7 +469,8 @@ def _speed(software: Software | None) -> tuple | None:
     """What of a row's software decides how fast it is believed to be."""
     if software is None:
         return None
-    return (software.kind, software.fused_attention, software.tf32, software.fp8, software.unstated)
+    switches = (software.fused_attention, software.fused_kernels, software.tf32, software.fp8, software.unstated)
+    return (software.name, software.kind, *switches)
 
 
 def show(

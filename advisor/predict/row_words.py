@@ -35,7 +35,10 @@ def _denied(names: str) -> re.Pattern[str]:
 _OTHER_ARCHITECTURES = (
     (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
     (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
-    (r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv", "not a decoder-only transformer"),
+    (
+        r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv|deltanet|linear attention",
+        "not a decoder-only transformer",
+    ),
     (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
     (r"document mask", "attention over documents of unstated length"),
     (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
@@ -180,7 +183,7 @@ def read_precision(text: str) -> Precision | Open | Refusal:
         return Precision(kind="fp32", tf32=False)
     if "tf32" in low:
         return Precision(kind="fp32")
-    choices = ((Precision(kind="fp32", tf32=False), 0.5), (Precision(kind="fp32"), 0.5))
+    choices = ((Precision(kind="fp32", tf32=False), 0.75), (Precision(kind="fp32"), 0.25))
     return Open(choices, "whether fp32 products use the TF32 units is not stated: both taken")
 
 
@@ -224,11 +227,7 @@ def read_checkpointing(text: str, named: Named | None = None, in_part: bool = Fa
         return Refusal(f"activations offloaded to the host ({text})")
     if _NO.match(low):
         return "none"
-    if (
-        "selective" in low
-        or re.match(r"sac\b|per.?op\b", low)
-        or re.search(r"(?:swiglu|ffn|norm|attention)\b.*recomp", low)
-    ):
+    if re.search(r"selective|(?:ffn|attention|swiglu|norm)\b.* recompute", low) or re.match(r"sac\b|per.?op\b", low):
         return "selective"
     if _YES.match(low) or re.match(r"full|all\b|unsloth", low):
         return "full"
@@ -313,10 +312,10 @@ def _state(low: str) -> str | None:
     low = _NOT_THAT_PRECISION.sub(" ", low)
     if re.search(r"(?:bf16|fp16) param", low):  # an autocast over such changes nothing
         return "16bit"
+    if _ALL_16_BITS.search(low) and not re.search(r"\bmp (?:pure|default)", low):
+        return "16bit"
     if _AUTOCAST.search(low) or "fp32 weights" in low:
         return "fp32"
-    if _ALL_16_BITS.search(low):
-        return "16bit"
     return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else None
 
 

@@ -129,7 +129,7 @@ class RowReader:
         method: str, rank: str, modules: str, quantized: str, kv_heads: str, weights: str, loss: str,
     ) -> Reading | Refusal:  # fmt: skip
         """The workloads of one row's cells, in the order of COLUMNS."""
-        named = read_named(software or source)
+        named = read_named(software) or read_named(f"{source}; {parallelism}")
         notes = f"{notes}; kv_heads {kv_heads}" if kv_heads else notes
         adapters = read_adapters(method, rank, modules, quantized, f"{parallelism} {precision}")
         if adapters is not None:  # what says so is read
@@ -155,7 +155,7 @@ class RowReader:
                 return part
         assumed = tuple(part.words for part in parts.values() if isinstance(part, Open))
         left_open = sum(isinstance(parts[name], Open) for name in _DECIDE_SPEED)
-        words = f"{notes} {software} {loss}"
+        words = f"{notes}; {software}; {source}; {loss}"
         told = read_software(f"{precision}; {weights} weights" if weights else precision, words, parallelism, named)
         if adapters is not None:
             told = replace(told, state="16bit", state_chance=1.0)
