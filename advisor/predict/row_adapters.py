@@ -37,7 +37,8 @@ def read_adapters(method: str, rank: str, modules: str, quantized: str, words: s
         return Refusal(f"the training of {method}")
     if not _LORA.search(said):
         return None
-    several = number(rank)
+    in_words = re.search(r"\br(?:ank)?[ =]*(\d+)", words, re.IGNORECASE)
+    several = number(rank) or (float(in_words[1]) if in_words else None)
     attention = bool(modules) and not _FFN.search(modules)
     adapters = Adapters(
         rank=int(several) if several and several >= 1 else _USUAL_RANK,

@@ -42,7 +42,6 @@ _OTHER_ARCHITECTURES = (
     (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
     (r"document mask", "attention over documents of unstated length"),
     (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
-    (r"(?<!than )(?<!vs )(?<!against )\bq?lora\b", "the training of adapters"),
     (r"forward (pass )?only|inference only", "no training"),
 )
 _NOT_THAT_ARCHITECTURE = _denied(
@@ -120,6 +119,13 @@ def architecture(notes: str) -> str | Refusal:
         if re.search(pattern, said, re.IGNORECASE):
             return Refusal(f"the notes say this is {what}")
     return notes
+
+
+def adapters_in(notes: str) -> str:
+    """The words with which notes say that adapters were trained, as "QLoRA r=16"; empty where they do not."""
+    said = _NOT_THAT_ARCHITECTURE.sub(" ", notes)
+    found = re.search(r"(?<!than )(?<!vs )(?<!against )\bq?lora\b(?:[ ,(]*r(?:ank)?[ =]*\d+)?", said, re.IGNORECASE)
+    return found[0] if found else ""
 
 
 @lru_cache(maxsize=4096)
@@ -256,6 +262,8 @@ _FUSED_KERNELS = re.compile(
 
 
 _DEEPSPEED = re.compile(r"deepspeed|zero[- ]?[0123]\b", re.IGNORECASE)
+
+
 @lru_cache(maxsize=65536)
 def read_software(precision: str, words: str, parallelism: str = "", named: Named | None = None) -> Software:
     """What a row says of its software: 16-bit state, logits in chunks, fused kernels; else as the software's defaults.

@@ -28,6 +28,7 @@ from advisor.predict.row_shapes import extra_parameters, read_shape
 from advisor.predict.row_words import (
     Open,
     Refusal,
+    adapters_in,
     architecture,
     read_checkpointing,
     read_compile,
@@ -131,9 +132,9 @@ class RowReader:
         """The workloads of one row's cells, in the order of COLUMNS."""
         named = read_named(software) or read_named(f"{source}; {parallelism}")
         notes = f"{notes}; kv_heads {kv_heads}" if kv_heads else notes
-        adapters = read_adapters(method, rank, modules, quantized, f"{parallelism} {precision}")
+        adapters = read_adapters(method, rank, modules, quantized, f"{parallelism} {precision} {adapters_in(notes)}")
         if adapters is not None:  # what says so is read
-            notes, parallelism, precision = (without_adapters(text) for text in (notes, parallelism, precision))
+            parallelism, precision = without_adapters(parallelism), without_adapters(precision)
         counts = read_counts(gpus, micro, accum, tokens, seq_len, parallelism)
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {

@@ -8,6 +8,7 @@ from advisor.predict.row_adapters import read_adapters, read_moment_bytes
 from advisor.predict.row_words import (
     Open,
     Refusal,
+    adapters_in,
     architecture,
     read_checkpointing,
     read_compile,
@@ -152,8 +153,9 @@ def test_other_optimizers_are_refused(text: str):
 
 
 def test_a_row_that_trains_adapters_says_so_in_its_notes_too():
-    assert isinstance(architecture("Llama 3 8B, LoRA r=16, packed"), Refusal)
-    assert architecture("1.6x slower than LoRA") == "1.6x slower than LoRA"
+    assert adapters_in("Llama 3 8B, QLoRA r=32, packed") == "QLoRA r=32"
+    assert read_adapters("", "", "", "", "single QLoRA r=32") == Adapters(rank=32, quantized=True)
+    assert adapters_in("1.6x slower than LoRA") == ""
 
 
 @pytest.mark.parametrize(
