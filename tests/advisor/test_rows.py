@@ -273,7 +273,7 @@ def test_three_quarters_of_the_published_decoders_are_read():
     rows = rows_of(profiles_folder() / "public_runs.csv")
     others = "encoder|Transformer-XL|parallel|adapters|experts|varying length|documents|fwd|Paged|NVFP4|offload"
     decoders = [r for r in rows if isinstance(r, Reading) or not re.search(others, r.error)]
-    assert len(rows) == 948
+    assert len(rows) > 1200
     assert sum(isinstance(r, Reading) for r in decoders) / len(decoders) >= 0.75
 
 
