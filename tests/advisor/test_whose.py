@@ -34,9 +34,9 @@ def test_named_software_is_slower_where_published_runs_are(call):
     words = f"--gpu h100-80gb-sxm --gpus 8 --sharding full {LLAMA_8B}"
     own, trl, titan = (predicted(call, f"{words} {more}") for more in
                        ("", "--software trl", "--software torchtitan"))  # fmt: skip
-    assert trl["step_seconds"]["value"] > 1.2 * own["step_seconds"]["value"]
-    assert titan["step_seconds"]["value"] == pytest.approx(own["step_seconds"]["value"], rel=0.15)
-    assert own["for"].startswith("this project's trainer, compiled; other software is likely to take longer")
+    assert trl["step_seconds"]["value"] > 1.1 * own["step_seconds"]["value"]
+    assert 0.7 < titan["step_seconds"]["value"] / own["step_seconds"]["value"] < 1.1
+    assert own["for"].startswith("this project's trainer, compiled; other software is likely to take so many times")
 
 
 def test_a_plan_says_for_whose_software_its_hours_are(call):
