@@ -24,8 +24,8 @@ from advisor.predict.rows import RowError, RowReader
 from advisor.predict.throughput import sizes, terms
 
 # Log of what a run takes beyond its steps: its mean and standard deviation on one machine of 8 GPUs (runs that print
-# both clocks lost 0 to 4 %), and by how much it grows with each doubling of the GPUs beyond it: 8 % at 128 GPUs, 15 %
-# at 2,048 (Meta's Llama 3: over 90 % effective; OPT's chronicles: 15 % beside restarts). Last, how far runs differ.
+# both clocks lost 0 to 4 %), and by how much it grows with each doubling of the GPUs beyond it: 12 % at 256
+# (Meta's Llama 3: over 90 % effective; OPT's chronicles: 15 % beside restarts). Last, how far runs differ.
 LOST, LOST_BY_DOUBLING, LOST_SPREAD = (0.02, 0.02), (0.02, 0.03), 0.06
 WHOLE_RUNS = prior_model.ROOT / "profiles" / "public_whole_runs.csv"
 
@@ -78,8 +78,8 @@ def _lost(others: Sequence[tuple[str, Whole]], gpus: int) -> tuple[float, float]
 
 
 def _doublings(gpus: int) -> float:
-    """How many times a machine of 8 GPUs was doubled."""
-    return float(np.log2(max(gpus, 8) / 8))
+    """How many times a machine of 8 GPUs was doubled, up to 256: those with more had spare nodes and people on call."""
+    return float(np.log2(np.clip(gpus, 8, 256) / 8))
 
 
 def _steps_alone() -> Iterator[tuple[str, Whole]]:
