@@ -213,7 +213,8 @@ def test_a_row_is_a_run_that_took_place_but_whether_it_fits_is_said_before_that(
     """TinyLlama in people's own loop on a card of 16 GB: fp32 states would take all of it, so they were not that."""
     columns = ["gpu", "layers", "dim", "heads", "ffn_mult", "vocab", "params", "seq_len", "micro_batch", "precision"]
     columns += ["n_gpus", "act_ckpt", "compile", "flash_attn"]
-    row = "RTX A4000,22,2048,32,2.75,32000,1100048384,2048,1,bf16,1,none,no,yes".split(",")
+    row = ["RTX A4000", "22", "2048", "32", "2.75", "32000", "1100048384", "2048", "1", "bf16"]
+    row += ["1", "none", "no", "yes"]
     text, _ = RowAnswers(columns)((1, [row]))
     answer = json.loads(text)
     assert answer["peak_allocated_bytes"]["high"] < 16 * GIB and answer["fit_probability"] < 0.35
