@@ -126,7 +126,7 @@ def cases(software: Software) -> tuple[Case, ...]:
     states = [(software.state, chance)]
     if chance < 1:
         states += [(name, (1 - chance) * share) for name, share in _OTHER_STATES[software.state]]
-    losses = ((True, 0.75), (False, 0.25)) if software.whole_logits is None else ((software.whole_logits, 1.0),)
+    losses = ((True, 0.6), (False, 0.4)) if software.whole_logits is None else ((software.whole_logits, 1.0),)
     return tuple(
         Case(state=state, whole_logits=whole, weight=weight * share)
         for (state, weight), (whole, share) in itertools.product(states, losses)
