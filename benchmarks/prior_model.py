@@ -72,9 +72,9 @@ COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1
 HEADROOM = (0.2, 0.1)
 ENCODER_DEVIATION = 0.2
 ENCODER_SOFTWARE = 0.1  # sd of what software of encoders does to all terms
-CLASS_EFFECT = 0.25  # sd of what a class of software does to all terms
-# Kernels by hand in eager code (Liger, Transformer Engine, apex): half of what a compiler does (mean), and sd.
-BY_HAND = {term: (mean / 2, 0.25) for term, (mean, _) in COMPILED.items()}
+CLASS_EFFECT = 0.5  # sd of what a class of software does to all terms
+# Kernels by hand in eager code (Liger, Transformer Engine, apex): three quarters of what a compiler does, and sd.
+BY_HAND = {term: (0.75 * mean, 0.1) for term, (mean, _) in COMPILED.items()}
 # (mean, sd): shards are gathered behind the computation; TF32 and 8-bit products stay further from their peak.
 OTHER_EFFECTS = {
     "sharding full": (0.03, 0.1),
@@ -92,13 +92,14 @@ SPREADS = Spreads(
     },
     terms=0.3 * np.array([BELIEFS[term][3] for term in TERMS]),
     software=0.07,
-    on_generation=0.10,
+    on_generation=0.09,
     machine=0.04,
     card=0.10,
     row=0.05,
-    near=0.11,
+    near=0.10,
     launch=0.15,
 )
+_USUAL = 2.0  # an owner's mean error beyond so many of its standard deviations widens it, and counts less
 _ROUNDS = 12
 
 
@@ -348,6 +349,7 @@ class Errors:
     def __init__(self, runs: Sequence[Run], spreads: Spreads):
         self.runs, self.spreads = runs, spreads
         owner, source = (np.array([getattr(run, of) for run in runs]) for of in ("owner", "source"))
+        self.same_owner = (owner[:, None] == owner[None]) / (owner[:, None] == owner[None]).sum(axis=1, keepdims=True)
         self.owner, self.source = owner[:, None] == owner[None], source[:, None] == source[None]
         looseness = np.sqrt([_class_variance(run, spreads) for run in runs])
         self.software = spreads.owner**2 + np.outer(looseness, looseness)
@@ -361,8 +363,12 @@ class Errors:
             self.near[np.ix_(mine, mine)] = spreads.near**2 * correlation(published, published)
 
     def covariance(self, seen: _Seen) -> np.ndarray:
-        """Of all runs, shape (n, n)."""
-        return self.near + self.of_owners(seen) + np.diag(self.alone(seen))
+        """Of all runs, shape (n, n). An owner far from what others say has a set-up of another kind: a wider error."""
+        owners = self.of_owners(seen)
+        known = np.sqrt(np.diag(owners) + self.spreads.near**2)
+        beyond = np.abs(self.same_owner @ seen.errors) / known / _USUAL
+        further = np.maximum(beyond, 1.0)
+        return self.near + owners * np.outer(further, further) + np.diag(self.alone(seen))
 
     def of_owners(self, seen: _Seen) -> np.ndarray:
         """What an owner's runs share: software, and machine and what is open with those of the same source."""

@@ -139,7 +139,7 @@ class RowReader:
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {
             "notes": architecture(notes),
-            "card": possible_cards(gpu, self._cards(gpu, memory), number(used)),
+            "card": possible_cards(gpu, self._cards(gpu, memory), number(used), number(gpus)),
             "precision": read_precision(precision),
             "compile": read_compile(compiled, named),
             "fused_attention": read_fused_attention(flash, named),

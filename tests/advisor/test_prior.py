@@ -133,7 +133,7 @@ def test_file_records_held_out_errors_within_what_is_promised(document: dict):
     for way in ("leave_one_owner_out", "leave_one_gpu_out"):
         held = document["held_out"][way]
         assert held["rows"] == document["provenance"]["rows"] > 300 and held["owners"] > 20
-        assert held["median"] <= 0.17 and 0.74 <= held["inside_80_percent"] <= 0.88
+        assert held["median"] <= 0.2 and 0.74 <= held["inside_80_percent"] <= 0.88
 
 
 def test_untuned_software_is_believed_slower_and_less():
