@@ -56,14 +56,18 @@ class Adapters:
 class Software:
     """What a published run does otherwise than this project's trainer, where it decides memory or time."""
 
-    name: str | None = None  # None: nobody's in particular
-    kind: str = "plain"  # of training loop: c | wrapper | megatron | tuned | plain (see row_words.read_kind)
+    name: str | None = None  # in profiles/software.csv; None: nobody's in particular
+    kind: str = "plain"  # of training loop: c | fused | wrapper | megatron | tuned | plain
+    fused_kernels: bool = False  # norms, rotary positions, activations or the loss in kernels written by hand
     tf32: bool = True  # fp32 products on the TF32 units, where the card has any
     fp8: bool = False  # products of the blocks in 8-bit floats
     unstated: bool = (
         False  # most of what decides its speed (precision, compilation, attention, recomputation) is not known
     )
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
+    state_chance: float = 1.0  # that it is so, where nobody says
+    moment_bytes: float | None = None  # of optimizer state per weight, where the optimizer is of few bits or none
+    steps_in_backward: bool = False  # each gradient is used and let go as it comes
     whole_logits: bool | None = True  # the loss holds all tokens' logits at once; None: that is not known
     fused_attention: bool = True
     attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it
@@ -278,6 +282,7 @@ class Goal:
     usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `plan/goal.waiting_price`
     checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
     download_bytes_per_second: float | None = None  # that `data_tokens` come at; None: as is usual
+    software: str | None = None  # in profiles/software.csv, whose run it is; None: this project's trainer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""Fit the beliefs about devices that nobody has calibrated, from published runs; writes profiles/prior.yaml.
+"""Fit the beliefs about devices that nobody has calibrated, from published runs.
+
+Writes profiles/prior.yaml, and profiles/prior_runs.csv: what its formula leaves unexplained of each run.
 
     python benchmarks/fit_prior.py [--runs profiles/public_runs.csv] [--out profiles/prior.yaml]
 
@@ -8,7 +10,10 @@ The model is prior_model.py's, one for all rows (docs/how-it-predicts.md, "Befor
 from __future__ import annotations
 
 import argparse
+import base64
+import csv
 import datetime
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,22 +21,26 @@ import numpy as np
 import prior_model
 import yaml
 from left_out import HeldOut, leave_out, weighted_quantile
-from prior_model import ROOT, RUNS, Run, fit
+from prior_model import ROOT, RUNS, Run, fitted
 
 from advisor.hardware.catalog import GpuSpec
+from advisor.predict.nearest import PublishedRun
 from advisor.predict.prior import PRIOR_SCHEMA
 from advisor.predict.throughput import TERMS
 
 
 def summary(held: HeldOut) -> dict:
-    """How wrong the predictions of left-out runs were, every source counted once, and by rows."""
+    """How wrong the predictions of left-out runs were, every owner counted once, and by rows."""
     weights, relative = held.weights, held.relative
     return {
         "rows": len(relative),
-        "sources": len({run.source for run in held.runs}),
+        "owners": len({run.owner for run in held.runs}),
         "median": round(weighted_quantile(relative, weights, 0.5), 4),
         "p90": round(weighted_quantile(relative, weights, 0.9), 4),
         "inside_80_percent": round(float(np.average(held.inside, weights=weights)), 3),
+        "width": round(held.width, 3),
+        "interval_score": round(held.interval_score, 3),
+        "signed_median": round(held.signed, 4),
         "by_rows": {
             "median": round(float(np.median(relative)), 4),
             "p90": round(float(np.quantile(relative, 0.9)), 4),
@@ -40,16 +49,17 @@ def summary(held: HeldOut) -> dict:
     }
 
 
-def document(runs: list[Run], known: dict[str, GpuSpec], source: str) -> dict:
-    """Everything prior.yaml holds."""
+def document(runs: list[Run], known: dict[str, GpuSpec], source: str) -> tuple[dict, tuple[PublishedRun, ...]]:
+    """Everything prior.yaml holds, and the rows of prior_runs.csv."""
     ways = {
         "leave_one_owner_out": [run.owner for run in runs],
         "leave_one_gpu_out": [run.likeliest.gpu for run in runs],
         "leave_one_generation_out": [known[run.likeliest.gpu].generation for run in runs],
     }
-    belief = fit(runs, known)
+    belief, residuals = fitted(runs, known)
     spreads = asdict(belief.spreads)
-    return {
+    lower = belief.covariance[np.tril_indices(len(belief.mode))]
+    made = {
         "schema": PRIOR_SCHEMA,
         "provenance": {
             "script": "benchmarks/fit_prior.py",
@@ -71,9 +81,23 @@ def document(runs: list[Run], known: dict[str, GpuSpec], source: str) -> dict:
             for name, rows in belief.rows_by_generation.items()
         },
         "cards": dict(belief.rows_by_card),
+        "software": [name for name in belief.place if name.startswith("software ")],
         "mode": numbers(belief.mode),
-        "covariance": [numbers(row[: at + 1]) for at, row in enumerate(belief.covariance)],
+        "covariance": base64.b64encode(lower.astype("<f4").tobytes()).decode(),
     }
+    return made, residuals
+
+
+def write_runs(path: Path, runs: Sequence[PublishedRun]) -> None:
+    """Write what `advisor.predict.nearest` reads."""
+    names = ("owner", "source", "address", "software", "gpu", "gpus", "switches", "checkpointing")
+    measured = ("tokens_per_second", "residual", "noise", "owner_deviation")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow((*names, *measured, *(f"where_{axis}" for axis in range(6))))
+        for run in runs:
+            figures = [f"{getattr(run, name):.4g}" for name in measured]
+            table.writerow([getattr(run, name) for name in names] + figures + [f"{axis:.3f}" for axis in run.where])
 
 
 def numbers(values: np.ndarray) -> list[float]:
@@ -86,10 +110,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "profiles" / "prior.yaml")
     chosen = parser.parse_args()
     runs = prior_model.read_runs(chosen.runs)
-    made = document(runs, prior_model.published_cards(), f"profiles/{chosen.runs.name}")
+    made, residuals = document(runs, prior_model.published_cards(), f"profiles/{chosen.runs.name}")
     chosen.out.write_text(yaml.safe_dump(made, sort_keys=False, default_flow_style=None, width=160), encoding="utf-8")
+    write_runs(chosen.out.with_name("prior_runs.csv"), residuals)
     for name, held in made["held_out"].items():
-        print(f"{name}: {held['rows']} rows of {held['sources']} sources, each counted once: median", end=" ")
+        print(f"{name}: {held['rows']} rows of {held['owners']} owners, each counted once: median", end=" ")
         print(f"{held['median']:.1%}, p90 {held['p90']:.1%}, {held['inside_80_percent']:.0%} inside")
 
 

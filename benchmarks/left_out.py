@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from prior_model import SPREADS, Run, fit
+from prior_model import SPREADS, Run, fitted
 
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
+from advisor.predict.nearest import PublishedRun, nearby, switches_of
 from advisor.predict.prior import SharedBelief
-from advisor.predict.published import Spreads
+from advisor.predict.published import Setting, Spreads
+from advisor.predict.throughput import coordinates, sizes
+from advisor.records import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +27,9 @@ class HeldOut:
 
     @property
     def weights(self) -> np.ndarray:
-        """Every source counts once."""
-        sources = [run.source for run in self.runs]
-        return np.array([1 / sources.count(source) for source in sources])
+        """Every owner counts once."""
+        owners = [run.owner for run in self.runs]
+        return np.array([1 / owners.count(owner) for owner in owners])
 
     @property
     def relative(self) -> np.ndarray:
@@ -35,45 +38,78 @@ class HeldOut:
 
     @property
     def inside(self) -> np.ndarray:
-        return np.abs(self.errors) <= Z80 * self.deviations
+        return np.abs(self.errors) <= self.half
 
     @property
     def density(self) -> np.ndarray:
         """Log predictive density of each log step."""
         return -0.5 * (self.errors / self.deviations) ** 2 - np.log(self.deviations * np.sqrt(2 * np.pi))
 
+    @property
+    def half(self) -> np.ndarray:
+        """Half the width of each 80 % interval, in logs."""
+        return Z80 * self.deviations
+
+    @property
+    def width(self) -> float:
+        """High over low of the interval in the middle."""
+        return float(np.exp(2 * weighted_quantile(self.half, self.weights, 0.5)))
+
+    @property
+    def interval_score(self) -> float:
+        """The mean of an 80 % interval's width in logs and ten times by how much it misses: less is better."""
+        missed = np.maximum(np.abs(self.errors) - self.half, 0.0)
+        return float(np.average(2 * self.half + 2 / 0.2 * missed, weights=self.weights))
+
+    @property
+    def signed(self) -> float:
+        """The median of predicted over measured tokens per second, less one: positive where they are promised."""
+        return float(np.expm1(weighted_quantile(-self.errors, self.weights, 0.5)))
+
     def of(self, chosen: np.ndarray) -> HeldOut:
         runs = tuple(run for run, on in zip(self.runs, chosen, strict=True) if on)
         return HeldOut(runs=runs, errors=self.errors[chosen], deviations=self.deviations[chosen])
 
 
-def predicted(belief: SharedBelief, runs: Sequence[Run], known: dict[str, GpuSpec]) -> HeldOut:
-    """Each run by a belief that did not see it: mean and spread over what its row may mean."""
+def predicted(
+    belief: SharedBelief, seen: Sequence[PublishedRun], runs: Sequence[Run], known: dict[str, GpuSpec]
+) -> HeldOut:
+    """Each run by what others' runs say, its belief and their residuals: mean and spread over what its row may mean."""
     errors, deviations = np.empty(len(runs)), np.empty(len(runs))
     for i, run in enumerate(runs):
         weights = np.array([m.weight for m in run.meanings])
-        logs, variances = [], []
-        for m in run.meanings:
-            spec = known[m.workload.gpu]
-            mean, covariance = belief.belief(spec.generation, spec, m.setting)
-            parts = m.x * np.exp(mean)
-            share = parts / parts.sum()
-            logs.append(np.log(parts.sum()))
-            variances.append(share @ covariance @ share + belief.spreads.row**2)
+        steps = [log_step(belief, seen, m.x, m.workload, known[m.workload.gpu]) for m in run.meanings]
+        logs, variances = np.array(steps).T
         errors[i] = weights @ logs
-        deviations[i] = np.sqrt(weights @ variances + weights @ (np.array(logs) - errors[i]) ** 2)
+        deviations[i] = np.sqrt(weights @ variances + weights @ (logs - errors[i]) ** 2)
     return HeldOut(runs=tuple(runs), errors=errors, deviations=deviations)
+
+
+def log_step(
+    belief: SharedBelief, seen: Sequence[PublishedRun], x: np.ndarray, w: Workload, spec: GpuSpec
+) -> tuple[float, float]:
+    """Mean and variance of the log of a step's seconds; `x` are its terms at coefficient one."""
+    setting = Setting.of(w, spec)
+    mean, covariance = belief.belief(spec.generation, spec, setting)
+    parts = x * np.exp(mean)
+    share = parts / parts.sum()
+    middle, variance = np.log(parts.sum()), share @ covariance @ share + belief.spreads.unexplained**2
+    near = nearby(seen, setting.software.name, spec.key, switches_of(w), belief.spreads.near)
+    if near is not None:
+        cross = near.cross(coordinates(sizes([w])))[0]
+        middle, variance = middle + cross @ near.pull, variance - cross @ near.inverse @ cross
+    return float(middle), float(variance)
 
 
 def leave_out(
     runs: Sequence[Run], groups: Sequence[str], known: dict[str, GpuSpec], spreads: Spreads = SPREADS
 ) -> HeldOut:
     """Predict each group's decoders from a fit to all other groups' runs; `groups` names each run's."""
-    parts = []
+    parts, everything = [], fitted(runs, known, spreads)[0]
     for group in sorted({g for g, run in zip(groups, runs, strict=True) if not run.encoder}):
         others = [run for run, g in zip(runs, groups, strict=True) if g != group]
         mine = [run for run, g in zip(runs, groups, strict=True) if g == group and not run.encoder]
-        parts.append(predicted(fit(others, known, spreads), mine, known))
+        parts.append(predicted(*fitted(others, known, spreads, everything), mine, known))
     return HeldOut(
         runs=tuple(run for part in parts for run in part.runs),
         errors=np.concatenate([part.errors for part in parts]),

@@ -1,10 +1,11 @@
 """The hierarchical model of published runs that the prior is fitted with: rows in, beliefs and left-out errors out.
 
-    log step = log Σ_k exp(θ_k) x_k + u_owner + ε
+    log step = log Σ_k exp(θ_k) x_k + u_owner + f(software, size, card, switches) + ε
 
 x_k are the terms of advisor.predict.throughput at datasheet rates; θ is made of the unknowns of
-advisor.predict.published. u is what one owner's software and machines do to all their rows: it is integrated out, each
-owner's rows being one block of correlated errors, so that an owner of 129 rows counts as one witness of their software.
+advisor.predict.published. u is what one owner's software and machines do to all their rows, f what the terms miss of
+runs of one piece of software that lie near each other (advisor.predict.nearest). Both are integrated out, as errors
+that are correlated, so that an owner of 129 rows counts as one witness of their software.
 A row that leaves something open is a mixture of the workloads it may mean, and what they differ by is part of its
 error.
 
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.hardware.catalog import GpuSpec  # noqa: E402
 from advisor.predict import comm  # noqa: E402
+from advisor.predict.nearest import PublishedRun, as_published, correlation  # noqa: E402
 from advisor.predict.prior import FASTEST, SharedBelief, datasheet_rates, power_headroom  # noqa: E402
 from advisor.predict.published import (  # noqa: E402
     CLASSES,
@@ -39,11 +41,13 @@ from advisor.predict.published import (  # noqa: E402
     classes,
     names_of_unknowns,
     selector,
+    software_effects,
 )
 from advisor.predict.rows import Reading, RowError, RowReader  # noqa: E402
 from advisor.predict.throughput import TERMS, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
 
+Known = dict[str, GpuSpec]
 RUNS = ROOT / "profiles" / "public_runs.csv"
 ENCODERS = ROOT / "profiles" / "public_encoder_runs.csv"
 # Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
@@ -67,7 +71,10 @@ COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1
 # of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
 HEADROOM = (0.2, 0.1)
 ENCODER_DEVIATION = 0.2
-CLASS_EFFECT = 0.2  # sd of what a class of software does to all terms
+ENCODER_SOFTWARE = 0.1  # sd of what software of encoders does to all terms
+CLASS_EFFECT = 0.5  # sd of what a class of software does to all terms
+# Kernels by hand in eager code (Liger, Transformer Engine, apex): three quarters of what a compiler does, and sd.
+BY_HAND = {term: (0.75 * mean, 0.1) for term, (mean, _) in COMPILED.items()}
 # (mean, sd): shards are gathered behind the computation; TF32 and 8-bit products stay further from their peak.
 OTHER_EFFECTS = {
     "sharding full": (0.03, 0.1),
@@ -76,16 +83,23 @@ OTHER_EFFECTS = {
     "precision fp32": (0.0, 0.2),
     "precision fp8": (0.3, 0.2),
 }
-# Chosen with the first half of the owners in sight (docs/log.md has the candidates and what each gave).
+# Chosen by the interval score of owners left out, each counted once (docs/log.md has what else was tried).
 SPREADS = Spreads(
-    software=0.08,
-    classes={"c": 0.05, "wrapper": 0.30, "megatron": 0.20, "loose": 0.25, "unstated": 0.30},
-    terms=np.array([BELIEFS[term][3] for term in TERMS]),
-    machine=0.06,
+    owner=0.04,
+    classes={
+        **{"c": 0.10, "fused": 0.08, "wrapper": 0.27, "megatron": 0.10},
+        **{"tuned": 0.03, "plain": 0.10, "loose": 0.25, "unstated": 0.30},
+    },
+    terms=0.3 * np.array([BELIEFS[term][3] for term in TERMS]),
+    software=0.07,
+    on_generation=0.09,
+    machine=0.04,
     card=0.10,
     row=0.05,
-    launch=0.5,
+    near=0.10,
+    launch=0.15,
 )
+_USUAL = 2.0  # an owner's mean error beyond so many of its standard deviations widens it, and counts less
 _ROUNDS = 12
 
 
@@ -107,6 +121,7 @@ class Run:
     line: dict[str, str]
     owner: str
     source: str
+    published: PublishedRun  # its likeliest meaning, with nothing said of its residual
 
     @property
     def likeliest(self) -> Workload:
@@ -160,15 +175,15 @@ def read_runs(path: Path = RUNS, encoders: Path = ENCODERS) -> list[Run]:
     return runs
 
 
-def _run(
-    line: dict[str, str], reading: Reading | RowError, known: dict[str, GpuSpec], *, encoder: bool = False
-) -> Run | None:
+def _run(line: dict[str, str], reading: Reading | RowError, known: Known, *, encoder: bool = False) -> Run | None:
     if isinstance(reading, RowError) or "SUSPECT" in line["notes"] or not line["tok_per_s_per_gpu"]:
         return None
     rate, meanings = float(line["tok_per_s_per_gpu"]), []
     for w, weight in zip(reading.workloads, reading.weights, strict=True):
         spec = known[w.gpu]
         x = term_row(w, spec, encoder=encoder)
+        if w.software is not None and w.software.adapters is not None:  # which take a share of these terms
+            continue
         if x is None or power_headroom(spec, w.precision) is None:
             continue
         step = w.step_tokens / w.gpus / rate
@@ -178,7 +193,16 @@ def _run(
         return None
     total = sum(m.weight for m in meanings)
     meanings = [replace(m, weight=m.weight / total) for m in meanings]
-    return Run(meanings=tuple(meanings), line=line, owner=owner_of(line), source=line["source"])
+    likeliest = max(meanings, key=lambda m: m.weight)
+    published = replace(
+        as_published(likeliest.workload, likeliest.setting),
+        owner=owner_of(line),
+        source=line["source"],
+        address=line["repo_or_url"],
+        tokens_per_second=rate * likeliest.workload.gpus,
+    )
+    owner, source = published.owner, published.source
+    return Run(meanings=tuple(meanings), line=line, owner=owner, source=source, published=published)
 
 
 def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray | None:
@@ -198,43 +222,53 @@ def _exposed(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
     return min(exposed.value, 0.4 * step_seconds) if exposed else 0.0
 
 
-def fit(runs: Sequence[Run], known: dict[str, GpuSpec], spreads: Spreads = SPREADS) -> SharedBelief:
-    """MAP and Laplace covariance of the unknowns, by Gauss-Newton on the runs' errors whitened owner by owner."""
+def fit(runs: Sequence[Run], known: Known, spreads: Spreads = SPREADS) -> SharedBelief:
+    """MAP and Laplace covariance of the unknowns, by Gauss-Newton on the runs' errors whitened by their covariance."""
+    return fitted(runs, known, spreads)[0]
+
+
+def fitted(
+    runs: Sequence[Run], known: Known, spreads: Spreads = SPREADS, begin: SharedBelief | None = None
+) -> tuple[SharedBelief, tuple[PublishedRun, ...]]:
+    """As `fit`, and the decoders with what the formula leaves unexplained of each.
+
+    `begin` is where the search for the mode begins: a fit to nearly the same runs ends there sooner.
+    """
     generations = sorted({known[run.likeliest.gpu].generation for run in runs})
     cards = sorted({m.workload.gpu for run in runs for m in run.meanings})
     shifts = matmul_shifts(known)
-    names = names_of_unknowns(generations, cards)
+    software = sorted({name for run in runs for name in _software(run, known)})
+    names = names_of_unknowns(generations, cards, software)
     place = {name: at for at, name in enumerate(names)}
     start, deviations = _before(place, generations, cards, shifts, spreads)
     picks = [np.array([_pick(place, known, m) for m in run.meanings]) for run in runs]
-    owners = _blocks(runs)
     products = np.unique(  # one per card and setting
         np.concatenate([p[:, TERMS.index("matmul")] for run, p in zip(runs, picks, strict=True) if not run.encoder]),
         axis=0,
     )
     p = start.copy()
+    if begin is not None:
+        p = np.array([begin.mode[begin.place[name]] if name in begin.place else p[at] for name, at in place.items()])
+    errors = Errors(runs, spreads)
     for _ in range(_ROUNDS):
         seen = _evaluate(runs, picks, p)
-        normal, pull = np.diag(deviations**-2.0), (start - p) / deviations**2
-        for places in owners.values():
-            weights = np.linalg.inv(_block(runs, places, seen, spreads))
-            slope = seen.slopes[places]
-            normal = normal + slope.T @ weights @ slope
-            pull = pull - slope.T @ weights @ seen.errors[places]
+        weighted = np.linalg.solve(errors.covariance(seen), seen.slopes).T
+        normal = np.diag(deviations**-2.0) + weighted @ seen.slopes
+        pull = (start - p) / deviations**2 - weighted @ seen.errors
         excess = products @ p + FASTEST[0]
         beyond = products[excess < 0]
         normal = normal + beyond.T @ beyond / FASTEST[1] ** 2
         pull = pull - beyond.T @ excess[excess < 0] / FASTEST[1] ** 2
         step = np.linalg.solve(normal, pull)
         p = p + np.clip(step, -0.5, 0.5)
-        if np.abs(step).max() < 1e-4:
+        if np.abs(step).max() < 1e-3:
             break
     generation_of = [known[run.likeliest.gpu].generation for run in runs]
     headrooms = {
         name: float(np.mean([_headroom(known, run) for run, g in zip(runs, generation_of, strict=True) if g == name]))
         for name in generations
     }
-    return SharedBelief(
+    belief = SharedBelief(
         place=place,
         mode=p,
         covariance=np.linalg.inv(normal),
@@ -245,9 +279,15 @@ def fit(runs: Sequence[Run], known: dict[str, GpuSpec], spreads: Spreads = SPREA
         rows_by_generation={name: generation_of.count(name) for name in generations},
         rows_by_card={key: sum(run.likeliest.gpu == key for run in runs) for key in cards},
     )
+    return belief, errors.residuals(_evaluate(runs, picks, p))
 
 
-def _headroom(known: dict[str, GpuSpec], run: Run) -> float:
+def _software(run: Run, known: Known) -> set[str]:
+    effects = [software_effects(m.setting, known[m.workload.gpu].generation) for m in run.meanings]
+    return {name for names in effects for name in names}
+
+
+def _headroom(known: Known, run: Run) -> float:
     return power_headroom(known[run.likeliest.gpu], run.likeliest.precision) or 0.0
 
 
@@ -263,24 +303,19 @@ def _before(
         for name in generations:
             beliefs[f"generation {name} {term}"] = (shifts.get(name, 0.0) if term == "matmul" else 0.0, between)
     beliefs |= {f"compiled {term}": COMPILED[term] for term in FUSED} | {"headroom": HEADROOM}
+    beliefs |= {f"by hand {term}": BY_HAND[term] for term in FUSED}
     beliefs |= {f"class {name}": (0.0, CLASS_EFFECT) for name in CLASSES}
     beliefs |= {f"card {key}": (0.0, spreads.card) for key in cards}
     for name, at in place.items():
-        mean[at], deviation[at] = beliefs[name]
+        unseen = (0.0, spreads.of_unknown([name]) ** 0.5)
+        mean[at], deviation[at] = unseen if name.startswith("software ") else beliefs[name]
     return mean, deviation
 
 
-def _pick(place: dict[str, int], known: dict[str, GpuSpec], m: Meaning) -> np.ndarray:
+def _pick(place: dict[str, int], known: Known, m: Meaning) -> np.ndarray:
     spec = known[m.workload.gpu]
     headroom = power_headroom(spec, m.setting.precision) or 0.0
     return selector(place, spec.generation, spec.key, headroom, m.setting)
-
-
-def _blocks(runs: Sequence[Run]) -> dict[str, list[int]]:
-    owners: dict[str, list[int]] = defaultdict(list)
-    for at, run in enumerate(runs):
-        owners[run.owner].append(at)
-    return dict(owners)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,23 +343,61 @@ def _evaluate(runs: Sequence[Run], picks: Sequence[np.ndarray], p: np.ndarray) -
     return _Seen(errors=errors, slopes=slopes, shares=shares, open=spread)
 
 
-def _block(runs: Sequence[Run], places: Sequence[int], seen: _Seen, spreads: Spreads) -> np.ndarray:
-    """The covariance of one owner's errors: software shared by all, machine and what is open by each source."""
-    source = np.array([runs[i].source for i in places])
-    same = source[:, None] == source[None, :]
-    share, spread = seen.shares[places], seen.open[places]
-    looseness = np.sqrt([_class_variance(runs[i], spreads) for i in places])
-    software = spreads.software**2 + np.outer(looseness, looseness) + (share * spreads.terms**2) @ share.T
-    launches = share[:, [TERMS.index(term) for term in LAUNCHES]].sum(axis=1)
-    own = spreads.row**2 + (spreads.launch * launches) ** 2
-    return software + same * (spreads.machine**2 + np.outer(spread, spread)) + np.diag(own)
+class Errors:
+    """How the runs' errors vary together: by owner, source, software and each by itself."""
+
+    def __init__(self, runs: Sequence[Run], spreads: Spreads):
+        self.runs, self.spreads = runs, spreads
+        owner, source = (np.array([getattr(run, of) for run in runs]) for of in ("owner", "source"))
+        self.same_owner = (owner[:, None] == owner[None]) / (owner[:, None] == owner[None]).sum(axis=1, keepdims=True)
+        self.owner, self.source = owner[:, None] == owner[None], source[:, None] == source[None]
+        looseness = np.sqrt([_class_variance(run, spreads) for run in runs])
+        self.software = spreads.owner**2 + np.outer(looseness, looseness)
+        self.near = np.diag([0.0 if run.encoder else spreads.near**2 for run in runs])
+        places: dict[str, list[int]] = defaultdict(list)
+        for at, run in enumerate(runs):
+            if not run.encoder and (name := run.meanings[0].setting.software.name):
+                places[name].append(at)
+        for mine in places.values():
+            published = [runs[at].published for at in mine]
+            self.near[np.ix_(mine, mine)] = spreads.near**2 * correlation(published, published)
+
+    def covariance(self, seen: _Seen) -> np.ndarray:
+        """Of all runs, shape (n, n). An owner far from what others say has a set-up of another kind: a wider error."""
+        owners = self.of_owners(seen)
+        known = np.sqrt(np.diag(owners) + self.spreads.near**2)
+        beyond = np.abs(self.same_owner @ seen.errors) / known / _USUAL
+        further = np.maximum(beyond, 1.0)
+        return self.near + owners * np.outer(further, further) + np.diag(self.alone(seen))
+
+    def of_owners(self, seen: _Seen) -> np.ndarray:
+        """What an owner's runs share: software, and machine and what is open with those of the same source."""
+        software = self.software + (seen.shares * self.spreads.terms**2) @ seen.shares.T
+        machine = self.spreads.machine**2 + np.outer(seen.open, seen.open)
+        return self.owner * (software + self.source * machine)
+
+    def alone(self, seen: _Seen) -> np.ndarray:
+        """The variance of each run's own error."""
+        launches = seen.shares[:, [TERMS.index(term) for term in LAUNCHES]].sum(axis=1)
+        return self.spreads.row**2 + (self.spreads.launch * launches) ** 2
+
+    def residuals(self, seen: _Seen) -> tuple[PublishedRun, ...]:
+        """The decoders, each with its residual, the noise of its own and what it shares with its owner's others."""
+        noise, shared = np.sqrt(self.alone(seen)), np.sqrt(np.diag(self.of_owners(seen)))
+        return tuple(
+            replace(run.published, residual=-float(error), noise=float(own), owner_deviation=float(others))
+            for run, error, own, others in zip(self.runs, seen.errors, noise, shared, strict=True)
+            if not run.encoder
+        )
 
 
 def _class_variance(run: Run, spreads: Spreads) -> float:
+    if run.encoder:
+        return ENCODER_SOFTWARE**2
     return sum(m.weight * sum(spreads.classes[name] ** 2 for name in classes(m.setting)) for m in run.meanings)
 
 
-def matmul_shifts(known: dict[str, GpuSpec]) -> dict[str, float]:
+def matmul_shifts(known: Known) -> dict[str, float]:
     """Log of how much further from peak a generation's best measured product stays than the average one's."""
     shares: dict[str, list[float]] = {}
     for spec in known.values():

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import fit_memory
 import numpy as np
 import peers
 import prior_model
@@ -19,17 +20,16 @@ from prior_model import Run
 from advisor.calibrate.fit import fit
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
-from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (
     CoefficientPrior,
     datasheet_rates,
     measured_prior,
     relative_to_datasheet,
 )
-from advisor.predict.published import Setting, classes
+from advisor.predict.published import CLASSES, Setting, classes
 from advisor.predict.rows import RowError
 from advisor.predict.throughput import Rates, predict_log, sizes
-from advisor.records import Estimate, MeasuredStep, Workload
+from advisor.records import MeasuredStep, Workload
 
 CALIBRATION_ROWS = 5
 DRAWS = 40  # random choices of those rows
@@ -43,19 +43,19 @@ GIB = 2**30
 class Line:
     """One line of the table: errors of tokens per second or bytes, and whether intervals held (None: no intervals).
 
-    `sources` names each row's, so that every source can count once.
+    `owners` names each row's, so that every owner can count once.
     """
 
     name: str
     errors: np.ndarray  # |predicted / measured - 1|
-    sources: Sequence[str]
+    owners: Sequence[str]
     inside: np.ndarray | None = None
 
     def text(self) -> str:
         if not len(self.errors):
             return f"| {self.name} | 0, 0 | - | - | - | - |"
-        count = Counter(self.sources)
-        weights = np.array([1 / count[source] for source in self.sources])
+        count = Counter(self.owners)
+        weights = np.array([1 / count[owner] for owner in self.owners])
         both = [
             f"{weighted_quantile(self.errors, w, 0.5):.1%} / {weighted_quantile(self.errors, w, 0.9):.1%}"
             for w in (weights, np.ones(len(self.errors)))
@@ -67,8 +67,7 @@ class Line:
 
 
 _COLUMNS = (
-    "| predictor | rows, sources | each source once: median / p90 | inside 80 % intervals "
-    "| rows: median / p90 | inside |"
+    "| predictor | rows, owners | each owner once: median / p90 | inside 80 % intervals | rows: median / p90 | inside |"
 )
 
 
@@ -77,18 +76,21 @@ def section() -> str:
     known = prior_model.published_cards()
     runs = prior_model.read_runs()
     decoders = [run for run in runs if not run.encoder]
-    speed = [*held_out_speed(runs, known), *calibrated(runs, known), *peers_speed(decoders, known)]
+    held = leave_out(runs, [run.owner for run in runs], known)
+    speed = [*held_out_speed(held, runs, known), *calibrated(runs, known), *peers_speed(decoders, known)]
     head = [_COLUMNS, "|---|---|---|---|---|---|"]
     return "\n".join(
         [
             _HEAD,
-            "### Tokens per second (asked, every source once: 10 % / 35 %, 74-86 % inside, by rows 72-88 %; tuned"
-            " software half-width 30 %; with 5 rows 3.5 % / 11 %, 72-88 %)\n",
+            "### Tokens per second (asked, every owner once: 13 % / 35 %, 76-86 % inside, high / low 1.8, score 1.15;"
+            " tuned software half-width 30 %; with 5 rows 3.5 % / 11 %, 72-88 %)\n",
             *head,
             *(line if isinstance(line, str) else line.text() for line in speed),
             "",
-            half_width(runs, known),
-            "\n### Memory per GPU, uncalibrated (asked: 8 % / 25 %, coverage 72-88 % by source)\n",
+            *by_class(held),
+            "",
+            half_width(held),
+            "\n### Memory per GPU, uncalibrated (asked, every owner once: 8 % / 25 %, 74-86 % inside)\n",
             *head,
             *(line if isinstance(line, str) else line.text() for line in memory_lines(known)),
             "",
@@ -111,21 +113,15 @@ before the comparison; whole runs below have it in. Peers get the same rows, as 
 """
 
 
-def held_out_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
+def held_out_speed(held: HeldOut, runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
     """Each owner, then each GPU, predicted by a fit to all others; tuned software by itself."""
-    for name, groups in (
-        ("one owner left out", [run.owner for run in runs]),
-        ("one GPU model left out", [run.likeliest.gpu for run in runs]),
-    ):
-        held = leave_out(runs, groups, known)
-        yield _line(f"prior, {name}", held)
-        if name.startswith("one owner"):
-            yield _line("of these, tuned software (compiled, fused attention, stated)", held.of(tuned(held.runs)))
+    yield _line("prior, one owner left out", held)
+    yield _line("of these, tuned software (compiled, fused attention, stated)", held.of(tuned(held.runs)))
+    yield _line("prior, one GPU model left out", leave_out(runs, [run.likeliest.gpu for run in runs], known))
 
 
-def half_width(runs: Sequence[Run], known: dict[str, GpuSpec]) -> str:
+def half_width(held: HeldOut) -> str:
     """How wide the intervals of tuned and other software are."""
-    held = leave_out(runs, [run.owner for run in runs], known)
     on = tuned(held.runs)
     widths = [np.expm1(Z80 * weighted_quantile(h.deviations, h.weights, 0.5)) for h in (held.of(on), held.of(~on))]
     return (
@@ -135,11 +131,39 @@ def half_width(runs: Sequence[Run], known: dict[str, GpuSpec]) -> str:
 
 def tuned(runs: Sequence[Run]) -> np.ndarray:
     """Which runs are of no class of software that is believed to be slower or less sure."""
-    return np.array([not any(classes(m.setting) for m in run.meanings) for run in runs])
+    return np.array([all(set(classes(m.setting)) <= {"tuned", "plain"} for m in run.meanings) for run in runs])
+
+
+def by_class(held: HeldOut) -> Iterator[str]:
+    """Lines of Markdown: each class of software and each switch, owners left out, each owner once."""
+    w = [run.likeliest for run in held.runs]
+    groups = {f"class {name}": [name in classes(run.meanings[0].setting) for run in held.runs] for name in CLASSES}
+    groups |= {
+        "compiled": [one.compile for one in w],
+        "eager, kernels by hand": [not one.compile and one.software.fused_kernels for one in w],
+        "eager, no such kernels": [not one.compile and not one.software.fused_kernels for one in w],
+        "compilation not stated": [not run.line["compile"] for run in held.runs],
+        "software with a name": [one.software.name is not None for one in w],
+        "weights in 16 bits": [one.software.state == "16bit" for one in w],
+        "all activations recomputed": [one.activation_checkpointing == "full" for one in w],
+        "several GPUs": [one.gpus > 1 for one in w],
+        "one GPU": [one.gpus == 1 for one in w],
+    }
+    yield "| owners left out | rows, owners | median / p90 | signed median | inside 80 % | high / low | score |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, chosen in {"all": [True] * len(w), **groups}.items():
+        if not any(chosen):
+            continue
+        part = held.of(np.array(chosen))
+        errors = [f"{weighted_quantile(part.relative, part.weights, q):.0%}" for q in (0.5, 0.9)]
+        inside = f"{np.average(part.inside, weights=part.weights):.0%}"
+        count = f"{len(part.runs)}, {len({run.owner for run in part.runs})}"
+        scores = f"{part.signed:+.1%} | {inside} | {part.width:.2f} | {part.interval_score:.2f}"
+        yield f"| {name} | {count} | {' / '.join(errors)} | {scores} |"
 
 
 def _line(name: str, held: HeldOut) -> Line:
-    return Line(name=name, errors=held.relative, sources=[run.source for run in held.runs], inside=held.inside)
+    return Line(name=name, errors=held.relative, owners=[run.owner for run in held.runs], inside=held.inside)
 
 
 def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
@@ -168,7 +192,7 @@ def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]
     for name, parts in found.items():
         errors, widths = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         sources = [part[2] for part in parts for _ in part[0]]
-        yield Line(name=name, errors=np.abs(np.expm1(-errors)), sources=sources, inside=np.abs(errors) <= widths)
+        yield Line(name=name, errors=np.abs(np.expm1(-errors)), owners=sources, inside=np.abs(errors) <= widths)
 
 
 def _switches(how: Setting) -> tuple[bool, ...]:
@@ -221,9 +245,7 @@ def _step_seconds(run: Run, known: dict[str, GpuSpec]) -> float:
 
 def peers_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line | str]:
     """Constant MFU, roofline and the packages on the same rows, where something is open on the likeliest workload."""
-    cases = [
-        (run.likeliest, known[run.likeliest.gpu], float(run.line["tok_per_s_per_gpu"]), run.source) for run in runs
-    ]
+    cases = [(run.likeliest, known[run.likeliest.gpu], float(run.line["tok_per_s_per_gpu"]), run.owner) for run in runs]
     yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, cases)
     yield _peer("roofline", peers.roofline, cases)
     for name, made in (("llm-analysis 0.2.2, half of peak", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
@@ -233,26 +255,23 @@ def peers_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line
 def _peer(name: str, predictor: peers.Predictor, cases: Sequence[tuple[Workload, GpuSpec, float, str]]) -> Line:
     answers = peers.expressed(predictor, [(w, spec) for w, spec, _, _ in cases])
     pairs = [(a, m, s) for a, (_, _, m, s) in zip(answers, cases, strict=True) if a is not None]
-    return Line(name=name, errors=np.array([abs(a / m - 1) for a, m, _ in pairs]), sources=[s for _, _, s in pairs])
+    return Line(name=name, errors=np.array([abs(a / m - 1) for a, m, _ in pairs]), owners=[s for _, _, s in pairs])
 
 
 def memory_lines(known: dict[str, GpuSpec]) -> Iterator[Line | str]:
-    """Rows that state their memory, each against the quantity that the source measured."""
-    cases = []
-    for line, reading in prior_model.read_lines(prior_model.RUNS):
-        if isinstance(reading, RowError) or not line["mem_gib_per_gpu"] or "SUSPECT" in line["notes"]:
-            continue
-        likeliest = max(zip(reading.weights, reading.workloads, strict=True), key=lambda pair: pair[0])[1]
-        cases.append((likeliest, line))
-    measured = np.array([float(line["mem_gib_per_gpu"]) * GIB for _, line in cases])
-    ours = [memory_of(w, line["notes"]) for w, line in cases]
+    """Rows that state their memory, each against what its source measured, by a fit without its owner."""
+    answers = fit_memory.left_out(fit_memory.read_peaks([prior_model.RUNS]))
     yield Line(
-        name="ours",
-        errors=np.array([abs(e.value / m - 1) for e, m in zip(ours, measured, strict=True)]),
-        sources=[line["source"] for _, line in cases],
-        inside=np.array([e.contains(m) for e, m in zip(ours, measured, strict=True)]),
+        name="ours, its owner left out",
+        errors=np.abs([a.error for a in answers]),
+        owners=[a.peak.owner for a in answers],
+        inside=np.array([a.inside for a in answers]),
     )
-    rows = [(w, known[w.gpu], m, line["source"]) for (w, line), m in zip(cases, measured, strict=True)]
+    rows = [
+        (w, known[w.gpu], a.peak.gib * GIB, a.peak.owner)
+        for a in answers
+        for w in [max(a.peak.meanings, key=lambda pair: pair[1])[0]]
+    ]
     for name, made in (("llm-analysis 0.2.2", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
         yield _peer(name, made[1], rows) if made else f"| {name} | {peers.NOT_INSTALLED} | - | - | - | - |"
 
@@ -267,13 +286,3 @@ def reading_lines() -> Iterator[str]:
         refused = Counter(reason for reason in reasons if reason)
         most = f"{refused.most_common(1)[0][0][:110].replace('|', '/')}" if refused else ""
         yield f"| {source} | {len(reasons)} | {reasons.count(None)} | {most} |"
-
-
-def memory_of(w: Workload, notes: str) -> Estimate:
-    """The prediction of what the source says it measured: allocated (or active), reserved, or all the driver sees."""
-    model, said = load_memory_model(), notes.lower()
-    if "nvidia-smi" in said or "nvml" in said:
-        return model.device_total_bytes(w)
-    if "peak allocated" in said or "peak active" in said:
-        return model.allocated_bytes(w)
-    return model.reserved_bytes(w)

@@ -54,7 +54,7 @@ class Fit:
     belief: SharedBelief
     runs: Sequence[model.Run]
     picks: Sequence[np.ndarray]
-    roots: tuple[tuple[list[int], np.ndarray], ...]  # of each owner: its runs, Cholesky factor of their errors
+    root: np.ndarray  # (n, n) Cholesky factor of the covariance of the errors
     weights: np.ndarray  # (n, n) inverse covariance of the errors
     before: np.ndarray  # (p, p) covariance that worlds are drawn with
     machines: np.ndarray  # bool (p,): what is of one generation or one card
@@ -65,19 +65,16 @@ def published(runs: Sequence[model.Run], known: dict[str, GpuSpec]) -> Fit:
     belief = model.fit(runs, known)
     picks = [np.array([model._pick(dict(belief.place), known, m) for m in run.meanings]) for run in runs]
     seen = model._evaluate(runs, picks, belief.mode)
-    weights, roots = np.zeros((len(runs),) * 2), []
-    for places in model._blocks(runs).values():
-        block = model._block(runs, places, seen, belief.spreads)
-        weights[np.ix_(places, places)] = np.linalg.inv(block)
-        roots.append((places, np.linalg.cholesky(block)))
+    errors = model.Errors(runs, belief.spreads).covariance(seen)
     machines = np.array([name.startswith(("card ", "generation ")) for name in belief.place])
     deviations = np.array([_deviation(name, belief) for name in belief.place])
     before = np.where(np.outer(machines, machines), np.diag(deviations**2), 0.0)
     shared = np.ix_(~machines, ~machines)
     before[shared] = belief.covariance[shared]
     return Fit(
-        belief=belief, runs=runs, picks=picks, roots=tuple(roots), weights=weights, before=before, machines=machines
-    )
+        belief=belief, runs=runs, picks=picks, root=np.linalg.cholesky(errors), weights=np.linalg.inv(errors),
+        before=before, machines=machines,
+    )  # fmt: skip
 
 
 def _deviation(name: str, belief: SharedBelief) -> float:
@@ -91,9 +88,7 @@ def draw(fit: Fit, rng: np.random.Generator) -> tuple[SharedBelief, np.ndarray]:
     shifts = {f"generation {name} {TERMS[0]}": shift for name, shift in fit.belief.matmul_shifts.items()}
     middle = np.where(fit.machines, [shifts.get(name, 0.0) for name in fit.belief.place], fit.belief.mode)
     truth = middle + np.linalg.cholesky(fit.before) @ rng.standard_normal(len(middle))
-    errors = np.empty(len(fit.runs))
-    for places, root in fit.roots:
-        errors[places] = root @ rng.standard_normal(len(places))
+    errors = fit.root @ rng.standard_normal(len(fit.runs))
     measured = model._evaluate(fit.runs, fit.picks, truth).errors + errors
     before, found = np.linalg.inv(fit.before), middle
     for _ in range(_ROUNDS):
@@ -126,7 +121,7 @@ def true_seconds(
     thetas = rng.multivariate_normal(theta, own, TRUTHS)
     arrays, accum, gpus = (WorkloadArrays.of([workload]), np.array([workload.grad_accum]), np.array([workload.gpus]))
     x = terms(sizes_of(arrays, accum, gpus), profile.posterior.rates)[0]
-    alone = (np.exp(thetas) @ x) * np.exp(spreads.row * rng.standard_normal(TRUTHS))
+    alone = (np.exp(thetas) @ x) * np.exp(spreads.unexplained * rng.standard_normal(TRUTHS))
     if workload.gpus == 1:
         return float(alone.mean())
     exchange = comm.exchange_of(arrays, accum, gpus)

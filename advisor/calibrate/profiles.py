@@ -22,17 +22,19 @@ from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
 from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.laws.flops import flops_per_token
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
+from advisor.predict.nearest import nearby_of, switches_in_words
 from advisor.predict.power import PowerModel, measured_power
 from advisor.predict.prior import (
     CoefficientPrior,
     Elsewhere,
     datasheet_rates,
     load_prior,
+    near_deviation,
     relative_to_datasheet,
     transferred,
 )
 from advisor.predict.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
-from advisor.predict.throughput import Posterior, Rates
+from advisor.predict.throughput import Nearby, Posterior, Rates
 from advisor.records import Basis, Estimate, MeasuredStep, Software, Workload
 from advisor.store.calibration import Burst, Calibration, Quality, Verdict
 from advisor.store.store import CalibrationEntry, Store, load_calibration
@@ -345,10 +347,20 @@ def prior_profile(
         device_type="cuda",
         spec=spec,
         device_memory_bytes=spec.memory_bytes,
-        posterior=fit((), rates, prior, drift=0.0),
+        posterior=replace(
+            fit((), rates, prior, drift=0.0), nearby=_nearby(spec, precision, compile, software, sharding)
+        ),
         memory=load_memory_model(),
         costs=unknown_costs(),
         precision=precision,
         compile=compile,
         sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
     )
+
+
+def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
+    """What published runs of the same software say besides the coefficients; None of the trainer here."""
+    if software is None or software.name is None:
+        return None
+    switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)
+    return nearby_of(software.name, spec.key, switches, near_deviation())

@@ -13,6 +13,7 @@ import click
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
+from advisor.predict.software import require_software
 from advisor.records import Estimate, Workload
 from advisor.report import render
 from advisor.store.disk import read_yaml
@@ -95,6 +96,7 @@ USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
 SHARE = Unit("percentage", parse_percent)
 BYTES = Unit("bytes", parse_bytes)
+SOFTWARE = Unit("name", lambda text: require_software(text).name)
 NUMBERS = Unit("numbers", parse_numbers)
 
 

@@ -25,6 +25,7 @@ from advisor.cli.params import (
     PRICE,
     SECONDS,
     SIZE,
+    SOFTWARE,
     TOKENS,
     USD,
     VOCABULARY,
@@ -153,7 +154,13 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     type=click.Choice(("none", "full")),
     help="full: each of several GPUs holds a share of the model (FSDP). Default: where it does not fit whole.",
 )
-@click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice(("adamw", "muon")), help="Default: adamw, or the software's.")
+@click.option(
+    "--software",
+    type=SOFTWARE,
+    help="Whose training software runs it: nanogpt, hf-trainer, megatron, …; any other name lists the nearest. "
+    "Default: own, this project's trainer, which alone can be launched.",
+)
 @click.option("--measure", is_flag=True, help="Run one more burst at the chosen configuration.")
 @click.option(
     "--gate",
@@ -198,6 +205,7 @@ def command(
     from advisor.cli.device import warn_of_others
     from advisor.plan.stages import with_gates
     from advisor.store.store import default_store
+    from advisor.workflows.launch import refuse_other_software
     from advisor.workflows.plan import beside, recommend
 
     store = default_store()
@@ -211,6 +219,8 @@ def command(
     plan, replanned, current = _beside_origin(plan, origin, store)
     plan = with_gates(plan, gates)
     say_where_sharding_ends(plan.workload, plan.prediction.mfu)
+    if out is not None:
+        refuse_other_software(plan)
     path = store.save_plan(plan, out) if out is not None else None
     everything = everything or depths is not None or goal.download_bytes_per_second is not None
     shown = everything or as_json
@@ -293,6 +303,9 @@ def show(plan: Plan, path: Path | None, again: str, more: Beside | None = None, 
 def _show_next(plan: Plan, path: Path | None, again: str) -> None:
     """The commands that come next, each on a line of its own that can be copied."""
     workload = plan.workload
+    if plan.goal.software is not None:
+        render.show("next: advisor adopt --help tells how its own command is started within the same limits")
+        return
     launch = f"advisor launch {shlex.quote(str(path)) if path is not None else 'plan.yaml'}"
     rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.provider}"
     if path is not None:

@@ -21,13 +21,14 @@ from advisor.cli.params import (
     GPU,
     NUMBERS,
     SIZE,
+    SOFTWARE,
     TOKENS,
     parallelism,
     say_where_sharding_ends,
     sharded_instead,
 )
 from advisor.errors import AdvisorError
-from advisor.predict.software import NAMED, software_of
+from advisor.predict.software import OWN_NAME, software_of, table
 from advisor.records import Adapters, Prediction, Software, Workload
 from advisor.report import render
 
@@ -75,16 +76,17 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 )
 @click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
 @click.option(
-    "--activation-checkpointing", type=click.Choice(("none", "selective", "full")), default="none", show_default=True
+    "--activation-checkpointing",
+    type=click.Choice(("none", "selective", "full")),
+    help="Default: none, or what the --software recomputes by default.",
 )
 @click.option(
     "--sharding",
     type=click.Choice(("none", "optimizer", "full")),
-    default="none",
-    show_default=True,
-    help="What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
+    help="What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP). Default: none, "
+    "or as the software does.",
 )
-@click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice(("adamw", "muon")), help="Default: adamw, or the software's.")
 @click.option("--lora-rank", type=SIZE, help="Train adapters of this rank beside frozen 16-bit weights (LoRA).")
 @click.option(
     "--lora-targets",
@@ -97,8 +99,9 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
 @click.option(
     "--software",
-    type=click.Choice(tuple(NAMED)),
-    help="Whose training software runs it, as its defaults are. Default: this project's trainer.",
+    type=SOFTWARE,
+    help="Whose training software runs it, as its defaults are: nanogpt, hf-trainer, unsloth, megatron, …; any other "
+    "name lists the nearest. Default: own, this project's trainer.",
 )
 @click.option("--depths", type=NUMBERS, help="The same at these depths too, as 16,20,24: step time, memory by part.")
 @click.option("--tokens", type=TOKENS, help="Say what text so many training tokens are, in shards and gigabytes.")
@@ -112,7 +115,8 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     With --rows the table's own columns say everything; a row that cannot be predicted gets an `error` in words.
     """
     from advisor.predict.depths import at_depths, download, memory_bill
-    from advisor.predict.whose import whose
+    from advisor.predict.whose import closest_run, whose
+    from advisor.predict.would_fit import would_fit
     from advisor.report.prediction import network
 
     context = click.get_current_context()
@@ -126,19 +130,22 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
         return predict_rows(rows)
     profile, prediction, sources = configured(options)
     workload = prediction.workload
-    bill = memory_bill(profile, workload)
-    told = {"for": whose(profile, workload), "network": network(prediction, profile)}
+    bill, changes = memory_bill(profile, workload), would_fit(profile, workload)
+    near = closest_run(profile, workload)
+    told = {"for": whose(profile, workload), "closest published run": near, "network": network(prediction, profile)}
     others = at_depths(profile, workload, options["depths"]) if options["depths"] else ()
     tokens, rate = options["tokens"], options["download_rate"]
     data = download(tokens, workload.shape.vocab_size, rate) if tokens else None
     if as_json:
         from advisor.report.prediction import document
 
-        beside = {"memory_parts": bill, "depths": others, "data": data}
+        beside = {"memory_parts": bill, "would_fit": changes, "depths": others, "data": data}
         found = {"gpu": workload.gpu, "workload": workload, **document(prediction)}
         render.print_json({**found, **beside, **told, "sources": sources})
     else:
-        show(prediction, [f"{name}: {words}" for name, words in told.items() if words], sources, bill, others, data)
+        said = [f"would fit: {change}" for change in changes]
+        said += [f"{name}: {words}" for name, words in told.items() if words]
+        show(prediction, said, sources, bill, others, data)
     say_where_sharding_ends(workload, prediction.mfu)
     return NOTHING_FITS if prediction.fits is False else 0
 
@@ -167,19 +174,20 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
         message = f"--gpu {options['gpu']} and --gpus {options['gpus']} say two numbers of GPUs"
         raise AdvisorError(message, "leave one of them out", exit_code=2)
     gpus, key = options["gpus"] or named.count or 1, device_key(named.key)
-    sharding = sharded_instead(options["sharding"], gpus) or "none"
+    name = None if options["software"] == OWN_NAME else options["software"]
+    usual = table()[name or OWN_NAME]
+    sharding = sharded_instead(options["sharding"], gpus) or (usual.sharding if gpus > 1 else "none")
     if sharding != "none" and gpus == 1:
         raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
     warn_of_others([key])
     adapters, frozen = _adapters(key, options), _frozen(key, {**options, "depth": stated.depth})
-    name = options["software"]
     if name is not None and key == "cpu":
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
     # what the trainer here does not do, loops in PyTorch elsewhere do
     other_shape = options["tied"] or options["head_dim"] is not None
     elsewhere = name is not None or eight_bit or partly or other_shape or sharding == "optimizer"
-    compiled = NAMED[name].compiled if name is not None and options["compile_"] is None else options["compile_"]
+    compiled = usual.compiled if name is not None and options["compile_"] is None else options["compile_"]
     profile = load_profile(
         key,
         default_store(),
@@ -209,8 +217,8 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
         gpus=gpus,
         precision=precision or profile.precision,
         compile=profile.compile if compiled is None else compiled,
-        activation_checkpointing=options["activation_checkpointing"],
-        optimizer=options["optimizer"],
+        activation_checkpointing=options["activation_checkpointing"] or usual.recomputed,
+        optimizer=options["optimizer"] or ("adamw" if partly else usual.optimizer),
         sharding=sharding,
         software=published if elsewhere else None,
     )
@@ -411,7 +419,7 @@ def predict_readings(readings: Mapping[int, Reading]) -> Iterator[tuple[int, str
         dropped = (
             () if len(timed) == len(mine) else (f"{len(mine) - len(timed)} of {len(mine)} readings not predicted",)
         )
-        prediction = timed[0][0] if len(timed) == 1 else mixed(*zip(*timed, strict=True))
+        prediction = timed[0][0] if len(timed) == 1 else mixed(*zip(*timed, strict=True), ran=True)
         yield place, rest_of_line(prediction, (*reading.assumed, *dropped)), prediction.fits
 
 
@@ -451,7 +459,7 @@ def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
             for place in places:
                 answers[place] = error.message
             continue
-        predictions = predict_batch(profile, [workloads[place] for place in places])
+        predictions = predict_batch(profile, [workloads[place] for place in places], ran=True)
         for place, prediction in zip(places, predictions, strict=True):
             answers[place] = prediction
     return answers
@@ -461,7 +469,8 @@ def _speed(software: Software | None) -> tuple | None:
     """What of a row's software decides how fast it is believed to be."""
     if software is None:
         return None
-    return (software.kind, software.fused_attention, software.tf32, software.fp8, software.unstated)
+    switches = (software.fused_attention, software.fused_kernels, software.tf32, software.fp8, software.unstated)
+    return (software.name, software.kind, *switches)
 
 
 def show(

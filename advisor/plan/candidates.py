@@ -154,6 +154,7 @@ class Candidates:
             activation_checkpointing=KINDS[self.kind[place]].checkpointing or plain,
             optimizer=brief.goal.optimizer,
             sharding=KINDS[self.kind[place]].sharding,
+            software=brief.software,
         )
 
 
@@ -211,8 +212,8 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
     whole = _layout(device, window, every_micro_batch)
     several = whole.gpus > 1  # one GPU has nobody to share with, whatever is asked of several
-    asked = device.brief.goal.sharding == "full"
-    plain_rows = {"none": ~several if asked else np.ones_like(several), "full": several}
+    split = (device.brief.goal.sharding or device.brief.sharding) != "none"
+    plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
     layouts: dict[int, _Layout] = {}
     memories: dict[int, EstimateArrays] = {}
     for kind in _tried_kinds(device):
@@ -241,11 +242,11 @@ def _tried_kinds(device: Device) -> list[int]:
     profile, goal = device.profile, device.brief.goal
     free = goal.activation_checkpointing is None and profile.activation_checkpointing == "none"
     cuda = profile.device_type == "cuda"
+    shardings = {"none", goal.sharding or device.brief.sharding, *(["full"] if goal.sharding is None and cuda else [])}
     return [
         number
         for number, kind in enumerate(KINDS)
-        if (kind.checkpointing is None or (free and cuda))
-        and (kind.sharding == "none" or goal.sharding == "full" or (goal.sharding is None and cuda))
+        if (kind.checkpointing is None or (free and cuda)) and kind.sharding in shardings
     ]
 
 
@@ -314,6 +315,7 @@ def _workloads(device: Device, layout: _Layout, kind: int) -> WorkloadArrays:
         activation_checkpointing=KINDS[kind].checkpointing or plain,
         optimizer=brief.goal.optimizer,
         sharding=KINDS[kind].sharding,
+        software=brief.software,
         gpus=1,
         micro_batch=layout.sizes[layout.size].astype(np.int64),
         accumulate=layout.accum > 1,
@@ -360,7 +362,7 @@ def _memory(device: Device, layout: _Layout, kind: int, tables: _Tables) -> Esti
     nobody has calibrated share one model: each table is computed once.
     """
     model, brief = device.profile.memory, device.brief
-    split = KINDS[kind].sharding == "full"
+    split = KINDS[kind].sharding != "none"
     counts = np.unique(layout.gpus) if split else np.array([1, 2])
     how = (brief.precision, brief.compile, device.profile.device_type, layout.depths, tuple(counts.tolist()))
     pinned = brief.goal.activation_checkpointing or device.profile.activation_checkpointing

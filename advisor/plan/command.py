@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from advisor.plan.offers import OWN, usual_counts
+from advisor.predict.software import OWN_NAME, table
 from advisor.records import Goal
 from advisor.units import write_count, write_duration
 
@@ -70,7 +71,8 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--precision": _unless(goal.precision, "auto"),
         "--activation-checkpointing": goal.activation_checkpointing,
         "--sharding": goal.sharding,
-        "--optimizer": _unless(goal.optimizer, "adamw"),
+        "--software": goal.software,
+        "--optimizer": _unless(goal.optimizer, table()[goal.software or OWN_NAME].optimizer),
     }
 
 

@@ -20,7 +20,7 @@ from advisor.predict.loss import effective_tokens
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.notice import save_seconds, short_notice
 from advisor.predict.profile import FIT_MARGIN
-from advisor.predict.whose import whose
+from advisor.predict.whose import closest_run, whose
 from advisor.records import Candidate, Estimate, Goal
 from advisor.units import (
     format_bytes,
@@ -61,6 +61,8 @@ def reasons(chosen: Trial, depths: Sequence[Trial], plain: Trial | None = None) 
         yield _without_recomputation(chosen, plain)
     yield _why_limits(brief, chosen)
     yield f"for {whose(chosen.device.profile, chosen.prediction.workload)}"
+    if near := closest_run(chosen.device.profile, chosen.prediction.workload):
+        yield f"closest published run: {near}"
     if brief.bytes_to_fetch:
         yield _what_to_fetch(brief, chosen)
     if brief.goal.own:

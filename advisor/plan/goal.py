@@ -22,8 +22,9 @@ from advisor.plan.ranges import check_ranges
 from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
+from advisor.predict.software import OWN_NAME, software_of, table
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND, Setup, rented_setup
-from advisor.records import Basis, Estimate, Goal
+from advisor.records import Basis, Estimate, Goal, Software
 from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
 from trainer.token_folder import TokenMeta
@@ -129,6 +130,8 @@ class Brief:
     limited: bool  # a budget or a deadline was given
     deadline_seconds: float | None  # the goal's, or the one implied when nothing limits the run
     calibrated: bool = False  # the card was measured, so its machine is at hand
+    software: Software | None = None  # None: this project's trainer
+    sharding: str = "none"  # what is split over several GPUs where nothing else is asked for
     usd_per_waiting_hour: float | None = 0.0  # as in `Limits`
 
     @property
@@ -255,6 +258,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
         limited=limited,
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
         calibrated=profile.calibrated,
+        software=software_of(goal.software) if goal.software else None,
+        sharding=table()[goal.software or OWN_NAME].sharding,
     )
 
 

@@ -14,4 +14,6 @@ class Kind:
 
 
 # In the order in which they are taken where they are alike in size: what costs least first.
-KINDS = tuple(Kind(checkpointing=c, sharding=s) for s in ("none", "full") for c in (None, "selective", "full"))
+KINDS = tuple(
+    Kind(checkpointing=c, sharding=s) for s in ("none", "optimizer", "full") for c in (None, "selective", "full")
+)

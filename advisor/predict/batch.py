@@ -8,7 +8,7 @@ clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import overload
 
@@ -18,8 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.laws.intervals import Z80, chance_below
 from advisor.predict import adapters, comm
-from advisor.predict.intervals import BASES, EstimateArrays, mixture, reciprocal, sum_independent
-from advisor.predict.memory import MemoryModel
+from advisor.predict.intervals import BASES, EstimateArrays, mixture, quantiles_of_mixture, reciprocal, sum_independent
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
 from advisor.predict.profile import FIT_MARGIN, Profile, unlikeness
 from advisor.predict.throughput import (
@@ -33,12 +32,17 @@ from advisor.predict.throughput import (
 )
 from advisor.records import Basis, Estimate, Prediction, Workload
 
-_Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated, reserved, whole device
+_Memory = tuple[Estimate | None, Estimate | None, float | None]  # allocated, reserved, how likely it fits
+_LEAST_CHANCE = 0.01  # that a run fitted which took place
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
-def predict_batch(profile: Profile, workloads: Sequence[Workload], *, expected: bool = False) -> list[Prediction]:
+def predict_batch(
+    profile: Profile, workloads: Sequence[Workload], *, expected: bool = False, ran: bool = False
+) -> list[Prediction]:
     """Predict workloads that all name the profile's device, in their order; `expected` as in `step_seconds_many`.
+
+    `ran`: these are runs that took place, which is evidence of what published software held: it fitted the device.
 
     Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
     """
@@ -46,7 +50,7 @@ def predict_batch(profile: Profile, workloads: Sequence[Workload], *, expected: 
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
         arrays = WorkloadArrays.of(kind)
-        steps, memory = _steps(profile, arrays, kind, expected), _memory(profile.memory, arrays, kind)
+        steps, memory = _steps(profile, arrays, kind, expected), _memory(profile, arrays, kind, ran)
         for place, workload, step, held in zip(places, kind, steps, memory, strict=True):
             predictions[place] = _prediction(profile, workload, step, *held)
     return [predictions[place] for place in range(len(workloads))]
@@ -125,30 +129,43 @@ def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], e
     return [None if math.isnan(step.value) else step for step in _estimates(steps, bases)]
 
 
-def _memory(model: MemoryModel, a: WorkloadArrays, workloads: Sequence[Workload]) -> list[_Memory]:
-    """Allocated, reserved and whole-device bytes of each workload; None where its kind of model was never traced."""
+def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], ran: bool) -> list[_Memory]:
+    """Allocated and reserved bytes of each workload, and how likely it fits; None where its kind was never traced."""
+    model, room = profile.memory, profile.device_memory_bytes
+    if (needed := model.published(a, "needed")) is not None:
+        bases, held = [Basis.PRIOR] * len(workloads), [model.published(a, name) for name in ("allocated", "reserved")]
+        sides = [_estimates(one.estimates(room if ran else None), bases) for one in held if one is not None]
+        chances = needed.below(FIT_MARGIN * room).tolist() if room is not None else [None] * len(workloads)
+        return list(zip(*sides, chances, strict=True))
     try:
         many = (model.allocated_many(a), model.reserved_many(a), model.device_total_many(a))
         bases = model.bases_many(a)
     except AdvisorError:  # the structure has no trace of this kind
         return [(None, None, None)] * len(workloads)
-    estimates: list[_Memory] = list(zip(*(_estimates(side, bases) for side in many), strict=True))
+    estimates = list(zip(*(_estimates(side, bases) for side in many), strict=True))
     measured = {o.workload for o in model.observations}
     for i, w in enumerate(workloads if measured else ()):
         if w in measured:
             estimates[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
-    return estimates
+    return [
+        (allocated, reserved, fit_probability(total, room) if room is not None else None)
+        for allocated, reserved, total in estimates
+    ]
 
 
-def mixed(predictions: Sequence[Prediction], weights: Sequence[float]) -> Prediction:
+def mixed(predictions: Sequence[Prediction], weights: Sequence[float], *, ran: bool = False) -> Prediction:
     """One prediction of a run that may be any of these workloads: the likeliest's, with the mixture's estimates.
 
-    An estimate that one of them lacks is None.
+    An estimate that one of them lacks is None. `ran`: what would not have fitted is less likely what it was.
     """
+    likely = [
+        weight * max(p.fit_probability, _LEAST_CHANCE) if ran and p.fit_probability is not None else weight
+        for p, weight in zip(predictions, weights, strict=True)
+    ]
 
-    def side(name: str) -> Estimate | None:
+    def side(name: str, mix: Callable[..., Estimate] = mixture) -> Estimate | None:
         estimates = [getattr(p, name) for p in predictions]
-        return mixture(estimates, weights) if None not in estimates else None
+        return mix(estimates, likely) if None not in estimates else None
 
     probabilities = [p.fit_probability for p in predictions]
     stated = [p for p in probabilities if p is not None]
@@ -156,12 +173,12 @@ def mixed(predictions: Sequence[Prediction], weights: Sequence[float]) -> Predic
     if len(stated) == len(predictions):
         chance = sum(p * weight for p, weight in zip(stated, weights, strict=True)) / sum(weights)
     return replace(
-        predictions[max(range(len(weights)), key=weights.__getitem__)],
+        predictions[max(range(len(likely)), key=likely.__getitem__)],
         step_seconds=side("step_seconds"),
         tokens_per_second=side("tokens_per_second"),
         mfu=side("mfu"),
-        peak_allocated_bytes=side("peak_allocated_bytes"),
-        peak_reserved_bytes=side("peak_reserved_bytes"),
+        peak_allocated_bytes=side("peak_allocated_bytes", quantiles_of_mixture),
+        peak_reserved_bytes=side("peak_reserved_bytes", quantiles_of_mixture),
         fit_probability=chance,
         fits=_verdict(chance),
     )
@@ -178,7 +195,7 @@ def _prediction(
     step: Estimate | None,
     allocated: Estimate | None,
     reserved: Estimate | None,
-    total: Estimate | None,
+    chance: float | None,
 ) -> Prediction:
     flops_per_token = flops.flops_per_token(w.shape)
     if (seen := attended_tokens(w.software, w.shape.seq_len)) < w.shape.seq_len:
@@ -191,7 +208,6 @@ def _prediction(
     peak = profile.peak_flops(w.precision, tf32=w.software is None or w.software.tf32)
     rate = reciprocal(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes
-    chance = fit_probability(total, memory) if total and memory is not None else None
     return Prediction(
         workload=w,
         parameters=all_parameters(w),

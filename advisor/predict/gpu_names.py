@@ -70,6 +70,11 @@ def read_card_name(text: str) -> CardName:
     )
 
 
+# Of the people in profiles/public_runs.csv who say which A100 or H100 they have: SXM 16 to 5 on fewer than eight, 25 to
+# 1 on eight and more.
+_SXM_ODDS = {False: 16 / 5, True: 25.0}
+
+
 def _forms(tokens: Iterable[str]) -> frozenset[str]:
     return frozenset(shape[1] for token in tokens if (shape := _FORM.match(token)))
 
@@ -100,9 +105,11 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
     return found or f"GPU {text!r} is not in the catalog"
 
 
-def possible_cards(text: str, named: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | Open | Refusal:
-    """The one of the named cards that could have held `used_gib`, or all that could; those alike in a prediction count
-    as one.
+def possible_cards(
+    text: str, named: list[GpuSpec] | str, used_gib: float | None, gpus: float | None = None
+) -> GpuSpec | Open | Refusal:
+    """The one of the named cards that could have held `used_gib`, or all that could, an SXM module likelier than a PCIe
+    card; those alike in a prediction count as one.
     """
     if isinstance(named, str):
         return Refusal(named)
@@ -116,7 +123,8 @@ def possible_cards(text: str, named: list[GpuSpec] | str, used_gib: float | None
     if len(kinds) == 1:
         return kinds[0]
     words = f"GPU {text!r} may be {' or '.join(c.key for c in kinds)}: all taken"
-    return Open(tuple((card, 1 / len(kinds)) for card in kinds), words)
+    odds = [_SXM_ODDS[(gpus or 1) >= 8] if "sxm" in card.key else 1.0 for card in kinds]
+    return Open(tuple((card, one / sum(odds)) for card, one in zip(kinds, odds, strict=True)), words)
 
 
 def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) -> list[GpuSpec]:

@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.predict.intervals import EstimateArrays
 from advisor.predict.memory_line import Line
-from advisor.predict.memory_published import logits_deviation, published_bytes, published_parts
+from advisor.predict.memory_published import Mixture, published_mixture, published_parts
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
 from advisor.store.folders import profiles_folder
@@ -95,15 +95,6 @@ _CPU = Corrections(
     context_gib=0.0,
     context_deviation_gib=0.0,
 )
-# Other software: what it keeps is guessed from its customs, so the line is wide; pools of 1.05-1.2 times what is
-#   allocated are common (modded-nanogpt, torchtitan; sources §2). benchmarks/published.py measures how wide.
-_PUBLISHED = Corrections(
-    eager=Line.believed(slope=(1.0, 0.25), offset_gib=(0.5, 0.5), noise=0.15),
-    compiled=Line.believed(slope=(1.0, 0.25), offset_gib=(0.5, 0.5), noise=0.15),
-    reserved=Line.believed(slope=(1.10, 0.07), offset_gib=(0.03, 0.05), noise=0.03),
-    context_gib=0.9,
-    context_deviation_gib=0.4,
-)
 _CONTEXT_NOISE_GIB = 0.05  # of one reading of the driver's used bytes
 _NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (sources §2.4)
 
@@ -130,14 +121,20 @@ class MemoryModel:
         return self._estimate(self.device_total_many, workload, "device_used_bytes")
 
     def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
+        if (published := self.published(a, "allocated")) is not None:
+            return published.estimates()
         mean, deviation = self._allocated(a)
         return _interval(mean, deviation, floor=self._state(a))
 
     def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
+        if (published := self.published(a, "reserved")) is not None:
+            return published.estimates()
         mean, deviation = self._reserved(a)
         return _interval(mean, deviation, floor=self._state(a))
 
     def device_total_many(self, a: WorkloadArrays) -> EstimateArrays:
+        if (published := self.published(a, "needed")) is not None:
+            return published.estimates()
         mean, deviation = self._reserved(a)
         own = self._corrections(a)
         nccl = _NCCL_GIB if a.gpus > 1 and a.device_type == "cuda" else (0.0, 0.0)
@@ -145,11 +142,15 @@ class MemoryModel:
         mean = mean + (own.context_gib + nccl[0]) * _GIB
         return _interval(mean, np.hypot(deviation, beyond), floor=self._state(a))
 
+    def published(self, a: WorkloadArrays, counted: str) -> Mixture | None:
+        """What other people's software is believed to hold; None for the trainer here, which is traced."""
+        return published_mixture(a, counted) if self._published(a) else None
+
     def breakdown(self, workload: Workload, total_bytes: float | None = None) -> MemoryParts:
         """Say what holds the bytes at the peak of a step: by torch's allocator, or so many in all."""
         a = WorkloadArrays.of([workload])
-        total = float(self._allocated(a)[0][0]) if total_bytes is None else total_bytes
-        parts = self._published_parts(a) if self._published(a) else self._own_parts(a)
+        total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
+        parts = published_parts(a) if self._published(a) else self._own_parts(a)
         # Regressions leave a little less than nothing of what is not there at the peak, and a measured total may be
         # below what is believed of its parts: then less comes and goes.
         fixed = parts["weights"] + parts["optimizer"]
@@ -166,12 +167,6 @@ class MemoryModel:
         parts, slope = self.structure.parts_bytes(a), self._line(a).slope
         state = {"weights": weights, "optimizer": float(self.structure.persistent_bytes(a)[0]) - weights}
         return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}
-
-    def _published_parts(self, a: WorkloadArrays) -> dict[str, float]:
-        """Of other software: what its customs hold, before the line that measurements of such runs lie about."""
-        parts = {name: float(np.broadcast_to(part, (1,))[0]) for name, part in published_parts(a).items()}
-        forward = parts["held"] + parts["activations"] + parts["logits"] >= parts["gradients"]
-        return parts | ({"gradients": parts["held"]} if forward else {"activations": 0.0, "logits": 0.0})
 
     def basis(self, workload: Workload) -> Basis:
         """Measured, inside the measured range of peaks of the same family, outside it, or never measured here."""
@@ -227,8 +222,6 @@ class MemoryModel:
         return float(self.structure.peak_bytes(WorkloadArrays.of([workload]))[0])
 
     def _corrections(self, a: WorkloadArrays) -> Corrections:
-        if self._published(a):
-            return _PUBLISHED
         return self.cpu if a.device_type == "cpu" else self.cuda
 
     def _published(self, a: WorkloadArrays) -> bool:
@@ -243,11 +236,9 @@ class MemoryModel:
 
     def _state_and_beyond(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of weights and optimizer state, and the most beyond them: asked for many times, worked out once."""
-        published = self._published(a)
-        key = "published" if published else id(self.structure)
+        key = id(self.structure)
         if key not in a.memo:
-            own = self.structure
-            a.memo[key] = published_bytes(a) if published else (own.persistent_bytes(a), own.beyond_bytes(a))
+            a.memo[key] = (self.structure.persistent_bytes(a), self.structure.beyond_bytes(a))
         return a.memo[key]
 
     def _line(self, a: WorkloadArrays) -> Line:
@@ -257,11 +248,8 @@ class MemoryModel:
     def _allocated(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation, noise included, of the allocated bytes."""
         state, beyond, line = self._state(a), self._beyond(a), self._line(a)
-        deviation = line.deviation_bytes(beyond)
-        if self._published(a):
-            deviation = np.hypot(deviation, line.slope * logits_deviation(a))
         mean = state + line.mean_bytes(beyond)
-        return mean, np.hypot(deviation, line.noise * mean)
+        return mean, np.hypot(line.deviation_bytes(beyond), line.noise * mean)
 
     def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation, noise included, of the reserved bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,12 +14,12 @@ import yaml
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, peak_flops
-from advisor.predict.published import OWN, Setting, Spreads, names_of_unknowns, selector
+from advisor.predict.published import OWN, Setting, Spreads, names_of_unknowns, selector, software_effects
 from advisor.predict.throughput import TERMS, Rates
 from advisor.records import Software
 from advisor.store.folders import profiles_folder
 
-PRIOR_SCHEMA = 2
+PRIOR_SCHEMA = 3
 LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
 # No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
 FASTEST = (0.08, 0.05)  # log of rate over peak where the bound begins, and how softly (sd)
@@ -108,7 +109,7 @@ def load_prior(
     mean = sum((m for m, _ in beliefs), np.zeros(k)) / len(beliefs)
     covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
     return CoefficientPrior(
-        mean=mean, covariance=covariance, discrepancy=shared.spreads.row, source=shared.source(generation)
+        mean=mean, covariance=covariance, discrepancy=shared.spreads.unexplained, source=shared.source(generation)
     )
 
 
@@ -117,6 +118,11 @@ def _setting(
 ) -> Setting:
     tf32 = software.tf32 and (spec is None or spec.tf32_flops is not None)
     return Setting(precision=precision, compile=compile, software=software, tf32=tf32, sharding=sharding)
+
+
+def near_deviation() -> float:
+    """Standard deviation of the residuals of published runs that lie near each other, see `nearest`."""
+    return _shared().spreads.near
 
 
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
@@ -241,6 +247,8 @@ class SharedBelief:
         if spec is None or f"card {spec.key}" not in self.place:
             covariance = covariance + self.spreads.card**2 * np.ones_like(covariance)
             mean, covariance = bounded(mean, covariance)
+        unseen = [name for name in software_effects(setting, generation) if name not in self.place]
+        covariance = covariance + self.spreads.of_unknown(unseen)
         return mean, covariance + self.spreads.of_software(setting) + self.spreads.of_machine()
 
     def rows_of(self, generation: str | None) -> int:
@@ -268,11 +276,10 @@ def _shared() -> SharedBelief:
 
 
 def read_belief(document: Mapping[str, Any]) -> SharedBelief:
-    """The beliefs of a prior.yaml that was read; its covariance is kept as its lower triangle."""
-    names = names_of_unknowns(document["generations"], document["cards"])
+    """The beliefs of a prior.yaml that was read; its covariance is a lower triangle of 32-bit floats, in base64."""
+    names = names_of_unknowns(document["generations"], document["cards"], document["software"])
     lower = np.zeros((len(names),) * 2)
-    for row, values in enumerate(document["covariance"]):
-        lower[row, : len(values)] = values
+    lower[np.tril_indices(len(names))] = np.frombuffer(base64.b64decode(document["covariance"]), dtype="<f4")
     generations = document["generations"]
     return SharedBelief(
         place={name: at for at, name in enumerate(names)},

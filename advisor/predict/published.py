@@ -1,10 +1,11 @@
 """What published runs share: how the coefficients of one card and one piece of software are made of common unknowns.
 
-    θ = μ + δ_generation + δ_card + compiled · c - headroom · β + effects of the software's class and precision (+ w)
+    θ = μ + δ_generation + δ_card + compiled · c (or kernels by hand · k) - headroom · β
+        + effects of the software's class, of the software by name, of it on the generation, and of precision (+ w)
 
 headroom is the log of the watts a card may draw per peak TFLOP/s: with few it throttles. w is what encoders do
-otherwise. Every piece of software that nobody measured brings an error of its own, the same for all its runs: its
-spread is `Spreads.software`. `benchmarks/fit_prior.py` fits the unknowns, `advisor.predict.prior` reads them.
+otherwise. Every owner's runs share an error of their own (`Spreads.owner`). `benchmarks/fit_prior.py` fits the
+unknowns, `advisor.predict.prior` reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from advisor.records import Software, Workload
 THROTTLED = ("matmul", "attention")  # terms that a card's power limit slows down
 FUSED = ("traffic", "logits", "layer_overhead", "micro_overhead")  # terms that compiling changes
 # Effects of a class of software on all terms alike, by the name of the class (see `classes`), and of sharding.
-CLASSES = ("c", "wrapper", "megatron", "loose", "unstated")
+CLASSES = ("c", "fused", "wrapper", "megatron", "tuned", "plain", "loose", "unstated")
 SHARDED = ("optimizer", "full")
 PRECISIONS = ("tf32", "fp32", "fp8")  # effects on products, against 16 bits
 LAUNCHES = ("layer_overhead", "micro_overhead", "step_overhead")
@@ -58,28 +59,39 @@ OWN = Software(
 
 
 def classes(setting: Setting) -> tuple[str, ...]:
-    """The classes of software that a run belongs to: none if its loop is tuned, or somebody's own, compiled and with
-    fused attention.
+    """The classes of software that a run belongs to: the kind in profiles/software.csv, where somebody's own loop is
+    "loose" unless it is compiled and has fused attention.
     """
     software = setting.software
     kind = software.kind
     if kind == "plain" and not (setting.compile and software.fused_attention):
         kind = "loose"
-    return (*((kind,) if kind in CLASSES else ()), *(("unstated",) if software.unstated else ()))
+    return (kind, *(("unstated",) if software.unstated else ()))
 
 
-def names_of_unknowns(generations: Sequence[str], cards: Sequence[str]) -> tuple[str, ...]:
-    """The names of all unknowns, in their order; those of terms are next to each other, in the order of TERMS."""
+def software_effects(setting: Setting, generation: str | None) -> tuple[str, ...]:
+    """The unknowns of a named piece of software: everywhere, and on one generation; none of somebody's own loop."""
+    name = setting.software.name
+    return () if name is None or setting.encoder else (f"software {name}", f"software {name} on {generation}")
+
+
+def names_of_unknowns(generations: Sequence[str], cards: Sequence[str], software: Sequence[str]) -> tuple[str, ...]:
+    """The names of all unknowns, in their order; those of terms are next to each other, in the order of TERMS.
+
+    `software` are the names that `software_effects` gave.
+    """
     return (
         *(f"mean {term}" for term in TERMS),
         *(f"generation {name} {term}" for name in generations for term in TERMS),
         *(f"encoder {term}" for term in TERMS),
         *(f"compiled {term}" for term in FUSED),
+        *(f"by hand {term}" for term in FUSED),
         "headroom",
         *(f"class {name}" for name in CLASSES),
         *(f"sharding {name}" for name in SHARDED),
         *(f"precision {name}" for name in PRECISIONS),
         *(f"card {key}" for key in cards),
+        *software,
     )
 
 
@@ -95,14 +107,15 @@ def selector(
         first = place.get(f"{block} {TERMS[0]}")
         if first is not None:
             made[:, first : first + k] = np.eye(k)
-    if setting.compile:
+    software = setting.software
+    fused = "compiled" if setting.compile else "by hand" if software.fused_kernels and not setting.encoder else None
+    if fused:
         for term in FUSED:
-            made[TERMS.index(term), place[f"compiled {term}"]] = 1.0
+            made[TERMS.index(term), place[f"{fused} {term}"]] = 1.0
     products = [TERMS.index(term) for term in THROTTLED]
     made[products, place["headroom"]] = -headroom
-    software = setting.software
     common = [] if setting.encoder else [f"class {name}" for name in classes(setting)]
-    for name in (*common, f"sharding {setting.sharding}", f"card {card}"):
+    for name in (*common, *software_effects(setting, generation), f"sharding {setting.sharding}", f"card {card}"):
         if name in place:
             made[:, place[name]] = 1.0
     if setting.precision == "fp32":
@@ -116,23 +129,35 @@ def selector(
 class Spreads:
     """Standard deviations of log step seconds that differ from run to run."""
 
-    software: float  # of one piece of software about its class, on all its runs alike
+    owner: float  # of one owner's runs about their class, all alike
     classes: Mapping[str, float]  # more of that for the software of a class
-    terms: np.ndarray  # (k,) of one piece of software, each term by itself
+    terms: np.ndarray  # (k,) of one owner's runs, each term by itself
+    software: float  # of a named piece of software about its class
+    on_generation: float  # of a named piece of software on one generation of cards
     machine: float  # of one machine among those of its card
     card: float  # of one card among those of its generation
     row: float  # of one configuration
+    near: float  # of configurations that lie near each other, of one piece of software (see `nearest`)
     launch: float  # of the launch terms of one configuration: they are hidden behind work, or are not
 
+    @property
+    def unexplained(self) -> float:
+        """Of one configuration nobody published a neighbour of."""
+        return float(np.hypot(self.row, self.near))
+
     def of_software(self, setting: Setting) -> np.ndarray:
-        """The covariance (k, k) of what one piece of software does to its coefficients on any card."""
+        """The covariance (k, k) of what one owner's software does to its coefficients on any card."""
         return self.between(setting, setting)
 
     def between(self, one: Setting, other: Setting) -> np.ndarray:
-        """The covariance (k, k) of what one piece of software does in two settings, which share the classes of both."""
+        """The covariance (k, k) of what one owner's software does in two settings, which share the classes of both."""
         shared = set(classes(one)) & set(classes(other))
-        common = self.software**2 + sum(self.classes[name] ** 2 for name in shared)
+        common = self.owner**2 + sum(self.classes[name] ** 2 for name in shared)
         return common * np.ones((len(TERMS),) * 2) + np.diag(self.terms**2)
+
+    def of_unknown(self, names: Sequence[str]) -> float:
+        """The variance of these effects of software, of which there are no runs."""
+        return sum((self.on_generation if " on " in name else self.software) ** 2 for name in names)
 
     def of_machine(self) -> np.ndarray:
         """The covariance (k, k) of what one machine does to them, whose launches are hidden or are not."""

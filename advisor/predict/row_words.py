@@ -6,10 +6,11 @@ Every reader answers with the one thing a cell can mean, or with a Refusal that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from advisor.predict.software import USUAL_STATE, Named, software_in
 from advisor.records import Software
 from trainer.schema import ModelShape
 
@@ -34,11 +35,13 @@ def _denied(names: str) -> re.Pattern[str]:
 _OTHER_ARCHITECTURES = (
     (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
     (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
-    (r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv", "not a decoder-only transformer"),
+    (
+        r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv|deltanet|linear attention",
+        "not a decoder-only transformer",
+    ),
     (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
     (r"document mask", "attention over documents of unstated length"),
     (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
-    (r"(?<!than )(?<!vs )(?<!against )\bq?lora\b", "the training of adapters"),
     (r"forward (pass )?only|inference only", "no training"),
 )
 _NOT_THAT_ARCHITECTURE = _denied(
@@ -74,7 +77,7 @@ _STAGE = r"zero[ _-]?(?:stage)?[ _=:-]*|stage[ _=:-]*"
 # "amp", "mixed" and autocast keep fp32 weights; "true" is Lightning's name for a model all in 16 bits, as "pure" is
 # torchtune's. Composer's "MP PURE" (and DEFAULT) is a mode of FSDP, whose shards stay fp32.
 _AUTOCAST = re.compile(r"amp|autocast|mixed|\bmp (?:pure|default)")
-_ALL_16_BITS = re.compile(r"pure|\btrue\b|weights (?:in )?(?:bf16|fp16)|(?:bf16|fp16) weights")
+_ALL_16_BITS = re.compile(r"pure|\btrue\b|(?:weights|params) (?:in )?(?:bf16|fp16)|(?:bf16|fp16) (?:weights|param)")
 _MASTER = re.compile(r"master|main (?:params|weights|grad)|fp32 grad")
 
 
@@ -116,6 +119,13 @@ def architecture(notes: str) -> str | Refusal:
         if re.search(pattern, said, re.IGNORECASE):
             return Refusal(f"the notes say this is {what}")
     return notes
+
+
+def adapters_in(notes: str) -> str:
+    """The words with which notes say that adapters were trained, as "QLoRA r=16"; empty where they do not."""
+    said = _NOT_THAT_ARCHITECTURE.sub(" ", notes)
+    found = re.search(r"(?<!than )(?<!vs )(?<!against )\bq?lora\b(?:[ ,(]*r(?:ank)?[ =]*\d+)?", said, re.IGNORECASE)
+    return found[0] if found else ""
 
 
 @lru_cache(maxsize=4096)
@@ -179,59 +189,57 @@ def read_precision(text: str) -> Precision | Open | Refusal:
         return Precision(kind="fp32", tf32=False)
     if "tf32" in low:
         return Precision(kind="fp32")
-    choices = ((Precision(kind="fp32", tf32=False), 0.5), (Precision(kind="fp32"), 0.5))
+    choices = ((Precision(kind="fp32", tf32=False), 0.75), (Precision(kind="fp32"), 0.25))
     return Open(choices, "whether fp32 products use the TF32 units is not stated: both taken")
 
 
 _NOT_THAT_OPTIMIZER = _denied(
     r"[1248][ -]?b(?:its?)?|paged|galore|(?:cpu[ -])?offload(?:ing|ed)?|muon|adamw?|(?:deepspeed)?cpu-?adam"
 )
-# of fewer bits, of fewer dimensions or on the host: state that is not a copy of the weights in fp32
-_OTHER_STATE = re.compile(r"(?<!\d)[1248][ -]?b(?:its?)?\b|paged|galore|cpu.?adam|offload")
+# of fewer dimensions or on the host: state that is not so many bytes for each weight
+_OTHER_STATE = re.compile(r"(?<!\d)[12][ -]?b(?:its?)?\b|galore|cpu.?adam|offload")
 
 
 @lru_cache(maxsize=4096)
 def read_optimizer(text: str) -> str | Refusal:
-    """adamw or muon; empty is AdamW, what everyone means without saying."""
+    """adamw or muon; empty is AdamW, what everyone means without saying. Others take as long as AdamW, but keep less
+    (`row_adapters.read_moment_bytes`).
+    """
     told = stated(text)
     low = _NOT_THAT_OPTIMIZER.sub(" ", told)
     if _OTHER_STATE.search(low):
-        return Refusal(f"optimizer {text!r}, 8-bit, paged, projected and offloaded states are not modelled")
+        return Refusal(f"optimizer {text!r}, projected and offloaded states are not modelled")
     if "muon" in low:
         return "muon"
-    if not told or "adam" in low:
+    if not told or re.search(r"adam|adafactor|\blion\b|\bsgd\b", low):
         return "adamw"
-    return Refusal(f"optimizer {text!r}, only AdamW and Muon are modelled")
+    return Refusal(f"optimizer {text!r}, only AdamW, Muon, Lion, Adafactor and SGD are modelled")
 
 
 @lru_cache(maxsize=4096)
-def read_checkpointing(text: str) -> str | Open | Refusal:
-    """none, selective or full; a bare yes is full, as in every tool that has only a switch."""
+def read_checkpointing(text: str, named: Named | None = None, in_part: bool = False) -> str | Open | Refusal:
+    """none, selective or full; a bare yes is full, as in every tool that has only a switch.
+
+    Where nobody says it is likely as the software has it; who trains adapters recomputes as often as not.
+    """
     low = _NEGATED.sub(" ", stated(text)).strip()
     if not low:
-        return Open((("none", 0.85), ("full", 0.15)), "activation checkpointing is not stated: likely none")
+        usual = named.recomputed if named is not None else "none"
+        if in_part and usual == "none":
+            return Open((("none", 0.5), ("full", 0.5)), "activation checkpointing is not stated: none or full taken")
+        other = "none" if usual == "full" else "full"
+        return Open(((usual, 0.85), (other, 0.15)), f"activation checkpointing is not stated: likely {usual}")
     if "offload" in low:
         return Refusal(f"activations offloaded to the host ({text})")
     if _NO.match(low):
         return "none"
-    if "selective" in low or re.match(r"sac\b|per.?op\b", low):
+    if re.search(r"selective|(?:ffn|attention|swiglu|norm)\b.* recompute", low) or re.match(r"sac\b|per.?op\b", low):
         return "selective"
-    if _YES.match(low) or re.match(r"full|all\b", low):
+    if _YES.match(low) or re.match(r"full|all\b|unsloth", low):
         return "full"
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
 
 
-# What a training loop is built with decides how much of a card it reaches. The first that matches counts.
-_KINDS = (
-    ("c", r"\bllm\.c\b|\bc/cuda\b|\bc\+\+"),
-    (
-        "wrapper",
-        r"hugging ?face|\bhf\b|transformers(?! from scratch)|\btrl\b|accelerate\b|axolotl|oumi|deepspeed|colossal"
-        r"|lightning|lit-?gpt",
-    ),
-    ("megatron", r"megatron|\bnemo\b|bigscience"),
-    ("tuned", r"nanochat|modded|parameter-?golf|torchtitan|nanotron|llm-foundry|composer|levanter|nanogpt-fp8"),
-)
 _NOT_THAT_KIND = _denied(
     r"megatron(?:-\w+)?|nemo|hugging ?face|hf|(?:hf )?transformers|trl|accelerate|deepspeed|(?:pytorch )?lightning"
     r"|llm\.c|nanochat|torchtitan|composer|levanter|nanotron"
@@ -239,17 +247,40 @@ _NOT_THAT_KIND = _denied(
 
 
 @lru_cache(maxsize=65536)
-def read_kind(software: str) -> str:
-    """The kind of training loop: c, wrapper, megatron, tuned or plain (somebody's own loop in PyTorch)."""
-    low = _NOT_THAT_KIND.sub(" ", software.lower())
-    return next((kind for kind, pattern in _KINDS if re.search(pattern, low)), "plain")
+def read_named(software: str) -> Named | None:
+    """The software of profiles/software.csv that a cell names; None: somebody's own loop in PyTorch."""
+    return software_in(_NOT_THAT_KIND.sub(" ", software))
+
+
+_CHUNKED = re.compile(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross|unsloth", re.IGNORECASE)
+# kernels of norms, rotary positions and activations that somebody wrote by hand
+_FUSED_KERNELS = re.compile(
+    r"liger|unsloth|\bapex\b|transformer.?engine|\bte\b|triton|quack|cuda kernels"
+    r"|\bfused (?!adam|sgd|attention|soft)\w",
+    re.IGNORECASE,
+)
+
+
+_DEEPSPEED = re.compile(r"deepspeed|zero[- ]?[0123]\b", re.IGNORECASE)
 
 
 @lru_cache(maxsize=65536)
-def read_software(precision: str, notes: str, kind: str = "plain") -> Software:
-    """What a row says of its software: its kind, 16-bit state, logits in chunks."""
-    chunked = re.search(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross", notes, re.IGNORECASE)
-    return Software(kind=kind, state=_state(precision.lower()), whole_logits=not chunked)
+def read_software(precision: str, words: str, parallelism: str = "", named: Named | None = None) -> Software:
+    """What a row says of its software: 16-bit state, logits in chunks, fused kernels; else as the software's defaults.
+
+    `words` are its notes and the name of its software.
+    """
+    usual = named.software if named is not None else Software(state_chance=USUAL_STATE)
+    said, chance = _state(precision.lower()), 1.0
+    if said != "16bit" and _DEEPSPEED.search(parallelism) and usual.kind == "wrapper":
+        said, chance = "copied", 0.9  # its engine goes before what the precision's words name
+    return replace(
+        usual,
+        state=said or usual.state,
+        state_chance=chance if said else usual.state_chance,
+        whole_logits=usual.whole_logits and not _CHUNKED.search(words),
+        fused_kernels=usual.fused_kernels or bool(_FUSED_KERNELS.search(words)),
+    )
 
 
 # kernels that keep no scores in memory; a fused softmax keeps them
@@ -265,7 +296,7 @@ _NO_UNFUSED = _denied(r"(?:naive|math|eager|unfused|vanilla)(?: (?:kernel|backen
 
 
 @lru_cache(maxsize=4096)
-def read_fused_attention(text: str, kind: str) -> bool | Open:
+def read_fused_attention(text: str, named: Named | None = None) -> bool | Open:
     """Whether attention is one kernel that keeps no scores in memory; an unknown word says as much as an empty cell."""
     told = _NO_UNFUSED.sub(" fused ", stated(text))
     low = _NO_FUSED.sub(" ", told)  # "SDPA (no flash)" is still fused
@@ -276,19 +307,24 @@ def read_fused_attention(text: str, kind: str) -> bool | Open:
     if low != told:
         return False
     said = f"attention {text!r} is unknown" if told else "attention is not stated"
-    if kind in ("tuned", "c"):
-        return Open(((True, 1.0),), f"{said}: fused, as in all such code")
+    if named is not None and named.kind in ("tuned", "fused", "c"):
+        return Open(((True, 1.0),), f"{said}: fused, as in {named.words}")
     return Open(((True, 0.75), (False, 0.25)), f"{said}: likely fused")
 
 
-def _state(low: str) -> str:
-    """fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named; bf16 where it says so."""
+def _state(low: str) -> str | None:
+    """fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named; bf16 where it says so.
+
+    None where the words leave it to the software.
+    """
     low = _NOT_THAT_PRECISION.sub(" ", low)
-    if _AUTOCAST.search(low):
-        return "fp32"
-    if _ALL_16_BITS.search(low):
+    if re.search(r"(?:bf16|fp16) param", low):  # an autocast over such changes nothing
         return "16bit"
-    return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else "fp32"
+    if _ALL_16_BITS.search(low) and not re.search(r"\bmp (?:pure|default)", low):
+        return "16bit"
+    if _AUTOCAST.search(low) or "fp32 weights" in low:
+        return "fp32"
+    return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else None
 
 
 # "CUDA 12.1" is a version, "C/CUDA" and "CUDA kernels" are operations fused by hand
@@ -301,10 +337,10 @@ _NO_COMPILING = _denied(r"(?:torch[. ]?|model[. ]?)?compil\w+|(?:torch)?inductor
 
 
 @lru_cache(maxsize=4096)
-def read_compile(text: str, kind: str = "plain") -> bool | Open:
-    """Whether operations are fused: by a compiler, or written fused by hand.
+def read_compile(text: str, named: Named | None = None) -> bool | Open:
+    """Whether operations are fused: by a compiler, or all written by hand.
 
-    An unknown word, like the version of CUDA, says as much as an empty cell.
+    An unknown word, like the version of CUDA, says as much as an empty cell: then it is as the software's default.
     """
     told = stated(text)
     if re.fullmatch(r"cuda[ -]*[\d.]*", told):
@@ -316,11 +352,12 @@ def read_compile(text: str, kind: str = "plain") -> bool | Open:
         return True
     if low != told:
         return False
-    if kind == "c":
+    if named is not None and named.kind == "c":
         return True
     said = f"compilation {text!r} is unknown" if told else "compilation is not stated"
-    if kind in ("wrapper", "megatron"):
-        return Open(((False, 1.0),), f"{said}: eager, as such code is by default")
+    if named is not None:
+        how = "compiled" if named.compiled else "eager"
+        return Open(((named.compiled, 1.0),), f"{said}: {how}, as {named.words} is by default")
     return Open(((False, 0.6), (True, 0.4)), f"{said}: eager or compiled")
 
 

@@ -22,16 +22,18 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import usual_precision
 from advisor.predict.gpu_names import named_cards, possible_cards
+from advisor.predict.row_adapters import read_adapters, read_moment_bytes, steps_in_backward, without_adapters
 from advisor.predict.row_numbers import number, whole_numbers
 from advisor.predict.row_shapes import extra_parameters, read_shape
 from advisor.predict.row_words import (
     Open,
     Refusal,
+    adapters_in,
     architecture,
     read_checkpointing,
     read_compile,
     read_fused_attention,
-    read_kind,
+    read_named,
     read_optimizer,
     read_precision,
     read_sharding,
@@ -46,7 +48,8 @@ REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "
 COLUMNS = (  # that are read; any other is ignored
     *("gpu", "gpu_mem_gib", "mem_gib_per_gpu", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
     *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
-    *("parallelism", "optimizer", "notes", "software", "source"),
+    *("parallelism", "optimizer", "notes", "software", "source", "method", "lora_rank", "lora_modules", "quantized"),
+    *("kv_heads", "weights_dtype", "fused_loss"),
 )
 _OPTIONS = {"depth": "layers", "width": "dim", "vocab_size": "vocab", "gpus": "n_gpus"}  # columns named as options are
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a", "NA", "?", "-", "–", "—")) | {
@@ -124,30 +127,45 @@ class RowReader:
         self, gpu: str, memory: str, used: str, gpus: str, params: str, layers: str, dim: str, heads: str,
         ffn_mult: str, vocab: str, seq_len: str, micro: str, accum: str, tokens: str, precision: str, compiled: str,
         flash: str, checkpointing: str, parallelism: str, optimizer: str, notes: str, software: str, source: str,
+        method: str, rank: str, modules: str, quantized: str, kv_heads: str, weights: str, loss: str,
     ) -> Reading | Refusal:  # fmt: skip
         """The workloads of one row's cells, in the order of COLUMNS."""
-        kind = read_kind(software or source)
+        named = read_named(software) or read_named(f"{source}; {parallelism}")
+        notes = f"{notes}; kv_heads {kv_heads}" if kv_heads else notes
+        adapters = read_adapters(method, rank, modules, quantized, f"{parallelism} {precision} {adapters_in(notes)}")
+        if adapters is not None:  # what says so is read
+            parallelism, precision = without_adapters(parallelism), without_adapters(precision)
         counts = read_counts(gpus, micro, accum, tokens, seq_len, parallelism)
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {
             "notes": architecture(notes),
-            "card": possible_cards(gpu, self._cards(gpu, memory), number(used)),
+            "card": possible_cards(gpu, self._cards(gpu, memory), number(used), number(gpus)),
             "precision": read_precision(precision),
-            "compile": read_compile(compiled, kind),
-            "fused_attention": read_fused_attention(flash, kind),
-            "checkpointing": read_checkpointing(checkpointing),
+            "compile": read_compile(compiled, named),
+            "fused_attention": read_fused_attention(flash, named),
+            "checkpointing": read_checkpointing(checkpointing, named, adapters is not None),
             "optimizer": read_optimizer(optimizer),
             "sharding": _sharding_of(parallelism, optimizer, counts),
             "shape": _with_family_said(shape, params),
             "windows": read_windows(flash, notes),
             "counts": counts,
+            "adapters": adapters,
         }
         for part in parts.values():
             if isinstance(part, Refusal):
                 return part
         assumed = tuple(part.words for part in parts.values() if isinstance(part, Open))
         left_open = sum(isinstance(parts[name], Open) for name in _DECIDE_SPEED)
-        told = replace(read_software(precision, notes, kind), unstated=left_open >= _MOSTLY_OPEN)
+        words = f"{notes}; {software}; {source}; {loss}"
+        told = read_software(f"{precision}; {weights} weights" if weights else precision, words, parallelism, named)
+        if adapters is not None:
+            told = replace(told, state="16bit", state_chance=1.0)
+        told = replace(
+            told,
+            unstated=left_open >= _MOSTLY_OPEN,
+            moment_bytes=read_moment_bytes(optimizer),
+            steps_in_backward=steps_in_backward(f"{optimizer} {notes} {parallelism}"),
+        )
         if not any(isinstance(part, Open) and len(part.choices) > 1 for part in parts.values()):
             only = {name: part.choices[0][0] if isinstance(part, Open) else part for name, part in parts.items()}
             return Reading(workloads=(_workload(only, told, params),), weights=(1.0,), assumed=assumed)
@@ -204,8 +222,9 @@ def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Work
             fused_attention=parts["fused_attention"],
             tf32=how.tf32,
             fp8=how.fp8,
+            adapters=parts["adapters"],
             attended_tokens=windows.attended(shape) if windows else None,
-            extra_parameters=extra_parameters(shape, params),
+            extra_parameters=extra_parameters(shape, params, parts["notes"]),
         ),
     )
 

@@ -193,6 +193,22 @@ def coordinates(z: Sizes) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Nearby:
+    """What published runs of the same software leave unexplained by the terms, and how that bears on other runs."""
+
+    points: np.ndarray  # (m, 6) coordinates of the runs
+    covariance: np.ndarray  # (m,) of each run's residual with that of a run of the same size here
+    inverse: np.ndarray  # (m, m) of the covariance of the runs' residuals, owners and noise included
+    pull: np.ndarray  # (m,) inverse · residuals
+    length: float  # of the process, in factors of two
+
+    def cross(self, where: np.ndarray) -> np.ndarray:
+        """Covariance of residuals at these coordinates with those of the runs, shape (len(where), m)."""
+        square = (where**2).sum(axis=1)[:, None] + (self.points**2).sum(axis=1) - 2 * where @ self.points.T
+        return self.covariance * np.exp(-0.5 * square / self.length**2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Posterior:
     """Beliefs about one device: enough to predict any workload of the family it was fitted on."""
 
@@ -206,6 +222,7 @@ class Posterior:
     residuals: np.ndarray  # (m,) log measured minus log modelled
     noise: np.ndarray  # (m,)
     tags: tuple[str, ...] = ()  # the workload tag of each point, see `tag`
+    nearby: Nearby | None = None  # published runs of the same software, of a prior alone
 
 
 def tag(w: Workload) -> str:
@@ -246,6 +263,10 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
     n = len(total)
     mean, pull, variance = np.log(total), gradient, np.full(n, scale)
     distance = np.full(n, np.inf)
+    if posterior.nearby is not None:
+        cross = posterior.nearby.cross(where)
+        mean = mean + cross @ posterior.nearby.pull
+        variance = variance - ((cross @ posterior.nearby.inverse) * cross).sum(axis=1)
     if len(posterior.points):
         cross = scale * kernel(where, posterior.points)
         inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
@@ -259,7 +280,7 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
     rest, variance = variance, variance + np.einsum("nk,kl,nl->n", pull, posterior.covariance, pull)
     # Each term by itself has the mean of a lognormal. Bursts fix the sum of the terms and not each of them, so that
     # after a calibration the sum has it.
-    alone = np.log((x * np.exp(np.diag(posterior.covariance) / 2)).sum(axis=1)) + rest / 2
+    alone = np.log((x * np.exp(np.diag(posterior.covariance) / 2)).sum(axis=1)) + rest / 2 + (mean - np.log(total))
     expected = mean + variance / 2 if len(posterior.points) else alone
     return LogPrediction(mean=mean, expected=expected, deviation=np.sqrt(variance), distance=distance, parts=x)
 
@@ -267,6 +288,8 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
 def expected_log(posterior: Posterior, z: Sizes) -> np.ndarray:
     """The mean of `predict_log` alone, shape (n,)."""
     trend = np.log(terms(z, posterior.rates) @ np.exp(posterior.theta))
+    if posterior.nearby is not None:
+        return trend + posterior.nearby.cross(coordinates(z)) @ posterior.nearby.pull
     if not len(posterior.points):
         return trend
     scale = posterior.discrepancy**2

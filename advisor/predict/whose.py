@@ -5,25 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.laws.intervals import Z80
+from advisor.predict.nearest import closest
 from advisor.predict.prior import datasheet_rates, load_prior
 from advisor.predict.profile import Profile
+from advisor.predict.published import Setting
+from advisor.predict.software import software_of, table, words_of
 from advisor.predict.throughput import sizes, terms
 from advisor.records import Software, Workload
 from advisor.units import format_number
 
-# What people run most, beside which a prediction for the trainer here is set: words, kind of loop, compiled.
-_OTHERS = (
-    ("Hugging Face's Trainer and the like", "wrapper", False),
-    ("an eager loop", "plain", False),
-    ("Megatron-LM", "megatron", False),
-)
+# What people run most, beside which a prediction for the trainer here is set; None: an eager loop of somebody's own.
+_OTHERS = ("hf-trainer", None, "megatron")
 
 
 def whose(profile: Profile, workload: Workload) -> str:
     """For whose software a prediction is, and how long others take for the same; one sentence."""
     software = workload.software
     if software is not None and software.name is not None:
-        return f"{software.name} as its defaults are, {'compiled' if workload.compile else 'eager'}"
+        return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
     if software is not None:
         return (
             "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "
@@ -32,18 +31,28 @@ def whose(profile: Profile, workload: Workload) -> str:
     own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"
     if profile.calibrated or profile.spec is None:
         return f"{own}, as measured here"
-    others = ", ".join(f"{words} {_times(profile, workload, kind, on)}" for words, kind, on in _OTHERS)
-    return f"{own}; other software is likely to take longer for a step, by a factor: {others}"
+    names = {name: table()[name].words if name else "an eager loop" for name in _OTHERS}
+    others = ", ".join(f"{words} {_times(profile, workload, name)}" for name, words in names.items())
+    return f"{own}; other software is likely to take so many times as long for a step: {others}"
 
 
-def _times(profile: Profile, workload: Workload, kind: str, compiled: bool) -> str:
+def closest_run(profile: Profile, workload: Workload) -> str | None:
+    """The published run that is most like a prediction, and what differs; None where it was measured here."""
+    if profile.calibrated or profile.spec is None:
+        return None
+    return closest(workload, Setting.of(workload, profile.spec))
+
+
+def _times(profile: Profile, workload: Workload, name: str | None) -> str:
     """How many times as long other software computes, with what is not known of it."""
     spec = profile.spec
     assert spec is not None
     rates = datasheet_rates(spec, workload.precision)
     assert rates is not None  # a prior has them
     middles, deviation = [], 0.0
-    for on, software in ((workload.compile, None), (compiled, Software(kind=kind))):
+    other = Software() if name is None else software_of(name)
+    compiled = name is not None and table()[name].compiled
+    for on, software in ((workload.compile, None), (compiled, other)):
         prior = load_prior(spec.generation, workload.precision, on, spec, software=software)
         seconds = terms(sizes([workload]), rates)[0] * np.exp(prior.mean)
         share = seconds / seconds.sum()

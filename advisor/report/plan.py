@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.spending import Part, largest_first, parts
 from advisor.plan.stages import stages
+from advisor.predict.software import words_of
 from advisor.records import Choice, Estimate, Grounds, Plan, Workload
 from advisor.report.quantities import (
     ALLOCATED,
@@ -60,7 +61,7 @@ def sentence(plan: Plan) -> str:
     if epochs is not None and epochs > 1:
         tokens += f", {format_number(epochs)} times over your {format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.prediction.wall_clock.total_seconds)
-    return f"{what(plan)}, {how(plan)}, for {tokens}: {time}, {cost}."
+    return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
 
 def what(plan: Plan) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from advisor.predict.comm import assumed_network
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.profile import Profile
+from advisor.predict.software import words_of
 from advisor.predict.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
@@ -45,7 +46,7 @@ def heading(prediction: Prediction) -> str:
     batch += f", {w.grad_accum} gradient-accumulation steps," if w.grad_accum > 1 else ""
     precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
     how = f"{precision}, {'compiled' if w.compile else 'eager'}"
-    return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})"
+    return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how}), by {words_of(w.software)}"
 
 
 def quantities(prediction: Prediction) -> Table:

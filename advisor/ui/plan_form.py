@@ -15,6 +15,7 @@ from advisor.hardware.offers import provider_names
 from advisor.laws.flops import RATIO_COUNTS
 from advisor.plan.explore import GPU_COUNTS
 from advisor.plan.models import named_models
+from advisor.predict.software import table
 from advisor.records import Goal
 from advisor.ui.controls import ENTERED
 from advisor.units import moment_read, parse_deadline, parse_seconds, parse_tokens, parse_usd
@@ -54,6 +55,7 @@ def _choices() -> dict[str, Collection[str]]:
         "objective": OBJECTIVES,
         "spot": SPOT,
         "model": [named.name for named in named_models()],
+        "software": list(table()),
         "family": FAMILIES,
         "ratio_counts": RATIO_COUNTS,
         "gpus": [str(count) for count in GPU_COUNTS],
@@ -177,7 +179,11 @@ def _work() -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    columns = st.container(key="pair-model").columns((5, 4, 5, 5, 7, 5), vertical_alignment="bottom")
+    columns = st.container(key="pair-model").columns((5, 4, 5, 5, 7, 5, 5), vertical_alignment="bottom")
+    software = columns[6].selectbox(
+        "Software", list(table()), key="software", bind=QUERY, format_func=lambda name: table()[name].words,
+        help="Whose training software runs it, as its defaults are. Only this project's trainer can be launched.",
+    )  # fmt: skip
     model = columns[5].selectbox(
         "Published model", [named.name for named in named_models()], index=None, key="model", bind=QUERY,
         placeholder="none", help="Its family, sizes and, unless there are data, its vocabulary; leave Depth empty.",
@@ -204,6 +210,7 @@ def _model() -> dict[str, Any]:
     return {
         "family": PlanOptions.family if model else family,
         "model": model,
+        "software": software,
         "depth": depth,
         "seq_len": seq_len,
         "ratio_counts": counts,

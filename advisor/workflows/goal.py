@@ -12,6 +12,7 @@ from advisor.hardware.here import device_key
 from advisor.plan.models import require_model
 from advisor.plan.offers import ANY, OWN, usual_counts
 from advisor.plan.ranges import check_ranges
+from advisor.predict.software import OWN_NAME, require_software, table
 from advisor.readers.bounded import parse_json
 from advisor.readers.config_names import facts_of_settings
 from advisor.records import Goal, GpuPrice, OwnMachine
@@ -55,7 +56,8 @@ class PlanOptions:
     compile: bool | None = None
     activation_checkpointing: str | None = None
     sharding: str | None = None  # none | full
-    optimizer: str = "adamw"
+    optimizer: str | None = None  # adamw | muon; None: the software's
+    software: str | None = None  # in profiles/software.csv
     model: str | None = None  # by its name in profiles/models.yaml
     parameters: int | None = None
     width: int | None = None
@@ -88,6 +90,9 @@ def goal_from(options: PlanOptions) -> Goal:
     if options.sharding == "full" and max(numbers) == 1:
         message = "--sharding full shares a model out over several GPUs, and there is one"
         raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
+    software = None if options.software in (None, OWN_NAME) else require_software(options.software).name
+    if software is not None and "cpu" in named:
+        raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     goal = Goal(
         gpu=gpu,
         gpus=numbers[0],
@@ -111,7 +116,8 @@ def goal_from(options: PlanOptions) -> Goal:
         compile=options.compile,
         activation_checkpointing=options.activation_checkpointing,
         sharding=options.sharding,
-        optimizer=options.optimizer,
+        optimizer=options.optimizer or table()[software or OWN_NAME].optimizer,
+        software=software,
         sure=options.sure,
         inference_tokens=options.inference_tokens,
         grid_grams_per_kwh=options.grid_carbon,

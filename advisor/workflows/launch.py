@@ -17,6 +17,7 @@ from advisor.launch.guards import guard_warnings
 from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job, steps_again
 from advisor.launch.process import folder_lock
 from advisor.launch.state import RunStatus, settle
+from advisor.predict.software import software_of, words_of
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
 from advisor.store.disk import disk_errors, read_yaml
@@ -53,6 +54,14 @@ def read_source(path: Path) -> Plan | RunConfig:
     """Read a plan, or a bare run configuration where the file is one; raises AdvisorError."""
     raw = read_yaml(path, "plan")
     return read_run_config(path) if "model" in raw and "run" not in raw else load_plan(path)
+
+
+def refuse_other_software(source: Plan | RunConfig) -> None:
+    """Raise AdvisorError (exit 2) for a plan of other people's software, which nothing here starts."""
+    if isinstance(source, Plan) and source.goal.software is not None:
+        name = words_of(software_of(source.goal.software))
+        hint = "start it by its own command under `advisor adopt`, or plan again without --software"
+        raise AdvisorError(f"this plan is for {name}: its hours are not those of the trainer here", hint, exit_code=2)
 
 
 def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfig:
@@ -210,6 +219,7 @@ def _job(
     arriving: Arriving | None = None,
 ) -> Job:  # fmt: skip
     """The first attempt, in a folder that need not be there yet."""
+    refuse_other_software(source)
     now = datetime.now(UTC)
     name = source.run.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()

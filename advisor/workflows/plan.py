@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from advisor.calibrate.learnt import profile_after
+from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
@@ -15,6 +16,7 @@ from advisor.plan.offers import ANY, OWN
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
 from advisor.predict.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.predict.profile import Profile
+from advisor.predict.software import software_of, table
 from advisor.records import Goal, MeasuredStep, Plan, Workload
 from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
@@ -72,15 +74,7 @@ def beside(
     Depths are held against a `current` run on the same cards, else against the plan's own configuration.
     """
     work = plan.workload
-    profile = profile_after(
-        seen,
-        work.gpu,
-        store,
-        family=work.shape.family,
-        precision=work.precision,
-        compile=work.compile,
-        power_cap_watts=plan.goal.power_cap_watts,
-    )
+    profile = profile_for(plan.goal, work.gpu, store, seen)
     fresh = plan.chosen.tokens / max(1.0, plan.chosen.epochs or 1.0)
     here = plan.goal.data is not None
     return Beside(
@@ -102,38 +96,43 @@ def _software_needed(plan: Plan) -> Iterator[str]:
             yield need
 
 
+def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = None) -> Profile:
+    """What is believed of a device that the goal names, for the software that the goal names.
+
+    Calibrations, and a run that was seen, are not of other people's software.
+    """
+    precision = None if goal.precision == "auto" else goal.precision
+    spec, family, cap = find_gpu(key), goal.family, goal.power_cap_watts
+    can_compile = spec is None or can(spec, "compile") is not False
+    if goal.compile and not can_compile:
+        raise AdvisorError(f"{key} is too old for torch.compile", "plan without it: --no-compile", exit_code=2)
+    if goal.software is None:
+        return profile_after(
+            seen, key, store, family=family, precision=precision, compile=goal.compile, power_cap_watts=cap
+        )
+    compiled = table()[goal.software].compiled and can_compile if goal.compile is None else goal.compile
+    software = software_of(goal.software)
+    return load_profile(
+        key, store, family=family, precision=precision, compile=compiled, power_cap_watts=cap, software=software
+    )
+
+
 def load_profiles(goal: Goal, store: Store, seen: MeasuredStep | None = None) -> tuple[list[Profile], list[str]]:
     """What is believed of each device that the goal names, and in words which cards could not be looked at.
 
     "any" leaves out what is no CUDA card: the trainer has not run there. It leaves out what no PyTorch wheel for the
     trainer runs, unless it was calibrated. Errors of devices that were named are raised.
     """
-    precision = None if goal.precision == "auto" else goal.precision
-
-    def load(key: str) -> Profile:
-        spec = find_gpu(key)
-        if goal.compile and spec and can(spec, "compile") is False:
-            raise AdvisorError(f"{key} is too old for torch.compile", "plan without it: --no-compile", exit_code=2)
-        return profile_after(
-            seen,
-            key,
-            store,
-            family=goal.family,
-            precision=precision,
-            compile=goal.compile,
-            power_cap_watts=goal.power_cap_watts,
-        )
-
     own = [machine.gpu for machine in goal.own]
     if goal.gpu != ANY:
         named = [] if goal.gpu == OWN else goal.gpu.split(",")
-        return [load(key) for key in dict.fromkeys((*named, *own))], []
+        return [profile_for(goal, key, store, seen) for key in dict.fromkeys((*named, *own))], []
     profiles, left_out, too_old = [], [], []
     cards = load_gpus()
     others = [key for key, spec in cards.items() if not spec.is_cuda]
     for key in (key for key in cards if key not in others):
         try:
-            profile = load(key)
+            profile = profile_for(goal, key, store, seen)
         except AdvisorError as error:
             left_out.append(error.message)
             continue

@@ -36,6 +36,9 @@ class LinearMemory:
     context_bytes: float = 0.5e9
     observations: tuple = ()
 
+    def published(self, a: WorkloadArrays, counted: str) -> None:
+        return None
+
     def bases_many(self, a: WorkloadArrays) -> list[Basis]:
         return [Basis.PRIOR] * len(a.depth)
 

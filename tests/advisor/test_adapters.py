@@ -15,7 +15,7 @@ from advisor.laws import flops
 from advisor.plan.adapted import adapted
 from advisor.predict.adapters import share_of_a_step
 from advisor.predict.batch import predict_batch
-from advisor.predict.memory_published import published_parts
+from advisor.predict.memory_published import cases, parts
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.software import software_of
 from advisor.records import Adapters, Software, Workload
@@ -46,15 +46,19 @@ def test_adapters_have_the_weights_that_peft_prints(rank, targets, count):
     assert flops.adapter_parameters(SHAPE, rank, targets) == count
 
 
+def _held(w: Workload):
+    return parts(WorkloadArrays.of([w]), cases(w.software)[0])
+
+
 def test_frozen_weights_take_two_bytes_or_four_and_a_half_bits_and_nothing_else():
     added = 19_988_480
-    sixteen = published_parts(WorkloadArrays.of([workload()]))
-    assert float(sixteen["weights"][0]) == 2 * N + 2 * added
-    assert float(sixteen["optimizer"][0]) == 4 * added and float(sixteen["gradients"][0]) == 2 * added
-    four = published_parts(WorkloadArrays.of([workload(Adapters(rank=8, quantized=True))]))
+    sixteen, four = (_held(workload(Adapters(rank=8, quantized=on))) for on in (False, True))
+    assert float(sixteen.weights[0]) == 2 * N + 2 * added
+    assert float(sixteen.optimizer[0]) == 4 * added and float(sixteen.gradients[0]) == 2 * added
     matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
-    assert float(four["weights"][0]) == pytest.approx(2 * (N - matrices) + 4.5 / 8 * matrices + 2 * added)
-    assert float(four["activations"][0]) == float(sixteen["activations"][0])
+    assert float(four.weights[0]) == pytest.approx(2 * (N - matrices) + 4.5 / 8 * matrices + 2 * added)
+    more = 32 * 2048 * 16 * 4096  # products of 4-bit matrices keep their inputs
+    assert float(four.activations[0]) == float(sixteen.activations[0]) + more
 
 
 def test_the_passes_that_are_left_agree_with_measured_pairs():
@@ -106,15 +110,12 @@ def test_a_model_that_does_not_fit_whole_fits_with_its_weights_frozen(tmp_path):
 
 def test_frozen_blocks_have_no_moments_and_nothing_is_kept_below_them():
     half = workload(software=software_of(None, frozen_blocks=16))
-    parts, whole = (
-        published_parts(WorkloadArrays.of([w]))
-        for w in (half, workload(software=Software(state="16bit", whole_logits=None)))
-    )
+    part, whole = (_held(w) for w in (half, workload(software=Software(state="16bit", whole_logits=None))))
     block = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096  # and its two norms
     trained = N - 16 * block - 32000 * 4096
-    assert float(parts["weights"][0]) == float(whole["weights"][0]) == 2 * N
-    assert float(parts["optimizer"][0]) == 4 * trained and float(parts["gradients"][0]) == 2 * trained
-    assert float(parts["activations"][0]) == pytest.approx(0.5 * float(whole["activations"][0]))
+    assert float(part.weights[0]) == float(whole.weights[0]) == 2 * N
+    assert float(part.optimizer[0]) == 4 * trained and float(part.gradients[0]) == 2 * trained
+    assert float(part.activations[0]) == pytest.approx(0.5 * float(whole.activations[0]))
     share, again = (
         share_of_a_step(WorkloadArrays.of([w])) for w in (half, replace(half, activation_checkpointing="full"))
     )

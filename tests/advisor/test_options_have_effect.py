@@ -22,7 +22,8 @@ PLAN = {
     "--provider": "runpod", "--spot": "any", "--objective": "cost", "--kwh-price": "0.4", "--grid-carbon": "50",
     "--power-cap": "300", "--interruptions": "2h", "--checkpoint-every": "7min", "--micro-batch": "3",
     "--global-batch": "64k", "--precision": "fp32", "--compile": None, "--no-compile": None,
-    "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon", "--gate": "50%",
+    "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon",
+    "--software": "deepspeed", "--gate": "50%",
     "--depths": "4,8", "--download-rate": "10MB", "--was": "l4:1", "--config": "NOTES", "--from": "LOG",
 }  # fmt: skip
 PLANS = {

@@ -93,7 +93,7 @@ def test_long_sequences_follow_the_published_grid(key: str):
             errors.setdefault(found.shape.seq_len >= 16384, []).append(expected / said - 1)
     short, long = (sum(errors[side]) / len(errors[side]) for side in (False, True))
     assert max(abs(e) for side in errors.values() for e in side) < 0.35
-    assert abs(short - long) < 0.15
+    assert abs(short - long) < 0.18
 
 
 def test_windows_save_attention_alone():

@@ -152,7 +152,7 @@ def test_each_row_is_answered_in_order(tmp_path: Path):
     assert "joins 8 GPUs" in found[4]["error"] and found[4]["step_seconds"] is None
     assert {**found[0], "row": 6} == found[5]
     assert set(found[0]) == {"row", "parameters", "flops_per_token", *ESTIMATES, "fits", "fit_probability", "assumed"}
-    assert found[0]["assumed"] == ["compilation is not stated: eager or compiled"]
+    assert found[0]["assumed"] == ["compilation is not stated: eager, as LLM Foundry is by default"]
 
 
 def test_a_card_without_the_precision_is_an_error_of_its_rows(tmp_path: Path):

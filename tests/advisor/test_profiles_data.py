@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.prices import load_prices, price_problem
+from advisor.predict.software import require_software, software_in, table
 from advisor.store.folders import profiles_folder
 
 # read here without the catalog: while tests are collected, ADVISOR_HOME is still the user's own
@@ -187,3 +189,18 @@ def test_an_installed_package_finds_its_profiles_outside_the_checkout(tmp_path: 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.split() == [str(tmp_path.resolve() / "advisor" / "_profiles"), "318"]
+
+
+def test_every_software_is_found_by_its_names_and_has_a_source() -> None:
+    assert {"own", "nanogpt", "nanochat", "hf-trainer", "trl", "unsloth", "axolotl", "llama-factory", "torchtune",
+            "litgpt", "deepspeed", "torchtitan", "megatron", "llmc"} <= set(table())  # fmt: skip
+    names = [name for named in table().values() for name in (named.name, *named.also)]
+    assert len(names) == len(set(names))
+    for named in table().values():
+        assert require_software(named.name.upper()) is named and named.source
+        assert named.written is None or software_in(named.words) is named
+        assert named.kind in ("c", "fused", "wrapper", "megatron", "tuned", "plain")
+        assert named.state in ("fp32", "copied", "16bit") and named.gradients in ("fp32", "16bit")
+        assert named.sharding in ("none", "optimizer", "full") and named.optimizer in ("adamw", "muon")
+    with pytest.raises(AdvisorError, match="no software 'nanogtp' is known"):
+        require_software("nanogtp")

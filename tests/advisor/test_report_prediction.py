@@ -55,7 +55,8 @@ def test_memory_is_called_as_in_a_plan():
     names = {row[0] for row in words.quantities(predict_batch(cpu, [workload])[0]).rows}
     assert "process memory" in names and "peak memory, reserved" not in names
     assert words.heading(predicted()) == (
-        "nanochat of depth 12, width 768, 135 M parameters: micro-batches of 8 x 1024 tokens on 1 x l4 (bf16, compiled)"
+        "nanochat of depth 12, width 768, 135 M parameters: micro-batches of 8 x 1024 tokens on 1 x l4 (bf16, "
+        "compiled), by this project's trainer"
     )
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.predict.row_adapters import read_adapters, read_moment_bytes
 from advisor.predict.row_words import (
     Open,
     Refusal,
+    adapters_in,
     architecture,
     read_checkpointing,
     read_compile,
     read_fused_attention,
-    read_kind,
+    read_named,
     read_optimizer,
     read_precision,
     read_sharding,
     read_software,
     read_windows,
 )
+from advisor.predict.software import table
+from advisor.records import Adapters
 from trainer.schema import make_shape
 
 SHAPE = make_shape("gpt2", depth=8, width=1024, vocab_size=50304, seq_len=8192)
@@ -108,10 +112,12 @@ def test_fp32_says_whether_it_uses_the_tf32_units(text: str, tf32: bool):
 
 
 def test_what_is_not_stated_follows_the_custom_of_its_kind():
-    assert read_compile("", "wrapper").choices == ((False, 1.0),)
-    assert len(read_compile("", "plain").choices) == 2 and read_compile("", "c") is True
-    assert read_fused_attention("", "tuned").choices == ((True, 1.0),)
-    assert read_fused_attention("no (eager HF)", "wrapper") is False and read_fused_attention("SDPA", "plain") is True
+    assert read_compile("", table()["hf-trainer"]).choices == ((False, 1.0),)
+    assert read_compile("", table()["nanogpt"]).choices == ((True, 1.0),)
+    assert len(read_compile("").choices) == 2 and read_compile("", table()["llmc"]) is True
+    assert read_fused_attention("", table()["nanochat"]).choices == ((True, 1.0),)
+    assert read_fused_attention("no (eager HF)", table()["hf-trainer"]) is False
+    assert read_fused_attention("SDPA") is True
 
 
 @pytest.mark.parametrize(
@@ -141,14 +147,15 @@ def test_not_fused(text: str):
     assert read_compile(text) is False
 
 
-@pytest.mark.parametrize("text", ["SGD", "LAMB", "Lion", "SOAP", "AdamW8bit", "paged AdamW"])
+@pytest.mark.parametrize("text", ["LAMB", "SOAP", "Shampoo"])
 def test_other_optimizers_are_refused(text: str):
     assert isinstance(read_optimizer(text), Refusal)
 
 
 def test_a_row_that_trains_adapters_says_so_in_its_notes_too():
-    assert isinstance(architecture("Llama 3 8B, LoRA r=16, packed"), Refusal)
-    assert architecture("1.6x slower than LoRA") == "1.6x slower than LoRA"
+    assert adapters_in("Llama 3 8B, QLoRA r=32, packed") == "QLoRA r=32"
+    assert read_adapters("", "", "", "", "single QLoRA r=32") == Adapters(rank=32, quantized=True)
+    assert adapters_in("1.6x slower than LoRA") == ""
 
 
 @pytest.mark.parametrize(
@@ -189,9 +196,9 @@ UNSTATED = ("unknown", "?", "not stated", "Not stated in the paper", "n/a", "N/A
 def test_cells_that_say_that_nothing_is_known_are_empty(text: str):
     for read in (read_precision, read_checkpointing):
         assert read(text) == read("")
-    for kind in ("plain", "tuned", "wrapper", "c"):
-        assert read_fused_attention(text, kind) == read_fused_attention("", kind)
-        assert read_compile(text, kind) == read_compile("", kind)
+    for named in (None, table()["nanochat"], table()["trl"], table()["llmc"]):
+        assert read_fused_attention(text, named) == read_fused_attention("", named)
+        assert read_compile(text, named) == read_compile("", named)
     assert (read_optimizer(text), read_sharding(text), read_windows(text, text)) == ("adamw", "none", None)
 
 
@@ -206,13 +213,13 @@ def test_cells_that_say_that_nothing_is_known_are_empty(text: str):
     ],
 )
 def test_attention_that_keeps_no_scores(text: str, fused: bool):
-    assert read_fused_attention(text, "plain") is fused
+    assert read_fused_attention(text) is fused
 
 
 @pytest.mark.parametrize("text", ["normal", "standard attention", "Megatron fused softmax"])
 def test_attention_in_words_of_no_meaning_is_open(text: str):
-    found = read_fused_attention(text, "plain")
-    assert found.choices == read_fused_attention("", "plain").choices and text in found.words
+    found = read_fused_attention(text)
+    assert found.choices == read_fused_attention("").choices and text in found.words
 
 
 @pytest.mark.parametrize(
@@ -223,9 +230,9 @@ def test_attention_in_words_of_no_meaning_is_open(text: str):
         *[(t, False) for t in ("torch.compile (disabled)", "n", "0", "compilation off", "no (commented out)")],
     ],
 )
-@pytest.mark.parametrize("kind", ["plain", "wrapper", "c"])
-def test_compilation(text: str, compiled: bool, kind: str):
-    assert read_compile(text, kind) is compiled
+@pytest.mark.parametrize("name", [None, "trl", "llmc"])
+def test_compilation(text: str, compiled: bool, name: str | None):
+    assert read_compile(text, table().get(name)) is compiled
 
 
 def test_a_version_is_no_statement_about_compilation_and_an_unknown_word_is_said():
@@ -333,7 +340,16 @@ def test_notes_that_do(notes: str):
     assert isinstance(architecture(notes), Refusal)
 
 
-@pytest.mark.parametrize("text", ["1-bit Adam", "GaLore AdamW", "DeepSpeedCPUAdam", "AdamW8b", "AdamW (CPU offload)"])
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("AdamW8bit", 2), ("adamw_8bit", 2), ("paged AdamW 8-bit", 0), ("Lion", 4), ("SGD", 0), ("AdamW (fused)", None)],
+)
+def test_optimizers_that_keep_less_are_read_with_what_they_keep(text: str, bytes_: float | None):
+    assert read_optimizer(text) == "adamw"
+    assert read_moment_bytes(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["1-bit Adam", "GaLore AdamW", "DeepSpeedCPUAdam", "AdamW (CPU offload)"])
 def test_optimizers_with_other_state_are_refused(text: str):
     assert isinstance(read_optimizer(text), Refusal)
 
@@ -361,7 +377,8 @@ def test_optimizers_that_are_denied(text: str, optimizer: str):
     ],
 )
 def test_kinds_of_training_loops(text: str, kind: str):
-    assert read_kind(text) == kind
+    named = read_named(text)
+    assert (named.kind if named else "plain") == kind
 
 
 @pytest.mark.parametrize(
@@ -370,3 +387,12 @@ def test_kinds_of_training_loops(text: str, kind: str):
 )
 def test_checkpointing_as_a_switch(text: str, kind: str):
     assert read_checkpointing(text) == kind
+
+
+def test_adapters_are_read_of_their_own_columns_or_of_the_parallelism():
+    assert read_adapters("lora", "64", "q_proj, v_proj", "no", "single") == Adapters(rank=64, targets="attention")
+    assert read_adapters("qlora", "16", "all linear", "nf4", "") == Adapters(rank=16, quantized=True)
+    assert read_adapters("full", "", "", "", "single bf16") is None
+    unstated = read_adapters("", "", "", "", "LoRA, single")
+    assert isinstance(unstated, Open) and unstated.choices[0][0] == Adapters(rank=16)
+    assert isinstance(read_adapters("qlora (lm_head trained in full)", "16", "", "", ""), Refusal)

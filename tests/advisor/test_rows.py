@@ -246,11 +246,9 @@ def test_contradictory_batches_are_refused():
         ({"parallelism": "DP8 pipeline-parallel 4"}, "pipeline parallel"),
         ({"parallelism": "DP4 CP16"}, "context parallel"),
         ({"parallelism": "FSDP 4 x CP 2"}, "context parallel"),
-        ({"parallelism": "QLoRA nf4"}, "adapters"),
         ({"parallelism": "FSDP + CPU offload"}, "offload"),
         ({"precision": "bf16-true + nf4"}, "nf4"),
         ({"optimizer": "SOAP"}, "SOAP"),
-        ({"optimizer": "AdamW8bit"}, "8-bit"),
         ({"act_ckpt": "full+offload"}, "offload"),
         ({"notes": "BERT-large pretraining; MLM head only"}, "encoder"),
         ({"notes": "Transformer-XL Base on WikiText-103"}, "Transformer-XL"),
@@ -273,7 +271,7 @@ def test_three_quarters_of_the_published_decoders_are_read():
     rows = rows_of(profiles_folder() / "public_runs.csv")
     others = "encoder|Transformer-XL|parallel|adapters|experts|varying length|documents|fwd|Paged|NVFP4|offload"
     decoders = [r for r in rows if isinstance(r, Reading) or not re.search(others, r.error)]
-    assert len(rows) == 948
+    assert len(rows) > 1200
     assert sum(isinstance(r, Reading) for r in decoders) / len(decoders) >= 0.75
 
 

@@ -22,9 +22,8 @@ def test_adapters_of_an_8_b_model_as_torchtune_publishes_them(call, how, gib):
     words = f"--gpu rtx-4090 {LLAMA_8B} --lora-rank 8 {how} --activation-checkpointing full"
     told, unsaid, other = (predicted(call, f"{words} {more}") for more in
                            ("--software torchtune", "", "--software trl"))  # fmt: skip
-    for answer in (told, unsaid):
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
-            assert answer[name]["low"] < gib * GIB < answer[name]["high"]
+    for answer in (told, unsaid):  # its figure is of the allocator's active bytes
+        assert answer["peak_allocated_bytes"]["low"] < gib * GIB < answer["peak_allocated_bytes"]["high"]
     assert abs(told["peak_allocated_bytes"]["value"] / GIB / gib - 1) < 0.2
     assert unsaid["peak_allocated_bytes"]["low"] < other["peak_allocated_bytes"]["value"]  # whole logits, eager
     assert "torchtune" in told["for"] and "TRL" in other["for"] and "--software" in unsaid["for"]
@@ -34,9 +33,9 @@ def test_named_software_is_slower_where_published_runs_are(call):
     words = f"--gpu h100-80gb-sxm --gpus 8 --sharding full {LLAMA_8B}"
     own, trl, titan = (predicted(call, f"{words} {more}") for more in
                        ("", "--software trl", "--software torchtitan"))  # fmt: skip
-    assert trl["step_seconds"]["value"] > 1.2 * own["step_seconds"]["value"]
-    assert titan["step_seconds"]["value"] == pytest.approx(own["step_seconds"]["value"], rel=0.15)
-    assert own["for"].startswith("this project's trainer, compiled; other software is likely to take longer")
+    assert trl["step_seconds"]["value"] > 1.1 * own["step_seconds"]["value"]
+    assert 0.7 < titan["step_seconds"]["value"] / own["step_seconds"]["value"] < 1.1
+    assert own["for"].startswith("this project's trainer, compiled; other software is likely to take so many times")
 
 
 def test_a_plan_says_for_whose_software_its_hours_are(call):
@@ -64,3 +63,11 @@ def test_tied_models_with_heads_of_their_own_size(call, sizes, parameters):
     words = " ".join(f"--{name} {size}" for name, size in zip(names, sizes, strict=True))
     found = predicted(call, f"--gpu h100-80gb-sxm --family llama {words} --tied --seq-len 4096 --micro-batch 1")
     assert found["parameters"] == pytest.approx(parameters, rel=1e-3)
+
+
+def test_a_plan_for_other_software_says_so_first_and_is_not_launched(call, tmp_path):
+    words = ("plan", "--gpu", "h100", "--gpus", "8", "--model", "llama-2-7b", "--tokens", "1B", "--software", "llm.c")
+    _, out, _ = call(*words)
+    assert "by llm.c, for 1 B tokens" in " ".join(out.split("price")[0].split()) and "advisor launch" not in out
+    code, _, err = call(*words, "--out", str(tmp_path / "plan.yaml"))
+    assert code == 2 and "this plan is for llm.c" in err

@@ -1,0 +1,313 @@
+"""Fit the factors on counted bytes from published peaks; writes profiles/published_memory.yaml.
+
+    python benchmarks/fit_memory.py [--rows FILE ...]
+
+log peak = log Σ_k exp(θ_k) bytes_k + u_owner + ε, with bytes of `advisor.predict.memory_published`. Each owner's rows
+are one block of correlated errors, so that an owner of 40 rows is one witness of their habits. What a row leaves open
+is a mixture of cases, each weighed by how well it explains the peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import adapters
+import numpy as np
+import prior_model
+import yaml
+
+from advisor.predict.memory_published import (
+    FACTORS,
+    PARTS,
+    Case,
+    Mixture,
+    Parts,
+    PublishedMemory,
+    cases,
+    class_of,
+    parts,
+    peak,
+    published_mixture,
+)
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.rows import RowError, RowReader
+from advisor.records import Software, Workload
+
+GIB = 2**30
+UNSAID = "unsaid"
+# What memory is where its source does not say, each with its weight: people print PyTorch's peak, or read a monitor.
+KINDS = {UNSAID: (("allocated", 0.4), ("reserved", 0.25), ("device", 0.35))}
+# Log standard deviations between people, of what a group of tensors holds; judged from the first owners, and checked by
+# how often intervals hold for owners that were left out.
+SPREADS = {
+    "state": 0.05, "activations": 0.12, "logits": 0.15, "selective": 0.2, "gathered": 0.4, "base": 1.5, "pool": 0.5,
+    "context": 0.3, "software": 0.08,
+}  # fmt: skip
+BELIEF = 0.25  # log standard deviation of every factor before any peak
+ROW = 0.06
+# Some hold far more than their row says: an fp32 copy, what loading left, a second model. Judged as the spreads are.
+MORE = {"chance": 0.15, "shift": 0.3, "deviation": 0.25}
+ROUNDS = 8  # of the fit to all; fits without one owner start from it
+CASE_DEVIATION = 0.12  # of a log peak around the case that it is, for how far a row tells its cases apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """One published peak: what each meaning of its row would be, each with its weight."""
+
+    owner: str
+    source: str
+    meanings: tuple[tuple[Workload, float], ...]
+    gib: float
+    counted: str  # as in `advisor.predict.memory_published.peak`, or unsaid
+    note: str
+
+
+def counted_as(notes: str) -> str:
+    """What a source's memory is: all that the driver sees, what the allocator handed out, what it had taken."""
+    low = notes.lower()
+    if re.search(r"nvidia-smi|nvml|nvitop|nvtop|device memory|whole device|wandb|system metric", low):
+        return "device"
+    if "reserved" in re.sub(r"reserved[ :(]*(?:peak )?\d", "", low):  # a figure beside the row's own
+        return "reserved"
+    return "allocated" if re.search(r"alloc|active|peak_vram", low) else UNSAID
+
+
+# words that keep a row from being timed, not from being weighed
+_ONLY_TIME = re.compile(r"document mask\w*|[\w-]* ?windows?\w*|sliding|\bswa\b|\b[SL]{3,}\b|unpacked", re.IGNORECASE)
+
+
+def read_peaks(paths: Sequence[Path]) -> list[Peak]:
+    """Every row that states its memory and can be read, and the peaks of adapters."""
+    found = [peak_ for path in paths for peak_ in _of_table(path)]
+    for row in adapters.rows():
+        owner = {"torchtune": "meta-pytorch"}.get(row.source, "lightning-ai")
+        counted = "reserved" if row.reserved else "allocated"
+        found.append(Peak(owner=owner, source=row.source, meanings=((row.workload, 1.0),), gib=row.peak,
+                          counted=counted, note=row.what))  # fmt: skip
+    return found
+
+
+def _of_table(path: Path) -> Iterator[Peak]:
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file)
+        reader = RowReader(prior_model.published_cards(), list(lines.fieldnames or ()))
+        for line in lines:
+            if not line["mem_gib_per_gpu"] or "SUSPECT" in line["notes"]:
+                continue
+            reading = reader.read(list((line | {"notes": _ONLY_TIME.sub(" ", line["notes"])}).values()))
+            if not isinstance(reading, RowError):
+                yield Peak(
+                    owner=(line.get("owner") or prior_model.owner_of(line)).lower(),
+                    source=line["source"],
+                    meanings=tuple(zip(reading.workloads, reading.weights, strict=True)),
+                    gib=float(line["mem_gib_per_gpu"]),
+                    counted=counted_as(f"{line['notes']} {line.get('memory_kind') or ''}"),
+                    note=line["notes"],
+                )
+
+
+def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> PublishedMemory:
+    """MAP of the factors by Gauss-Newton, with the errors of each owner's rows correlated; `start`: of more rows."""
+    names = [*FACTORS, *sorted({f"software {n}" for p in peaks for w, _ in p.meanings if (n := _name(w))})]
+    place = {name: at for at, name in enumerate(names)}
+    before = np.array([SPREADS["software"] if name.startswith("software") else BELIEF for name in names])
+    theta, owners = np.zeros(len(names)), defaultdict(list)
+    if start is not None:
+        known = dict(start.factors) | {f"software {name}": pair for name, pair in start.software.items()}
+        theta = np.array([known[name][0] for name in names])
+    for at, one in enumerate(peaks):
+        owners[one.owner].append(at)
+    normal = np.diag(before**-2.0)
+    for _ in range(ROUNDS if start is None else 3):
+        errors, slopes = _errors(peaks, place, theta)
+        normal, pull = np.diag(before**-2.0), -theta / before**2
+        for places in owners.values():
+            slope = slopes[places]
+            covariance = ROW**2 * np.eye(len(places)) + SPREADS["state"] ** 2
+            for name, at in place.items():
+                spread = SPREADS[name.split()[0]]
+                covariance = covariance + spread**2 * np.outer(slope[:, at], slope[:, at])
+            # heavy tails: an owner far off the others pulls less (Student's t with 4 degrees of freedom)
+            weights = np.linalg.inv(covariance)
+            far = errors[places] @ weights @ errors[places] / len(places)
+            weights = weights * (4 + 1) / (4 + far)
+            normal += slope.T @ weights @ slope
+            pull -= slope.T @ weights @ errors[places]
+        theta = theta + np.clip(np.linalg.solve(normal, pull), -0.3, 0.3)
+    deviations = np.sqrt(np.diag(np.linalg.inv(normal)))
+    pairs = {name: (float(theta[at]), float(deviations[at])) for name, at in place.items()}
+    return PublishedMemory(
+        factors={name: pairs[name] for name in FACTORS},
+        software={n.removeprefix("software "): pair for n, pair in pairs.items() if n.startswith("software ")},
+        spreads=SPREADS,
+        more=MORE,
+        row=ROW,
+    )
+
+
+@cache
+def _arrays(w: Workload) -> WorkloadArrays:
+    return WorkloadArrays.of([w])
+
+
+@cache
+def _parts(w: Workload, case: Case) -> Parts:
+    """What a case holds before any factor, counted once for all rounds of all fits."""
+    return parts(_arrays(w), case)
+
+
+def _name(w: Workload) -> str | None:
+    return w.software.name if w.software is not None else None
+
+
+def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log modelled minus log measured of each row, and its slopes in the factors, over what it may mean."""
+    errors, slopes = np.zeros(len(peaks)), np.zeros((len(peaks), len(place)))
+    every = {name: float(np.exp(theta[at])) for name, at in place.items()}
+    for at, one in enumerate(peaks):
+        found, weights = [], []
+        for w, chance in one.meanings:
+            a, own = _arrays(w), f"software {_name(w)}"
+            for case, (counted, part) in itertools.product(
+                cases(w.software or Software()), KINDS.get(one.counted, ((one.counted, 1.0),))
+            ):
+                held = peak(a, case, counted, every | {"software": every.get(own, 1.0)}, _parts(w, case))
+                total = sum(float(v[0]) for v in held.values())
+                slope = np.zeros(len(place))
+                for name, bytes_ in held.items():
+                    keys = [f"{name} {class_of(a)}" if name in PARTS else name]
+                    if name == "activations":
+                        keys += [own, "selective" if w.activation_checkpointing == "selective" else ""]
+                    for key in keys:
+                        if key in place:
+                            slope[place[key]] += float(bytes_[0]) / total
+                error = float(np.log(total / GIB / one.gib))
+                found.append((error, slope))
+                weights.append(chance * part * case.weight * np.exp(-0.5 * (error / CASE_DEVIATION) ** 2) + 1e-12)
+        share = np.array(weights) / sum(weights)
+        errors[at] = share @ [error for error, _ in found]
+        slopes[at] = share @ np.array([slope for _, slope in found])
+    return errors, slopes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One peak predicted, in GiB."""
+
+    peak: Peak
+    value: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        return self.value / self.peak.gib - 1
+
+    @property
+    def inside(self) -> bool:
+        return self.low <= self.peak.gib <= self.high
+
+    @property
+    def score(self) -> float:
+        """The interval score of the logs at 80 % (Gneiting and Raftery 2007): width, and ten times what it misses."""
+        low, high, actual = np.log([self.low, self.high, self.peak.gib])
+        return float(high - low + 10 * (max(low - actual, 0.0) + max(actual - high, 0.0)))
+
+    def line(self) -> str:
+        """The row and its prediction on one line."""
+        w = max(self.peak.meanings, key=lambda pair: pair[1])[0]
+        assert w.software is not None
+        how = ("compiled" if w.compile else "eager", w.activation_checkpointing, w.sharding, w.software.state)
+        shape = f"L{w.shape.depth} d{w.shape.width} V{w.shape.vocab_size} {w.micro_batch} x {w.shape.seq_len}"
+        return (
+            f"{self.peak.owner[:18]:18} {self.peak.counted[:5]} {shape} on {w.gpus} x {w.gpu[:9]} {'/'.join(how)} "
+            f"{w.software.name} "
+            f"| {self.peak.gib:.2f} said {self.value:.2f} ({self.low:.2f}-{self.high:.2f}) {self.error:+.0%} "
+            f"{'' if self.inside else 'OUT'} {self.peak.note[:60]}"
+        )
+
+
+def predicted(one: Peak, belief: PublishedMemory, cards: dict) -> Answer:
+    """What is believed of a run of which it is known that it ran on its card."""
+    mixtures = [
+        (published_mixture(_arrays(w), counted, belief), weight * part)
+        for w, weight in one.meanings
+        for counted, part in KINDS.get(one.counted, ((one.counted, 1.0),))
+    ]
+    whole = Mixture(
+        logs=np.concatenate([m.logs for m, _ in mixtures]),
+        deviations=np.concatenate([m.deviations for m, _ in mixtures]),
+        weights=np.concatenate([m.weights * weight for m, weight in mixtures]),
+    )
+    memory = cards[one.meanings[0][0].gpu].memory_bytes
+    found = whole.estimates(ran_in=memory)
+    value, low, high = (float(side[0]) / GIB for side in (found.value, found.low, found.high))
+    return Answer(peak=one, value=value, low=low, high=high)
+
+
+def left_out(peaks: Sequence[Peak]) -> list[Answer]:
+    """Each owner's peaks by a fit to all others'."""
+    cards, answers, every = prior_model.published_cards(), [], fit(peaks)
+    for owner in dict.fromkeys(one.owner for one in peaks):
+        belief = fit([one for one in peaks if one.owner != owner], every)
+        answers += [predicted(one, belief, cards) for one in peaks if one.owner == owner]
+    return answers
+
+
+def summary(answers: Sequence[Answer]) -> dict:
+    """How wrong predictions of left-out owners were, every owner counted once."""
+    count = Counter(a.peak.owner for a in answers)
+    weights = np.array([1 / count[a.peak.owner] for a in answers])
+    errors = np.abs([a.error for a in answers])
+    order = np.argsort(errors)
+    along = np.cumsum(weights[order]) / weights.sum()
+    at = {share: float(errors[order][np.searchsorted(along, share)]) for share in (0.5, 0.9)}
+    widths = np.log([a.high / a.low for a in answers])
+    return {
+        "rows": len(answers),
+        "owners": len(count),
+        "median": round(at[0.5], 4),
+        "p90": round(at[0.9], 4),
+        "inside_80_percent": round(float(np.average([a.inside for a in answers], weights=weights)), 3),
+        "interval_score": round(float(np.average([a.score for a in answers], weights=weights)), 3),
+        "signed_mean_of_log": round(float(np.average(np.log1p([a.error for a in answers]), weights=weights)), 3),
+        "width": round(float(np.exp(np.average(widths, weights=weights))), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, action="append", default=[], help="further tables of published runs")
+    parser.add_argument("--list", action="store_true", help="print every prediction")
+    chosen = parser.parse_args()
+    peaks = read_peaks([prior_model.RUNS, *chosen.rows])
+    answers = left_out(peaks)
+    if chosen.list:
+        for a in answers:
+            print(a.line())
+    print(summary(answers))
+    belief = fit(peaks)
+    made = {
+        "script": "benchmarks/fit_memory.py",
+        "left_out": summary(answers),
+        "factors": {n: [round(v, 4) for v in pair] for n, pair in belief.factors.items()},
+        "software": {n: [round(v, 4) for v in pair] for n, pair in belief.software.items()},
+        "spreads": dict(belief.spreads),
+        "more": dict(belief.more),
+        "row": belief.row,
+    }
+    out = prior_model.ROOT / "profiles" / "published_memory.yaml"
+    out.write_text(yaml.safe_dump(made, sort_keys=False, default_flow_style=None, width=140), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
