@@ -294,7 +294,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
     """The commands that come next, each on a line of its own that can be copied."""
     workload = plan.workload
     launch = f"advisor launch {shlex.quote(str(path)) if path is not None else 'plan.yaml'}"
-    rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.provider}"
+    rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.offer.provider}"
     if path is not None:
         render.show(f"written to {path}")
     if plan.run.data.path is None and not plan.run.data.synthetic:
@@ -302,7 +302,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
         render.show_command("then: ", again)
         return
     if path is not None:
-        render.show_command(f"next, {rented}: " if plan.provider else "next: ", launch)
+        render.show_command(f"next, {rented}: " if plan.offer.provider else "next: ", launch)
         return
     render.show_command("next: ", again)
-    render.show_command(f"then, {rented}: " if plan.provider else "then: ", launch)
+    render.show_command(f"then, {rented}: " if plan.offer.provider else "then: ", launch)

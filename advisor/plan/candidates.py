@@ -18,9 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
+from advisor.offer import Offer
 from advisor.plan.batches import Window, as_asked, global_batches, micro_batches
 from advisor.plan.goal import Brief
 from advisor.plan.kinds import KINDS, Kind
@@ -366,22 +366,18 @@ def _memory(device: Device, layout: _Layout, kind: int, tables: _Tables) -> Esti
     pinned = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     name = (id(model), kind, pinned, *how)
     if name not in tables:
-        tables[name] = _memory_table(device, layout, kind, counts)
+        # Shape (3, depths, sizes, 2, counts): value, low, high
+        places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
+        every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
+        a = _workloads(device, every, kind)
+        sides = []
+        for gpus in counts.tolist():
+            held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
+            sides.append(np.stack([held.value, held.low, held.high]))
+        tables[name] = np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, len(counts))
     count = np.searchsorted(counts, layout.gpus if split else np.minimum(layout.gpus, 2))
     value, low, high = tables[name][:, layout.shape, layout.size, (layout.accum > 1) + 0, count]
     return EstimateArrays(value=value, low=low, high=high)
-
-
-def _memory_table(device: Device, layout: _Layout, kind: int, counts: np.ndarray) -> np.ndarray:
-    """Shape (3, depths, sizes, 2, counts): value, low, high."""
-    places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
-    every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
-    a = _workloads(device, every, kind)
-    sides = []
-    for gpus in counts.tolist():
-        held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
-        sides.append(np.stack([held.value, held.low, held.high]))
-    return np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, len(counts))
 
 
 def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:

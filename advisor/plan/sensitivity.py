@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan.alternatives import choice_of
+from advisor.offer import OWN_MACHINE
 from advisor.plan.choose import LEVEL, USED_UP, Selection, best_of, select, selection
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import NOTHING, Runs, least_steps, runs_at
 from advisor.plan.goal import Limits
+from advisor.plan.run import make_run
 from advisor.plan.search_space import SearchSpace
 from advisor.predict.loss import DATA_CONSTRAINED
-from advisor.records import Choice
+from advisor.records import Run
 from advisor.units import (
     format_centre,
     format_error,
@@ -48,7 +48,7 @@ class Sensitivity:
     slower: float | None = None  # share of tokens/s that may be missing before the choice changes
 
 
-def sensitivity(space: SearchSpace, plan: Choice, chosen: Selection) -> Iterator[Sensitivity]:
+def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
     """Say what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
     # settled tokens or a settled ratio still leave the depth open, as long as a limit decides it
@@ -88,17 +88,17 @@ def nice_seconds(seconds: float) -> float:
     return nice(max(seconds / unit, 1.0)) * unit
 
 
-def _more(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity:
+def _more(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity:
     """What a wider limit buys."""
     better = select(space, limits)
     if better is None or better.score * (1 + BETTER) >= plan.score:
         why = _why_nothing(space, plan, limits)
         return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
-    choice = choice_of(space.candidates, better)
+    choice = make_run(space.candidates, better)
     return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
 
 
-def _why_nothing(space: SearchSpace, plan: Choice, wider: Limits) -> str:
+def _why_nothing(space: SearchSpace, plan: Run, wider: Limits) -> str:
     """What holds the run back when a wider limit buys nothing: the other limit if it is used up, else the data."""
     late, dear = (
         overrun > USED_UP
@@ -113,47 +113,47 @@ def _why_nothing(space: SearchSpace, plan: Choice, wider: Limits) -> str:
     return ": the data are used up" if space.brief.unique_tokens else ""
 
 
-def _less(space: SearchSpace, plan: Choice, less: Selection, limits: Limits, words: str) -> Sensitivity:
-    choice = choice_of(space.candidates, less)
+def _less(space: SearchSpace, plan: Run, less: Selection, limits: Limits, words: str) -> Sensitivity:
+    choice = make_run(space.candidates, less)
     alike = less.score <= plan.score * (1 + BETTER)
     buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
     return Sensitivity(text=f"{words} would still buy {buys}", limits=limits, depth=choice.depth)
 
 
-def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity | None:
+def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
     """Whether more time gives the same quality for less money; None when it does not."""
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
     cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
     if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
         return None
-    choice = choice_of(space.candidates, cheapest)
+    choice = make_run(space.candidates, cheapest)
     before, after = format_centre(plan.cost_usd, format_usd), format_centre(choice.cost_usd, format_usd)
     saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
     text = f"{words} would take the price from {saved} at the same quality: {_where(choice)}"
     return Sensitivity(text=text, limits=limits, depth=choice.depth)
 
 
-def _waiting(space: SearchSpace, plan: Choice) -> Iterator[Sensitivity]:
+def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
     """What patience would buy, and the cheapest and the fastest run about as good as the plan."""
     limits = space.limits.patient
     if limits == space.limits or space.brief.settled or limits.budget_usd is None:
         return
     budget = format_usd(limits.budget_usd)
     if (best := select(space, limits)) is not None and best.score * (1 + BETTER) < plan.score:
-        choice = choice_of(space.candidates, best)
+        choice = make_run(space.candidates, best)
         text = (
             f"if waiting cost nothing (--value-of-time 0) {budget} would buy {_change(plan, choice)} in {_time(choice)}"
         )
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
     runs = _as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
-        ends = [choice_of(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
+        ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
         said = [f"{_where(end)} for {format_usd(end.cost_usd.value)} in {_time(end)}" for end in ends if end.cost_usd]
         text = f"at a score at most 2 % higher the cheapest is {said[0]}, the fastest {said[1]}"
         yield Sensitivity(text=text, limits=limits)
 
 
-def _time(choice: Choice) -> str:
+def _time(choice: Run) -> str:
     return format_seconds(choice.total_seconds.value)
 
 
@@ -178,11 +178,11 @@ def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
     return runs.rows(good)
 
 
-def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
+def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     """How much slower than estimated the plan's kind of device may be before another choice is better."""
     field = space.candidates
     keys = np.array([device.profile.key for device in field.devices])[field.device]
-    mine = keys == plan.gpu
+    mine = keys == plan.offer.gpu
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)
 
@@ -194,7 +194,7 @@ def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
         first = _preferred(slowed, picks) if picks else own
         return None if first is own else first
 
-    name = "this machine" if plan.gpu == "cpu" else plan.gpu
+    name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
     if rival(SLOWEST) is None:
         return Sensitivity(text=f"this choice holds even if {name} gives only half the estimated tokens/s", slower=None)
     holds, fails = 1.0, SLOWEST
@@ -203,9 +203,10 @@ def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
         holds, fails = (middle, fails) if rival(middle) is None else (holds, middle)
     first = rival(fails)
     assert first is not None
-    low = plan.tokens_per_second.low / plan.tokens_per_second.value
+    rate = plan.tokens_per_second
+    low = rate.low / rate.value
     inside = "inside the interval" if fails >= low else "below the interval"
-    better = choice_of(_slowed(space, mine, fails).candidates, first)
+    better = make_run(_slowed(space, mine, fails).candidates, first)
     text = (
         f"this choice holds unless {name} gives {format_percent(1 - fails)} fewer tokens/s than estimated, "
         f"{inside} (its low end is {format_percent(1 - low)} down): then {_where(better)} is better"
@@ -233,10 +234,10 @@ def _preferred(space: SearchSpace, picks: list[Selection]) -> Selection:
     return picks[best_of(space, space.candidates, runs, space.limits)]
 
 
-def _change(plan: Choice, other: Choice) -> str:
+def _change(plan: Run, other: Run) -> str:
     """What another choice has in place of the plan's."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
-    if (other.gpu, other.gpus, other.spot) != (plan.gpu, plan.gpus, plan.spot):
+    if (other.offer.gpu, other.offer.gpus, other.offer.spot) != (plan.offer.gpu, plan.offer.gpus, plan.offer.spot):
         parts.append(f"on {machine(other)}")
     if other.depth == plan.depth:
         parts.append(f"instead of {format_tokens(plan.tokens)}")
@@ -247,20 +248,21 @@ def _change(plan: Choice, other: Choice) -> str:
     return " ".join(parts)
 
 
-def _where(choice: Choice) -> str:
+def _where(choice: Run) -> str:
     return f"depth {choice.depth} on {machine(choice)}"
 
 
-def machine(choice: Choice, provided: str = " from ") -> str:
+def machine(run: Run, provided: str = " from ") -> str:
     """What is rented, in words; `provided` stands before the provider."""
-    if choice.gpu == "cpu":
+    offer = run.offer
+    if offer.gpu == "cpu":
         return "this CPU"
-    provider = f"{provided}{choice.provider}" if choice.provider else ""
-    if choice.price_source == OWN_MACHINE:
+    provider = f"{provided}{offer.provider}" if offer.provider else ""
+    if offer.source == OWN_MACHINE:
         provider = " of your own"
-    return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
+    return f"{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
 
 
-def _loss(choice: Choice) -> str:
+def _loss(choice: Run) -> str:
     assert choice.loss is not None
     return format_centre(choice.loss, format_number)

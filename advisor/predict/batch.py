@@ -201,6 +201,7 @@ def _prediction(
         mfu=rate.scaled(flops_per_token / (w.gpus * peak)) if rate and peak else None,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
+        device_bytes=total,
         device_memory_bytes=memory,
         fit_probability=chance,
         fits=_verdict(chance),

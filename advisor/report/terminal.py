@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from advisor.findings.case import Finding, Severity
+from advisor.findings.case import Severity
 from advisor.report import comparison as words_of_runs
 from advisor.report import measured, render, words
 from advisor.report import several as words_of_several
@@ -30,7 +30,16 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         yield render.table(words.RUNS, several)
     for finding in analysis.findings:
         yield ""
-        yield from _finding(finding)
+        yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
+        for evidence in finding.evidence:
+            yield f"    seen: {evidence.text}"
+        if finding.causes:
+            yield f"    likely: {'; '.join(finding.causes)}"
+        for action in finding.actions:
+            yield f"    do: {action}"
+        if saved := words.saving(finding):
+            yield f"    saves: {saved}"
+        yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
     yield ""
     yield render.table(("money and time", "takes", "costs"), words.money(analysis))
     yield ""
@@ -121,19 +130,6 @@ def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
     if (gap := words_of_runs.gap(scored)) is not None:
         yield ""
         yield on_console(gap)
-
-
-def _finding(finding: Finding) -> Iterator[RenderableType]:
-    yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
-    for evidence in finding.evidence:
-        yield f"    seen: {evidence.text}"
-    if finding.causes:
-        yield f"    likely: {'; '.join(finding.causes)}"
-    for action in finding.actions:
-        yield f"    do: {action}"
-    if saved := words.saving(finding):
-        yield f"    saves: {saved}"
-    yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
 
 
 def _small_print(analysis: Analysis, everything: bool) -> Iterator[RenderableType]:

@@ -78,7 +78,20 @@ def _newest(entry: CalibrationEntry, busy: str) -> None:
             background.start(loaders.store(), options, float(seconds))
             st.rerun()
     if held is not None:
-        points = _points(_calibration(entry), held)
+        # The rows of the chart of predictions
+        recorded = _calibration(entry)
+        points = [
+            {
+                "run": point.configuration,
+                "predicted": point.predicted.value,
+                "low": point.predicted.low,
+                "high": point.predicted.high,
+                "actual": point.measured,
+                "inside": "inside the interval" if inside else "outside",
+                "label": f"{format_estimate(point.predicted, format_seconds)}; actual {format_seconds(point.measured)}",
+            }
+            for point, inside in zip(held_out_points(recorded, held), held.inside.tolist(), strict=True)
+        ]
         with st.expander("Predicted and measured: each configuration, predicted from the others", expanded=True):
             st.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
             st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
@@ -88,22 +101,6 @@ def _newest(entry: CalibrationEntry, busy: str) -> None:
 def _held_out(path: str, stamped: int) -> HeldOut | None:
     """Each configuration predicted from the others; None where too few were measured."""
     return hold_each_out(loaders.calibration(path, stamped))
-
-
-def _points(recorded: Calibration, held: HeldOut) -> list[dict[str, object]]:
-    """The rows of the chart of predictions."""
-    return [
-        {
-            "run": point.configuration,
-            "predicted": point.predicted.value,
-            "low": point.predicted.low,
-            "high": point.predicted.high,
-            "actual": point.measured,
-            "inside": "inside the interval" if inside else "outside",
-            "label": f"{format_estimate(point.predicted, format_seconds)}; actual {format_seconds(point.measured)}",
-        }
-        for point, inside in zip(held_out_points(recorded, held), held.inside.tolist(), strict=True)
-    ]
 
 
 def _form(has_card: bool, busy: str) -> None:
