@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,10 +48,10 @@ def _candidates(devices: list[Device], limits: Limits) -> int:
 
 def _what_ifs(plan: Plan, profiles: dict[str, Profile]) -> list[float]:
     """Seconds of each change of the plan's run that there is."""
-    ranges, seconds = explore.ranges(plan.chosen), []
-    for field in fields(ranges):
-        for value in getattr(ranges, field.name) if field.name != "own" else ():
-            goal = explore.pinned(plan.goal, plan.chosen, explore.Changes(**{field.name: value}))
+    seconds = []
+    for name, (_, values) in explore.ranges(plan.chosen).items():
+        for value in values:
+            goal = explore.pinned(plan.goal, plan.chosen, explore.Changes(**{name: value}))
             begun = time.perf_counter()
             with contextlib.suppress(AdvisorError):  # too large for its memory: the answer is that it is
                 what_if(goal, profiles[goal.gpu], now=datetime.now(UTC))

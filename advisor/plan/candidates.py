@@ -209,7 +209,22 @@ def first_window(devices: Sequence[Device]) -> Window:
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
-    whole = _layout(device, window, every_micro_batch)
+    # Each depth, global batch and micro-batch for each count of the device's offers
+    brief = device.brief
+    goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
+    sizes = micro_batches(brief)
+    counts = np.array(sorted({offer.gpus for offer in device.offers}))
+    targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
+    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
+    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
+    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
+    if goal.global_batch_tokens is not None and not every_micro_batch:
+        tried &= as_asked(accum * micro_tokens / targets)
+    chosen = np.nonzero(tried)
+    target, count, shape, size = chosen
+    whole = _Layout(
+        shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
+    )
     several = whole.gpus > 1  # one GPU has nobody to share with, whatever is asked of several
     asked = device.brief.goal.sharding == "full"
     plain_rows = {"none": ~several if asked else np.ones_like(several), "full": several}
@@ -247,29 +262,6 @@ def _tried_kinds(device: Device) -> list[int]:
         if (kind.checkpointing is None or (free and cuda))
         and (kind.sharding == "none" or goal.sharding == "full" or (goal.sharding is None and cuda))
     ]
-
-
-def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:
-    """Each depth, global batch and micro-batch for each count of the device's offers.
-
-    Micro-batches far above the global batch are left out, unless there is no smaller one; so are those that miss a
-    global batch that was asked for, unless it is every micro-batch that is wanted.
-    """
-    brief = device.brief
-    goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
-    sizes = micro_batches(brief)
-    counts = np.array(sorted({offer.gpus for offer in device.offers}))
-    targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
-    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
-    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
-    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
-    if goal.global_batch_tokens is not None and not every_micro_batch:
-        tried &= as_asked(accum * micro_tokens / targets)
-    chosen = np.nonzero(tried)
-    target, count, shape, size = chosen
-    return _Layout(
-        shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
-    )
 
 
 def _batch_rule(

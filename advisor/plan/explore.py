@@ -6,7 +6,9 @@ that the command line gives the same answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from advisor.laws.intervals import chance_below
 from advisor.offer import OWN_MACHINE
@@ -46,19 +48,6 @@ class Effect:
     loss: float | None = None
     recomputes: bool | None = None  # activations from now on, or no longer
     refused: str | None = None  # why there is no such run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranges:
-    """What a run may be varied over: ascending values, the run's own among them."""
-
-    depth: tuple[int, ...]
-    micro_batch: tuple[int, ...]
-    seq_len: tuple[int, ...]
-    tokens: tuple[int, ...]
-    gpus: tuple[int, ...]
-    usd_per_gpu_hour: tuple[float, ...]
-    own: Changes  # the run itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,30 +124,24 @@ def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
     )
 
 
-def ranges(run: Run) -> Ranges:
-    """What there is to vary of a run, and where the run itself stands."""
+def ranges(run: Run) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Where a run stands in each of the `Changes` but the card, and the ascending values it may have there."""
     work, shape, offer = run.workload, run.workload.shape, run.offer
     price = None if offer.usd_per_hour is None else offer.usd_per_hour / offer.gpus
     # to the cent, so that the command line is one that a person would type
-    rents = {price} if price is not None else set()
-    rents |= {round(price * factor, 2) for factor in _PRICE_FACTORS} if price else set(_PRICES)
-    depths = depths_between(1, max(DEEPEST[shape.family], round(1.25 * run.depth)))
-    return Ranges(
-        depth=tuple(sorted({*depths, run.depth})),
-        micro_batch=tuple(sorted({*MICRO_BATCHES, work.micro_batch})),
-        seq_len=tuple(sorted({*_SEQ_LENS, shape.seq_len})),
-        tokens=tuple(sorted({run.tokens, *(round(run.tokens * 2 ** (half / 2)) for half in _HALF_OCTAVES)})),
-        gpus=(1,) if work.gpu == "cpu" else tuple(sorted({*GPU_COUNTS, work.gpus})),
-        usd_per_gpu_hour=tuple(sorted(rents)),
-        own=Changes(
-            depth=run.depth,
-            micro_batch=work.micro_batch,
-            seq_len=shape.seq_len,
-            tokens=run.tokens,
-            gpus=work.gpus,
-            usd_per_gpu_hour=price,
-        ),
-    )
+    rents = {round(price * factor, 2) for factor in _PRICE_FACTORS} if price else set(_PRICES)
+    values: dict[str, tuple[Any, Iterable[Any]]] = {
+        "depth": (run.depth, depths_between(1, max(DEEPEST[shape.family], round(1.25 * run.depth)))),
+        "micro_batch": (work.micro_batch, MICRO_BATCHES),
+        "seq_len": (shape.seq_len, _SEQ_LENS),
+        "tokens": (run.tokens, (round(run.tokens * 2 ** (half / 2)) for half in _HALF_OCTAVES)),
+        "gpus": (work.gpus, () if work.gpu == "cpu" else GPU_COUNTS),
+        "usd_per_gpu_hour": (price, rents),
+    }
+    return {
+        name: (own, tuple(sorted({*others} if own is None else {own, *others})))
+        for name, (own, others) in values.items()
+    }
 
 
 def difference(run: Run, other: Run) -> Effect:

@@ -10,12 +10,13 @@ from advisor.plan import recipe
 from advisor.plan.candidates import Candidates, Device
 from advisor.plan.choose import Selection
 from advisor.plan.costs import Costs
-from advisor.plan.provenance import grounds_of
 from advisor.predict.batch import predict_batch
 from advisor.predict.energy import WORLD_GRAMS_PER_KWH, carbon_kg
 from advisor.predict.intervals import EstimateArrays
 from advisor.predict.loss import predict_loss
-from advisor.records import Bill, Estimate, Prediction, Run, Standing
+from advisor.predict.prior import published_runs
+from advisor.predict.profile import Profile
+from advisor.records import Bill, Estimate, Grounds, Prediction, Run, Standing
 from trainer.schema import DataConfig, RunConfig
 
 
@@ -103,3 +104,16 @@ def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None)
         checkpoint=recipe.checkpoints(checkpoint_seconds),
     )
     return device.profile.kernels.set_in(config)
+
+
+def grounds_of(profile: Profile) -> Grounds:
+    """Count what a device's beliefs about speed were learnt from."""
+    generation = profile.spec.generation if profile.spec else None
+    card, alike, everything = published_runs(profile.key, generation)
+    return Grounds(
+        calibration=profile.calibration_id,
+        generation=generation,
+        card_runs=card,
+        generation_runs=alike,
+        all_runs=everything,
+    )

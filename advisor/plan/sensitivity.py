@@ -51,29 +51,29 @@ class Sensitivity:
 def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
     """Say what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
+    budget, deadline = limits.budget_usd, limits.deadline_seconds
     # settled tokens or a settled ratio still leave the depth open, as long as a limit decides it
     wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
-    if wider and limits.budget_usd is not None:
-        more = nice(limits.budget_usd / 4)
-        yield _more(space, plan, replace(limits, budget_usd=limits.budget_usd + more), f"+{format_usd(more)}")
-        half = limits.budget_usd / 2
-        if (less := select(space, replace(limits, budget_usd=half))) is not None:
-            yield _less(space, plan, less, replace(limits, budget_usd=half), format_usd(half))
-    if wider and space.brief.limited and limits.deadline_seconds is not None:
-        yield _more(space, plan, *_later(limits, 1 / 4))
-    if not settled and space.brief.limited and limits.deadline_seconds is not None:
-        cheaper = (_cheaper(space, plan, *_later(limits, share)) for share in _LATER)
-        yield from [item for item in cheaper if item is not None][:1]
+    if wider and budget is not None:
+        more = nice(budget / 4)
+        yield _more(space, plan, replace(limits, budget_usd=budget + more), f"+{format_usd(more)}")
+        half = replace(limits, budget_usd=budget / 2)
+        if (less := select(space, half)) is not None:
+            choice = make_run(space.candidates, less)
+            alike = less.score <= plan.score * (1 + BETTER)
+            buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
+            yield Sensitivity(text=f"{format_usd(budget / 2)} would still buy {buys}", limits=half, depth=choice.depth)
+    if space.brief.limited and deadline is not None:
+        later = [nice_seconds(share * deadline) for share in _LATER]
+        put_off = [(replace(limits, deadline_seconds=deadline + m), f"{format_seconds(m)} more") for m in later]
+        if wider:
+            yield _more(space, plan, *put_off[0])
+        if not settled:
+            cheaper = (_cheaper(space, plan, *each) for each in put_off)
+            yield from [item for item in cheaper if item is not None][:1]
     yield from _waiting(space, plan)
     if not settled or len(space.candidates.devices) > 1:
         yield _slower(space, plan, chosen)
-
-
-def _later(limits: Limits, share: float) -> tuple[Limits, str]:
-    """A deadline put off by about this share of itself, and how to say that."""
-    assert limits.deadline_seconds is not None
-    more = nice_seconds(share * limits.deadline_seconds)
-    return replace(limits, deadline_seconds=limits.deadline_seconds + more), f"{format_seconds(more)} more"
 
 
 def nice(amount: float) -> float:
@@ -88,36 +88,21 @@ def nice_seconds(seconds: float) -> float:
     return nice(max(seconds / unit, 1.0)) * unit
 
 
-def _more(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity:
+def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivity:
     """What a wider limit buys."""
-    better = select(space, limits)
-    if better is None or better.score * (1 + BETTER) >= plan.score:
-        why = _why_nothing(space, plan, limits)
-        return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
-    choice = make_run(space.candidates, better)
-    return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
-
-
-def _why_nothing(space: SearchSpace, plan: Run, wider: Limits) -> str:
-    """What holds the run back when a wider limit buys nothing: the other limit if it is used up, else the data."""
-    late, dear = (
-        overrun > USED_UP
-        for overrun in space.limits.overruns(
-            space.limits.counted(plan.total_seconds), space.limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
-        )
-    )
-    if late and wider.deadline_seconds == space.limits.deadline_seconds:
-        return ": the deadline binds"
-    if dear and wider.budget_usd == space.limits.budget_usd:
-        return ": the budget binds"
-    return ": the data are used up" if space.brief.unique_tokens else ""
-
-
-def _less(space: SearchSpace, plan: Run, less: Selection, limits: Limits, words: str) -> Sensitivity:
-    choice = make_run(space.candidates, less)
-    alike = less.score <= plan.score * (1 + BETTER)
-    buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
-    return Sensitivity(text=f"{words} would still buy {buys}", limits=limits, depth=choice.depth)
+    limits, better = space.limits, select(space, wider)
+    if better is not None and better.score * (1 + BETTER) < plan.score:
+        choice = make_run(space.candidates, better)
+        return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=wider, depth=choice.depth)
+    # what holds the run back: the other limit if it is used up, else the data
+    paid = limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
+    late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)
+    why = ": the data are used up" if space.brief.unique_tokens else ""
+    if dear > USED_UP and wider.budget_usd == limits.budget_usd:
+        why = ": the budget binds"
+    if late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
+        why = ": the deadline binds"
+    return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=wider, depth=plan.depth)
 
 
 def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
@@ -141,20 +126,19 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
     budget = format_usd(limits.budget_usd)
     if (best := select(space, limits)) is not None and best.score * (1 + BETTER) < plan.score:
         choice = make_run(space.candidates, best)
-        text = (
-            f"if waiting cost nothing (--value-of-time 0) {budget} would buy {_change(plan, choice)} in {_time(choice)}"
-        )
+        buys = f"{_change(plan, choice)} in {format_seconds(choice.total_seconds.value)}"
+        text = f"if waiting cost nothing (--value-of-time 0) {budget} would buy {buys}"
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
     runs = _as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
         ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
-        said = [f"{_where(end)} for {format_usd(end.cost_usd.value)} in {_time(end)}" for end in ends if end.cost_usd]
+        said = [
+            f"{_where(end)} for {format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)}"
+            for end in ends
+            if end.cost_usd
+        ]
         text = f"at a score at most 2 % higher the cheapest is {said[0]}, the fastest {said[1]}"
         yield Sensitivity(text=text, limits=limits)
-
-
-def _time(choice: Run) -> str:
-    return format_seconds(choice.total_seconds.value)
 
 
 def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
@@ -191,7 +175,15 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
         slowed = _slowed(space, mine, speed)
         own = select(slowed, space.limits, allowed=same)
         picks = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
-        first = _preferred(slowed, picks) if picks else own
+        if not picks:
+            return None
+        # the one of these that the goal is after, ties and all
+        columns = {
+            name: np.array([getattr(p, name) for p in picks]) for name in ("place", "steps", "seconds", "usd", "score")
+        }
+        nothing = np.zeros(len(picks), dtype=int)
+        runs = Runs(**columns, loss=np.full(len(picks), np.nan), violation=nothing, overrun=nothing)
+        first = picks[best_of(slowed, slowed.candidates, runs, space.limits)]
         return None if first is own else first
 
     name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
@@ -219,21 +211,6 @@ def _slowed(space: SearchSpace, mine: np.ndarray, speed: float) -> SearchSpace:
     return replace(space, candidates=replace(space.candidates, step=step))
 
 
-def _preferred(space: SearchSpace, picks: list[Selection]) -> Selection:
-    """The one of these that the goal is after, ties and all."""
-    runs = Runs(
-        place=np.array([p.place for p in picks]),
-        steps=np.array([p.steps for p in picks]),
-        seconds=np.array([p.seconds for p in picks]),
-        usd=np.array([p.usd for p in picks]),
-        score=np.array([p.score for p in picks]),
-        loss=np.full(len(picks), np.nan),
-        violation=np.zeros(len(picks), dtype=int),
-        overrun=np.zeros(len(picks)),
-    )
-    return picks[best_of(space, space.candidates, runs, space.limits)]
-
-
 def _change(plan: Run, other: Run) -> str:
     """What another choice has in place of the plan's."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
@@ -244,7 +221,8 @@ def _change(plan: Run, other: Run) -> str:
     elif other.loss and plan.loss:
         parts.append(f"instead of {plan.depth}")
     if other.loss and plan.loss:
-        parts.append(f"(loss {_loss(plan)} to {_loss(other)})")
+        before, after = (format_centre(loss, format_number) for loss in (plan.loss, other.loss))
+        parts.append(f"(loss {before} to {after})")
     return " ".join(parts)
 
 
@@ -261,8 +239,3 @@ def machine(run: Run, provided: str = " from ") -> str:
     if offer.source == OWN_MACHINE:
         provider = " of your own"
     return f"{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
-
-
-def _loss(choice: Run) -> str:
-    assert choice.loss is not None
-    return format_centre(choice.loss, format_number)

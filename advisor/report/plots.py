@@ -35,26 +35,6 @@ class Plot:
 
 def plots(analysis: Analysis) -> Iterator[Plot]:
     """Every chart that the log has data for."""
-    yield from _losses(analysis)
-    yield from beside_the_loss(analysis)
-
-
-def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
-    """Every chart but those of the loss."""
-    yield from _speed(analysis)
-    positive = [point for point in points(analysis.case, "grad_norm") if point.value > 0]
-    rows = _rows(positive, "step", "gradient norm")
-    if len(rows) > 1:
-        chart = charts.lines(
-            rows, x=_STEP, y=_value("gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
-        )
-        yield Plot(title="Gradient norm", caption="", chart=chart)
-    yield from _parts(analysis)
-    yield from _memory(analysis)
-    yield from _telemetry(analysis)
-
-
-def _losses(analysis: Analysis) -> Iterator[Plot]:
     training, validation = points(analysis.case, "loss"), points(analysis.case, "eval_loss")
     axes = (("step", "step"), ("tokens", "tokens seen"), ("hours", "time"))
     for axis, title in axes:
@@ -79,6 +59,22 @@ def _losses(analysis: Analysis) -> Iterator[Plot]:
         chart = charts.lines(rows, x=across, y=_value("loss as printed"), colours=colours, marks=marks)
         caption = "Dashed lines: findings. Hover for their names." if marks else ""
         yield Plot(title=f"Loss against {title}", caption=caption, chart=chart)
+    yield from beside_the_loss(analysis)
+
+
+def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
+    """Every chart but those of the loss."""
+    yield from _speed(analysis)
+    positive = [point for point in points(analysis.case, "grad_norm") if point.value > 0]
+    rows = _rows(positive, "step", "gradient norm")
+    if len(rows) > 1:
+        chart = charts.lines(
+            rows, x=_STEP, y=_value("gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
+        )
+        yield Plot(title="Gradient norm", caption="", chart=chart)
+    yield from _parts(analysis)
+    yield from _memory(analysis)
+    yield from _telemetry(analysis)
 
 
 def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:

@@ -55,7 +55,23 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         if rows:
             yield ""
             yield render.table(columns, rows)
-    yield from _small_print(analysis, everything)
+    case = analysis.case
+    if case.unsure:
+        yield ""
+        yield f"assumed: {'; '.join(case.unsure)}"
+    if missing := case.notes.get("missing"):
+        yield f"not known: {missing}"
+    if analysis.insufficient and everything:
+        yield ""
+        yield "checks that could not be made, and what each lacks:"
+        for check in analysis.insufficient:
+            yield f"    {check.code}: {check.missing}"
+    elif analysis.insufficient:
+        yield Text(f"{len(analysis.insufficient)} checks could not be made (--all names them)", style="dim")
+    if analysis.run.notes:
+        yield ""
+        for note in analysis.run.notes:
+            yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")
     yield ""
     yield from _what_matters(analysis)
 
@@ -130,23 +146,3 @@ def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
     if (gap := words_of_runs.gap(scored)) is not None:
         yield ""
         yield on_console(gap)
-
-
-def _small_print(analysis: Analysis, everything: bool) -> Iterator[RenderableType]:
-    case = analysis.case
-    if case.unsure:
-        yield ""
-        yield f"assumed: {'; '.join(case.unsure)}"
-    if missing := case.notes.get("missing"):
-        yield f"not known: {missing}"
-    if analysis.insufficient and everything:
-        yield ""
-        yield "checks that could not be made, and what each lacks:"
-        for check in analysis.insufficient:
-            yield f"    {check.code}: {check.missing}"
-    elif analysis.insufficient:
-        yield Text(f"{len(analysis.insufficient)} checks could not be made (--all names them)", style="dim")
-    if analysis.run.notes:
-        yield ""
-        for note in analysis.run.notes:
-            yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")

@@ -48,7 +48,7 @@ def begin(run: Run, base: object) -> Changes:
         moved = replace(moved, gpu=st.session_state[_CARD])
     _remember(_CARD, moved.gpu)
     for name, *_ in _SLIDERS:
-        key, options, own = PREFIX + name, getattr(allowed, name), getattr(allowed.own, name)
+        key, (own, options) = PREFIX + name, allowed[name]
         if another or st.session_state.get(key) not in options:
             asked = None if another else st.query_params.get(key)
             wanted = [option for option in options if str(option) == asked]
@@ -98,7 +98,7 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
     )
     allowed = ranges(run)
     for name, label, words, explained in _SLIDERS:
-        options, own = getattr(allowed, name), getattr(allowed.own, name)
+        own, options = allowed[name]
         if len(options) < 2:
             continue
         with st.container(gap="small"):  # below a slider its ends are written while it is pointed at

@@ -103,8 +103,8 @@ def test_a_change_moves_what_it_should_and_nothing_else(plan):
 @pytest.mark.parametrize("name", ["depth", "tokens", "micro_batch", "seq_len", "gpus", "usd_per_gpu_hour"])
 def test_a_what_if_is_the_run_of_a_whole_plan(plan, name):
     """One evaluation with nothing weighed beside it comes to what a search for the same goal comes to."""
-    ranges = explore.ranges(plan.chosen)
-    for value in [other for other in getattr(ranges, name) if other != getattr(ranges.own, name)][:2]:
+    own, values = explore.ranges(plan.chosen)[name]
+    for value in [other for other in values if other != own][:2]:
         alone = changed(plan, **{name: value})
         whole = answer(alone.goal, [PROFILES[alone.goal.gpu]], now=NOW)
         assert alone.chosen == whole.chosen and alone.run == whole.run
@@ -115,9 +115,8 @@ def test_ranges_hold_the_run_itself_and_rise(plan):
     for run in plan.options:
         found = explore.ranges(run)
         for name in (f.name for f in fields(Changes) if f.name != "gpu"):  # any card of the catalog
-            values = getattr(found, name)
-            assert list(values) == sorted(set(values)), name
-            assert getattr(found.own, name) in values, name
+            own, values = found[name]
+            assert list(values) == sorted(set(values)) and own in values, name
 
 
 def test_limits_that_a_what_if_breaks_are_said(plan):

@@ -11,7 +11,7 @@ import yaml
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.plan.answer import answer
-from advisor.plan.provenance import grounds_of
+from advisor.plan.run import grounds_of
 from advisor.predict.prior import published_runs
 from advisor.records import Goal, Grounds
 from advisor.report.plan import briefly, speed_rests_on
