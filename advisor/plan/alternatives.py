@@ -125,7 +125,9 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Ru
     """
     runs = evaluated.standing
     runs = runs.rows(non_dominated(np.stack([runs.paid, runs.seconds, runs.score], axis=1)))
-    # The rows of a front that neither beat the plan nor each other, nor are beaten, in dollars, hours and loss
+    # Keep the rows that neither beat the plan or each other nor are beaten, in dollars, hours and loss. Best scores
+    # come first: between scores alike the loss law may see it the other way round by a thousandth. A loss that is not
+    # known gives way to the score, which orders any two.
     table = np.stack([runs.paid, runs.seconds, runs.loss, runs.score], axis=1)
     kept = np.empty((len(runs) + 1, 4))
     kept[0] = (paid(plan), plan.total_seconds.value, plan.loss.value if plan.loss else math.nan, plan.score)

@@ -23,7 +23,6 @@ from advisor.laws.hyperparameters import scale_flops
 from advisor.offer import Offer
 from advisor.plan.batches import Window, as_asked, global_batches, micro_batches
 from advisor.plan.goal import Brief
-from advisor.plan.kinds import KINDS, Kind
 from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
@@ -41,6 +40,18 @@ OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by th
 # of the tokens or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some
 # device, and `choose.search` looks further where the choice lies at the edge.
 USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How a configuration saves memory. None: checkpointing as asked for, or as it was calibrated."""
+
+    checkpointing: str | None
+    sharding: str
+
+
+# In the order in which they are taken where they are alike in size: what costs least first.
+KINDS = tuple(Kind(checkpointing=c, sharding=s) for s in ("none", "full") for c in (None, "selective", "full"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +220,9 @@ def first_window(devices: Sequence[Device]) -> Window:
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
-    # Each depth, global batch and micro-batch for each count of the device's offers
+    # Try each depth, global batch and micro-batch for each count of the device's offers. Micro-batches far above the
+    # global batch are left out, unless there is no smaller one; so are those that miss a global batch that was asked
+    # for, unless every micro-batch is wanted.
     brief = device.brief
     goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
     sizes = micro_batches(brief)
@@ -358,7 +371,7 @@ def _memory(device: Device, layout: _Layout, kind: int, tables: _Tables) -> Esti
     pinned = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     name = (id(model), kind, pinned, *how)
     if name not in tables:
-        # Shape (3, depths, sizes, 2, counts): value, low, high
+        # The table's shape is (3, depths, sizes, 2, counts): value, low, high.
         places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
         every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
         a = _workloads(device, every, kind)

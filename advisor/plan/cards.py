@@ -80,7 +80,7 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
     )
     try:
         profile = profile_of(spec.key)
-        # The configuration that the batch rule leaves: where nothing fits, the one that needs the least memory
+        # The batch rule leaves one configuration: where nothing fits, the one that needs the least memory.
         offer = price or unpriced(spec.key, goal.gpus, goal.providers)
         device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
         candidates = make_candidates([device])

@@ -14,9 +14,8 @@ import numpy as np
 from advisor.hardware.prices import drift_factor
 from advisor.offer import Offer
 from advisor.plan import recipe
-from advisor.plan.candidates import Candidates, Device, Machines
+from advisor.plan.candidates import KINDS, Candidates, Device, Machines
 from advisor.plan.goal import LONGEST_SECONDS, Limits, interruptions
-from advisor.plan.kinds import KINDS
 from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared

@@ -236,7 +236,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     `data_meta` is the token folder's metadata (None: synthetic tokens); `offer` is one the device can be had by, which
     a budget needs a price of. Raises AdvisorError (exit code 2) that names the value and the option to change.
     """
-    # Refuse numbers that no goal means, and those that say the same thing twice (AdvisorError, exit code 2)
+    # Refuse numbers that no goal means, and those that say the same thing twice.
     if goal.family not in FAMILY_RATIO:
         raise AdvisorError(f"--family {goal.family}: unknown", f"choose one of {', '.join(FAMILY_RATIO)}", exit_code=2)
     check_ranges(goal)

@@ -31,7 +31,7 @@ def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> n
     order = np.lexsort((second, first, group))
     rank = np.cumsum(np.diff(group[order], prepend=group[order[:1]]) != 0)
     # one accumulation for all groups: each starts above everything that came before it
-    # Dense ranks: equal values share one
+    # Equal values share one rank.
     scaled = np.unique(second[order], return_inverse=True)[1].astype(float)
     least = np.minimum.accumulate(scaled - rank * (len(order) + 1))
     before = np.concatenate([[np.inf], least[:-1]])

@@ -197,7 +197,7 @@ def _of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
 
 def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
     judgement = group[0].judgement
-    # Several sentences as one, what they share said once: "a is slow; b" and "a is slow; c" give "a is slow; b; c"
+    # Join sentences and say once what they share: "a is slow; b" and "a is slow; c" give "a is slow; b; c".
     texts = (j.judgement.so for j in group)
     first, *others = dict.fromkeys(texts)
     said = set(_CLAUSE.split(first))

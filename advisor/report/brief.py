@@ -73,7 +73,7 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield "sure", _how_sure(plan)
     if (odds := broken(plan)) is not None:
         yield "odds", odds
-    # Each other machine that was asked for by name, where these are few
+    # Name each other machine that was asked for, where these are few.
     named = plan.search.machines if plan.search else ()
     for run in named if len(named) <= _FEW else ():
         parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]

@@ -262,7 +262,7 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     """Bars that each begin where the one above ended: rows hold `part`, `low`, `high`, `kind` and a text in `label`."""
     data = frame(rows)
     kinds = ["wall clock", "longer", "shorter"]
-    # Where a waterfall's axis goes: the steps between the two whole bars are seen, though these are far longer
+    # Cut the axis so that the steps between the two whole bars are seen, though these are far longer.
     steps = data[data["low"] > 0]
     high = float(data["high"].max())
     low = float(steps["low"].min()) if len(steps) else 0.0

@@ -68,7 +68,7 @@ def page() -> None:
     name = _picked(adopted_names(store.home), now)
     if name is not None:
         done = adoption_of(load_adopted(store.home, name))
-        # What it is: its knobs and what the self-test proved of each, its bursts with what is predicted of each
+        # Show its knobs with what the self-test proved of each, and its bursts with what is predicted of each.
         adopted = done.adopted
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
         st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
@@ -253,7 +253,7 @@ def _launch(plan: AdoptedPlan) -> None:
     )  # fmt: skip
     engine, asked, explained = PLACES[where]
     if where == FILES:
-        # The run as files for another engine, as a zip, and what to type where it is unpacked
+        # Offer the run as files for another engine, as a zip.
         offer_files(
             list(ADOPTED_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
             key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",

@@ -265,7 +265,7 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     with st.expander("How it was read, and how to get this report again"):
         for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")
-        # The command for this report, and what it needs beside it where the log has no file of its own yet
+        # Show the command for this report, and what it needs where the log has no file of its own yet.
         source = analysis.run.source
         if uploads and uploads[0].name == PASTED:
             st.caption(f"Save the pasted text as {PASTED}, then:")

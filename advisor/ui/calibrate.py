@@ -78,7 +78,7 @@ def _newest(entry: CalibrationEntry, busy: str) -> None:
             background.start(loaders.store(), options, float(seconds))
             st.rerun()
     if held is not None:
-        # The rows of the chart of predictions
+        # Draw the predictions.
         recorded = _calibration(entry)
         points = [
             {

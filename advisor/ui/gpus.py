@@ -67,7 +67,7 @@ def page() -> None:
         st.info("No GPU is left: loosen the filters.", icon=":material/filter_alt_off:")
         return
     _chart(shown)
-    # Every card with a box to tick; what is ticked is added to what is looked at, whatever the address says
+    # Give every GPU a box to tick; what is ticked is added to what is looked at, whatever the address says.
     keys = [row.spec.key for row in shown]
     # rows are known by their place: among others nothing is ticked
     name = f"gpu-table-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:8]}"

@@ -77,11 +77,11 @@ def form(plan: Plan) -> None:
         if not st.checkbox(LAUNCH["--synthetic"], help="A speed test, paid for like any run; its loss means nothing."):
             return
         plan = with_synthetic(plan, True)
-    # What keeps this machine from running the plan at all: its cards. Empty: nothing
+    # Only missing GPUs keep this machine from running the plan at all.
     checks = preflight(loaders.store(), plan, HERE)
     lacking = "; ".join(check.words for check in checks if check.of == "card" and check.finding is Finding.MISSING)
     if lacking:
-        # That it cannot run here, and who has the card
+        # Say that it cannot run here, and who rents the GPU.
         workload, today = plan.workload, datetime.date.today()
         st.info(f"It cannot run on this machine: {plain(lacking)}. Run it elsewhere:", icon=":material/dns:")
         if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
@@ -93,7 +93,7 @@ def form(plan: Plan) -> None:
         help="A machine of yours by ssh, a cluster's queue, a rented one, or files that run without this program.",
     )  # fmt: skip
     if where == FILES:
-        # The job for an engine, and that it can be scored
+        # Offer the job for another engine.
         holds = "Everything the run needs but its data: unpack it there."
         offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
         st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")

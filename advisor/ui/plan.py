@@ -48,7 +48,7 @@ def page() -> None:
     except AdvisorError as error:
         _refused(error)
         return
-    # What the address asks for that there is not; until the goal is another
+    # Say what the address asks for that is not known here, until the goal is another.
     if st.session_state.get("plan-goal", goal) != goal:
         st.session_state[plan_form.UNKNOWN] = []
     if unknown := st.session_state.get(plan_form.UNKNOWN):

@@ -174,7 +174,7 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
         again = (LossStop(step=2 * at, above=_NO_LOSS),) if 2 * at < arm.config.steps else ()
         resume(store, run_dir, limits=Limits(loss=again))
         _wait(store, run_dir, lambda: False)
-    # The losses behind a stop beside those of the run that was not stopped
+    # Hold the losses after the stop against those of the run that was not stopped.
     resumed = _review(store, run_dir)
     unbroken = _review(store, folder / f"{arm.name}-seed{arm.config.seed}")
     what = "resumes where it was stopped"

@@ -102,7 +102,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     pace = run_metrics.pace(case)
     spent_hours = seconds / 3600 if seconds is not None else None
     spent_usd = spent_hours * usd if spent_hours is not None and usd is not None else None
-    # The first line of the verdict, which says it first of all where a run does not use the GPU it pays for
+    # The verdict begins with where the run was, and with a GPU that is paid for and not used.
     happened = _what_happened(case)
     program, _, rest = happened.partition(": ")
     fell_back = any(finding.code == "cpu_fallback" for finding in findings)

@@ -163,7 +163,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
                 "which of them is wrong is not known, so its speed is not used"
             ),
         )
-    # Tokens of all steps that were planned, else of those that were done
+    # Count the tokens of all planned steps, else of those that were done.
     steps = planned_steps(analysis.case) or steps_done(analysis.case.run)
     return Origin(
         source=text,
