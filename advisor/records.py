@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
+from advisor.offer import Offer
 from trainer.schema import ModelShape, RunConfig
 
 
@@ -164,7 +166,8 @@ class Prediction:
     tokens_per_second: Estimate | None
     mfu: Estimate | None
     peak_allocated_bytes: Estimate | None  # by the framework's allocator, per device
-    peak_reserved_bytes: Estimate | None  # what the device must hold (CPU: resident set)
+    peak_reserved_bytes: Estimate | None  # by its allocator, free blocks included (CPU: resident set)
+    device_bytes: Estimate | None = None  # everything the device must hold: what decides whether it fits
     device_memory_bytes: int | None
     fit_probability: float | None  # that all it holds fits the device's memory; None when either is unknown
     fits: bool | None  # sure (9 times out of 10) that it does, or that it does not; None: neither, or unknown
@@ -192,30 +195,18 @@ class WallClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanPrediction:
-    """What a plan promises of its run; what `compare` scores. None: not predicted."""
+class Bill:
+    """What a run takes, from the order of its machine to its last checkpoint. None: unknown."""
 
-    parameters: int
-    flops_per_token: float
-    step_seconds: Estimate
-    tokens_per_second: Estimate
-    mfu: Estimate | None
-    peak_allocated_bytes: Estimate | None
-    peak_reserved_bytes: Estimate | None
     wall_clock: WallClock
     cost_usd: Estimate | None
-    energy_kwh: Estimate | None
-    loss: Estimate | None  # validation loss at the end, nats per token; None outside the laws' range
-    reference_seconds: float | None = None  # the calibration's reference kernel (trainer.witness); None: not calibrated
-    drift_exponent: float = 0.0  # step time moves as (reference now / reference then) to this power
+    power_watts: Estimate | None = None  # all devices together while they train
+    energy_kwh: Estimate | None = None
     carbon_kg: Estimate | None = None  # CO2 equivalent, whole site, at `grid_grams_per_kwh`
     grid_grams_per_kwh: float | None = None
-    power_watts: Estimate | None = None  # all devices together while they train
+    storage_usd: Estimate | None = None  # of keeping the checkpoints while the run lasts; part of `cost_usd`
     checkpoint_bytes: int | None = None  # of one
     disk_bytes: int | None = None  # of all that are kept at once, the one being written included
-    storage_usd: Estimate | None = None  # of keeping them while the run lasts; part of `cost_usd`
-    bits_per_byte: Estimate | None = None  # `loss` by the tokenizer's measured bytes per token
-    loss_shift: float = 0.0  # log of `loss` over the law's, learnt from the user's own runs on this data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,60 +293,79 @@ class Grounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One configuration that was weighed; `rejected` says in words why not (None: chosen or merely beaten)."""
+class Standing:
+    """How good a run is for its goal, and why it was chosen or not."""
 
-    depth: int
-    width: int
-    parameters: int
-    micro_batch: int
-    grad_accum: int
-    steps: int
-    tokens: int
-    epochs: float | None
-    tokens_per_second: Estimate
-    peak_reserved_bytes: Estimate | None
-    total_seconds: Estimate
-    cost_usd: Estimate | None
-    loss: Estimate | None
-    score: float  # lower is better; what the search ordered by
-    rejected: str | None = None
-    activation_checkpointing: str = "none"
-    sharding: str = "none"
-    device_bytes: Estimate | None = None  # per device, everything it must hold: what decides whether it fits
+    score: float  # what the search orders by, lower is better
+    ratio: float  # tokens per counted parameter
+    epochs: float | None = None  # times the data are seen; None: a stream without end
+    loss: Estimate | None = None  # validation loss at the end, nats per token; None outside the laws' range
+    loss_shift: float = 0.0  # log of `loss` over the law's, learnt from the user's own runs on this data
+    bits_per_byte: Estimate | None = None  # `loss` by the tokenizer's measured bytes per token
+    against: tuple[str, ...] = ()  # what rules it out, as `plan.evaluate.Violation` names it; empty: nothing
+    name: str = ""  # conservative | balanced (the plan) | aggressive
+    why: str = ""  # what it is good for, or what ruled it out
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What could be rented and trained, and what would come of it: a row of the search's tables."""
+class Run:
+    """One run of a search: what is trained and how fast, on whose machine, what it takes and how it stands."""
 
-    gpu: str
-    gpus: int
-    provider: str | None  # None: one's own machine, or a price that was given
-    spot: bool
-    usd_per_hour: float | None  # all devices together
-    price_source: str
-    depth: int
-    parameters: int
-    micro_batch: int
-    grad_accum: int
-    activation_checkpointing: str
-    sharding: str = "none"
+    prediction: Prediction  # of its workload: the model, how it is laid out on which GPUs
     steps: int
-    tokens: int
-    epochs: float | None
-    step_seconds: Estimate
-    tokens_per_second: Estimate
-    total_seconds: Estimate
-    cost_usd: Estimate | None
-    device_bytes: Estimate | None  # per device, everything the device must hold
-    headroom_bytes: float | None  # device memory beyond that
-    loss: Estimate | None
-    score: float  # lower is better; what the search ordered by
-    name: str = ""  # conservative | balanced | aggressive
-    why: str = ""  # what it is good for, or what ruled it out
-    grounds: Grounds | None = None  # of its speed
-    machines: int = 1  # that are rented for it
+    tokens: int  # of all steps
+    offer: Offer
+    bill: Bill
+    standing: Standing
+    grounds: Grounds | None = None  # of the predicted speed
+
+    @property
+    def workload(self) -> Workload:
+        return self.prediction.workload
+
+    @property
+    def depth(self) -> int:
+        return self.workload.shape.depth
+
+    @property
+    def parameters(self) -> int:
+        return self.prediction.parameters
+
+    @property
+    def step_seconds(self) -> Estimate:
+        assert self.prediction.step_seconds is not None  # what has no known time is no run
+        return self.prediction.step_seconds
+
+    @property
+    def tokens_per_second(self) -> Estimate:
+        assert self.prediction.tokens_per_second is not None
+        return self.prediction.tokens_per_second
+
+    @property
+    def total_seconds(self) -> Estimate:
+        return self.bill.wall_clock.total_seconds
+
+    @property
+    def cost_usd(self) -> Estimate | None:
+        return self.bill.cost_usd
+
+    @property
+    def loss(self) -> Estimate | None:
+        return self.standing.loss
+
+    @property
+    def score(self) -> float:
+        return self.standing.score
+
+    @property
+    def headroom_bytes(self) -> float | None:
+        """The part of a GPU's memory that the run is not expected to fill; None: unknown."""
+        held, whole = self.prediction.device_bytes, self.prediction.device_memory_bytes
+        return None if held is None or whole is None else whole - held.value
+
+    def judged(self, **changes: Any) -> Run:
+        """The same run with another name, reason or loss in its standing."""
+        return replace(self, standing=replace(self.standing, **changes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,46 +384,63 @@ class ScalingPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
-    """What a search over devices, counts, offers, shapes and token budgets found besides the plan."""
+    """What a search over devices, counts, offers, shapes and token budgets found besides the plan's own run."""
 
     candidates: int  # of which time, memory, cost and loss were computed
     devices: tuple[str, ...]  # keys that were searched
-    options: tuple[Choice, ...]  # balanced is the plan; conservative, aggressive where they have what it lacks
-    front: tuple[Choice, ...]  # no other is cheaper, faster and better at once; thinned to what a person reads
-    front_size: int  # before it was thinned
-    near_misses: tuple[Choice, ...]  # better than the plan but for one constraint, which `why` names
+    options: tuple[Run, ...]  # conservative and aggressive, where they have what the plan lacks
+    front: tuple[Run, ...]  # no other is cheaper, faster and better at once; thinned to what a person reads
+    front_size: int  # before it was thinned, the plan's own run included
+    near_misses: tuple[Run, ...]  # better than the plan but for one constraint
     sensitivity: tuple[str, ...]
     scaling: tuple[ScalingPoint, ...] = ()
     pays_up_to_gpus: int | None = None  # beyond it, more GPUs raise the bill by more than they shorten the run
     left_out: tuple[str, ...] = ()  # what was not searched and why
-    machines: tuple[Choice, ...] = ()  # the best on each machine that was asked for by name; `why` is why it lost
-    sure: Choice | None = None  # what --sure would plan; None: it is planned, nothing is limited, or there is nothing
+    machines: tuple[Run, ...] = ()  # the best on each other machine that was asked for by name
+    sure: Run | None = None  # what --sure would plan; None: it is planned, nothing is limited, or there is nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A recommendation, complete: the run, what it promises and everything that rests on."""
+    """A recommendation, complete: a goal, the run chosen for it, and the runs that were weighed beside it."""
 
     id: str
     created: str  # ISO 8601, UTC
     goal: Goal
-    run: RunConfig
-    workload: Workload
-    usd_per_hour: float | None  # all GPUs together
-    price_source: str
-    prediction: PlanPrediction
-    ratio: float  # tokens per counted parameter of the chosen run
-    chosen: Candidate
-    considered: tuple[Candidate, ...]
+    run: RunConfig  # the chosen run as the trainer takes it
+    chosen: Run
+    considered: tuple[Run, ...]  # other depths and micro-batches on the same machine; `why` says what rules each out
     reasons: tuple[str, ...]  # why this one, in words
     warnings: tuple[str, ...]
     inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices it rests on
     reference_seconds: float | None = None  # of the witness kernel during the calibration; None: not calibrated
     drift_exponent: float = 0.0  # step time goes as the witness kernel's time to this power
-    provider: str | None = None  # to rent from; None: one's own machine, or a price that was given
-    spot: bool = False
     search: SearchReport | None = None
-    grounds: Grounds | None = None  # of the predicted speed
-    price_age_days: int | None = None  # the most it can be; None: unknown, or no list's price
-    machines: int = 1  # that are rented
-    schema: int = 2
+    schema: int = 3
+
+    @property
+    def workload(self) -> Workload:
+        return self.chosen.workload
+
+    @property
+    def prediction(self) -> Prediction:
+        return self.chosen.prediction
+
+    @property
+    def bill(self) -> Bill:
+        return self.chosen.bill
+
+    @property
+    def offer(self) -> Offer:
+        return self.chosen.offer
+
+    @property
+    def grounds(self) -> Grounds | None:
+        return self.chosen.grounds
+
+    @property
+    def options(self) -> tuple[Run, ...]:
+        """The named runs side by side: conservative, the plan's own, aggressive."""
+        others = self.search.options if self.search else ()
+        return (*(run for run in others if run.standing.name == "conservative"), self.chosen,
+                *(run for run in others if run.standing.name != "conservative"))  # fmt: skip

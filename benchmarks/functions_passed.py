@@ -6,6 +6,7 @@ python benchmarks/functions_passed.py [WORDS OF A GOAL …]
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import sys
 from collections import Counter
@@ -19,7 +20,10 @@ QUESTION = ["--gpu", "any", "--budget", "20", "--deadline", "8h"]
 
 
 def passed(words: list[str]) -> set[CodeType]:
-    """The functions of `advisor/` that a plan for these words calls; comprehensions and lambdas are none."""
+    """The functions of `advisor/` that a plan for these words calls.
+
+    Comprehensions, lambdas, and the bodies of modules and classes, which run as they are imported, are none.
+    """
     seen: set[CodeType] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -32,7 +36,8 @@ def passed(words: list[str]) -> set[CodeType]:
             main(["plan", *words])
     finally:
         sys.setprofile(None)
-    return {code for code in seen if code.co_filename.startswith(str(ROOT)) and not code.co_name.startswith("<")}
+    called = (code for code in seen if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<"))
+    return {code for code in called if code.co_filename.startswith(str(ROOT))}
 
 
 if __name__ == "__main__":

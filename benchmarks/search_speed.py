@@ -7,27 +7,33 @@ and token budget, of which time, memory, cost, score and loss were all computed.
 the token budget, nor memory on the offer: those candidates that share a configuration share them, and making them is
 inside the time. Every micro-batch is evaluated here; the search itself evaluates the one that the batch rule leaves.
 The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the process.
+A what-if is one evaluation: the plan's own run with one change, at every position of every slider of the page Plan.
 `--record` keeps the raw seconds for docs/accuracy.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from timing import in_words, record, repeat
 
-from advisor.plan.answer import answer
+from advisor.errors import AdvisorError
+from advisor.plan import explore
+from advisor.plan.answer import answer, what_if
 from advisor.plan.candidates import Device, make_candidates
 from advisor.plan.evaluate import evaluate
 from advisor.plan.goal import Limits
 from advisor.plan.offers import NODE_COUNTS
 from advisor.plan.search_space import devices_of
-from advisor.records import Goal
+from advisor.predict.profile import Profile
+from advisor.records import Goal, Plan
 from advisor.store.store import default_store
 from advisor.workflows.plan import load_profiles
 
@@ -38,6 +44,19 @@ REPEATS = 5
 
 def _candidates(devices: list[Device], limits: Limits) -> int:
     return evaluate(make_candidates(devices, every_micro_batch=True), limits, spot=False).candidates
+
+
+def _what_ifs(plan: Plan, profiles: dict[str, Profile]) -> list[float]:
+    """Seconds of each change of the plan's run that there is."""
+    seconds = []
+    for name, (_, values) in explore.ranges(plan.chosen).items():
+        for value in values:
+            goal = explore.pinned(plan.goal, plan.chosen, explore.Changes(**{name: value}))
+            begun = time.perf_counter()
+            with contextlib.suppress(AdvisorError):  # too large for its memory: the answer is that it is
+                what_if(goal, profiles[goal.gpu], now=datetime.now(UTC))
+            seconds.append(time.perf_counter() - begun)
+    return seconds
 
 
 def main() -> None:
@@ -53,12 +72,16 @@ def main() -> None:
     print(f"{count:,} candidates on {len(devices)} cards in {in_words(searching)}: {rate:,.0f} a second")
     question, plan = repeat(lambda: answer(GOAL, profiles, now=datetime.now(UTC)), REPEATS)
     print(f"the default question: {in_words(question)}, {plan.search.candidates:,} candidates, what is beaten skipped")
+    moves = _what_ifs(plan, {profile.key: profile for profile in profiles})
+    p95 = statistics.quantiles(moves, n=20)[-1]
+    print(f"a what-if: {1e3 * statistics.median(moves):.1f} ms, 95th percentile {1e3 * p95:.1f} ms of {len(moves)}")
     command = [sys.executable, "-m", "advisor", "plan", "--gpu", "any", "--budget", "20", "--deadline", "8h", "--json"]
     run = {"check": True, "stdout": subprocess.DEVNULL, "cwd": ROOT}
     process, _ = repeat(lambda: subprocess.run(command, **run), REPEATS)
     print(f"the same as a command, start-up included: {in_words(process)}")
     if options.record:
         seconds = {"search_seconds": searching, "question_seconds": question, "command_seconds": process}
+        seconds["what_if_seconds"] = moves
         record("search_speed", {"candidates": count, "cards": len(devices), **seconds})
 
 

@@ -17,6 +17,7 @@ from advisor.hardware.offers import (
     cheapest_offer,
     check_providers,
     offers_by_provider,
+    price_row,
     rows_by_gpu,
     unpriced,
 )
@@ -109,7 +110,7 @@ def _beside(offer: Offer) -> ProviderOffers:
 
 def _plain_price(entry: ProviderOffers, today: datetime.date) -> dict[str, object] | None:
     offer, on_demand, spot = entry.on_demand or entry.spot, entry.on_demand, entry.spot
-    if offer is None or offer.row is None:
+    if offer is None or (row := price_row(offer)) is None:
         return None
     return {
         "usd_per_gpu_hour": on_demand and on_demand.usd_per_gpu_hour,
@@ -118,12 +119,12 @@ def _plain_price(entry: ProviderOffers, today: datetime.date) -> dict[str, objec
         "gpus": offer.gpus,
         "machines": offer.machines,
         "provider": entry.provider,
-        "instance_type": offer.row.instance_type,
-        "region": offer.row.region,
-        "snapshot_date": offer.row.snapshot_date,
-        "age_days": offer.row.age_days(today),
-        "source": offer.row.source,
-        "note": offer.row.note,
+        "instance_type": row.instance_type,
+        "region": row.region,
+        "snapshot_date": row.snapshot_date,
+        "age_days": row.age_days(today),
+        "source": row.source,
+        "note": row.note,
     }
 
 

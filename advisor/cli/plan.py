@@ -307,7 +307,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
         render.show("next: advisor adopt --help tells how its own command is started within the same limits")
         return
     launch = f"advisor launch {shlex.quote(str(path)) if path is not None else 'plan.yaml'}"
-    rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.provider}"
+    rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.offer.provider}"
     if path is not None:
         render.show(f"written to {path}")
     if plan.run.data.path is None and not plan.run.data.synthetic:
@@ -315,7 +315,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
         render.show_command("then: ", again)
         return
     if path is not None:
-        render.show_command(f"next, {rented}: " if plan.provider else "next: ", launch)
+        render.show_command(f"next, {rented}: " if plan.offer.provider else "next: ", launch)
         return
     render.show_command("next: ", again)
-    render.show_command(f"then, {rented}: " if plan.provider else "then: ", launch)
+    render.show_command(f"then, {rented}: " if plan.offer.provider else "then: ", launch)

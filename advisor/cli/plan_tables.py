@@ -32,7 +32,7 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
     yield words.sentence(plan)
     yield from filter(None, [words.speed_rests_on(plan)])
     if search is not None and several:
-        yield from _search(plan, search, [runs.front(search)], shown_notes)
+        yield from _search(plan, search, [runs.front(plan, search)], shown_notes)
     yield from ("", bill_table(plan))
     if more is not None:
         yield from _beside(plan, more)
@@ -66,8 +66,8 @@ def bill_table(plan: Plan) -> RenderableType:
 def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
     """Options, front where there was a choice of devices, near misses, sensitivity, scaling."""
     if search.machines:
-        yield from _tables([runs.machines(search).without("batch")], shown_notes)
-    yield from _tables([runs.options(search.options, plan.goal)], shown_notes)
+        yield from _tables([runs.machines(plan, search).without("batch")], shown_notes)
+    yield from _tables([runs.options(plan.options, plan.goal)], shown_notes)
     missed = [runs.near_misses(search)] if search.near_misses else []
     yield from _tables([table.without("batch") for table in (*fronts, *missed)], shown_notes)
     if search.sensitivity:

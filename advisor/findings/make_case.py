@@ -67,8 +67,8 @@ def _price(run: RunTable, inferred: Inferred, plan: Plan | None) -> tuple[float 
     stated = run.facts.get("usd_per_hour")
     if isinstance(stated, int | float) and not isinstance(stated, bool) and stated >= 0:
         return float(stated), "stated"
-    if plan is not None and plan.usd_per_hour is not None:
-        return plan.usd_per_hour, plan.price_source
+    if plan is not None and plan.offer.usd_per_hour is not None:
+        return plan.offer.usd_per_hour, plan.offer.source
     if inferred.gpu in (None, "cpu"):
         return None, ""
     gpus = inferred.workload.gpus if inferred.workload else int(number(run.facts, "world_size") or 1)

@@ -169,4 +169,4 @@ def price(case: Case) -> float | None:
     if case.usd_per_hour is not None:
         return case.usd_per_hour
     declared = number(case.run.facts, "usd_per_hour")
-    return declared if declared is not None else (case.plan.usd_per_hour if case.plan else None)
+    return declared if declared is not None else (case.plan.offer.usd_per_hour if case.plan else None)

@@ -15,47 +15,12 @@ from dataclasses import dataclass
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, find_gpu
 from advisor.hardware.links import read_link
-from advisor.hardware.prices import MARKETPLACES, PriceRow, drift_factor, load_prices
+from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
+from advisor.offer import OWN_MACHINE, Offer
 
-OWN_MACHINE = "your own machine"  # the source of its price, which is 0 where none was given
+__all__ = ["OWN_MACHINE", "Offer"]  # by their old place
+
 RowsByGpu = Mapping[str, Sequence[PriceRow]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """So many GPUs of one kind at one price."""
-
-    gpu: str
-    gpus: int
-    provider: str | None  # None: one's own machine, a price that was given, or nobody
-    spot: bool
-    usd_per_hour: float | None  # of everything rented, idle GPUs included; None: unknown
-    source: str  # in words; of an unknown price why it is unknown
-    rented: int | None = None  # GPUs paid for, where more than are used may be; None: just these
-    most_usd_per_hour: float | None = None  # a spot price moves: the provider's most in any region
-    row: PriceRow | None = None  # of the price list; None: from no list
-    age_days: int | None = None  # of the price, the most it can be; None: not asked, unknown, or from no list
-
-    @property
-    def ordered(self) -> bool:
-        """Whether it is a machine that must be ordered: a provider's, or a rented card that a price was given for."""
-        given = bool(self.usd_per_hour) and self.gpu != "cpu" and self.source != OWN_MACHINE
-        return self.provider is not None or given
-
-    @property
-    def usd_per_gpu_hour(self) -> float | None:
-        """The bill over the GPUs paid for, idle ones among them; None: unknown."""
-        return None if self.usd_per_hour is None else self.usd_per_hour / (self.rented or self.gpus)
-
-    @property
-    def drift(self) -> float:
-        """How many times more or less than its list says it may cost by now."""
-        return drift_factor(self.age_days)
-
-    @property
-    def machines(self) -> int:
-        """Machines of the list's kind that are rented for them."""
-        return 1 if self.row is None else math.ceil(self.gpus / self.row.gpu_count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +67,24 @@ def cheapest_offer(
         spot=spot,
         usd_per_hour=bill.usd_per_hour,
         source=_source(bill, spot),
+        instance_type=bill.row.instance_type,
+        region=bill.row.region,
+        machines=bill.machines,
         rented=round(bill.machines * bill.row.gpu_count),
         most_usd_per_hour=max(alike) if spot else None,
-        row=bill.row,
         age_days=bill.row.age_days(today) if today else None,
+        dated=bill.row.snapshot_date is not None,
     )
+
+
+def price_row(offer: Offer) -> PriceRow | None:
+    """The row of the price list that an offer is from; None: from no list."""
+    for row in rows_by_gpu().get(offer.gpu, ()):
+        price = row.usual_spot_usd_per_hour if offer.spot else row.on_demand_usd_per_hour
+        same = (row.provider, row.instance_type, row.region) == (offer.provider, offer.instance_type, offer.region)
+        if same and price is not None and price * offer.machines == offer.usd_per_hour:
+            return row
+    return None
 
 
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:

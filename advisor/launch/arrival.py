@@ -33,7 +33,7 @@ def what_remains(
     plan: Plan, seconds: float, *, max_usd: float | None, max_hours: float | None
 ) -> tuple[float | None, float | None]:
     """Dollars and hours of a run: what was asked for, else the goal's own, less what its arrival took of them."""
-    goal, price = plan.goal, plan.usd_per_hour
+    goal, price = plan.goal, plan.offer.usd_per_hour
     usd = max_usd if max_usd is not None else goal.budget_usd
     hours = max_hours
     if hours is None and goal.deadline_seconds is not None:
@@ -56,9 +56,9 @@ def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -
         raise AdvisorError("the calibration took all that was given", "plan with more: advisor plan")
     stop = replace(stop, max_usd=None, max_seconds=None, gates=after.run.stop.gates)
     run = replace(after.run, data=config.data, name=config.name, stop=stop)
-    price = before.usd_per_hour
+    price = before.offer.usd_per_hour
     guards = make_guards(run, usd_per_hour=price, max_usd=usd, max_hours=hours)
-    return guarded(run, guards, usd_per_hour=price, step_seconds=after.prediction.step_seconds.value)
+    return guarded(run, guards, usd_per_hour=price, step_seconds=after.chosen.step_seconds.value)
 
 
 def read_arrival(run_dir: Path) -> ArrivalRecord | None:
@@ -123,8 +123,9 @@ def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
     before, given = load_plan(run_dir / PLAN), read_run_config(run_dir)
     came = load_plan(run_dir / PLAN_AFTER)
     config = goes_on_with(before, came, given, record.seconds)
-    after = replace(came, id=before.id, goal=replace(came.goal, data=before.goal.data),
-                    usd_per_hour=before.usd_per_hour)  # fmt: skip
+    offer = replace(came.offer, usd_per_hour=before.offer.usd_per_hour)
+    goal = replace(came.goal, data=before.goal.data)
+    after = replace(came, id=before.id, goal=goal, chosen=replace(came.chosen, offer=offer))
     write_atomic(run_dir / PLAN_BEFORE, dump_plan(before))
     write_atomic(run_dir / CONFIG, dump_config(config))
     write_atomic(run_dir / PLAN, dump_plan(replace(after, run=replace(after.run, data=before.run.data))))

@@ -41,9 +41,8 @@ def refuse_edited(plan: Plan) -> None:
     pairs = [("steps", plan.run.steps, plan.chosen.steps), *((name, run[name], predicted[name]) for name in run)]
     changed = [f"{name} {_plain(one)} against {_plain(other)}" for name, one, other in pairs if one != other]
     # what the plan was made for also says on which GPUs it can be
-    balanced = [choice for choice in plan.search.options if choice.name == "balanced"] if plan.search else []
-    keys = {c.gpu for c in balanced} or {*goal.gpu.split(","), *(machine.gpu for machine in goal.own)}
-    counts = {c.gpus for c in balanced} or {*goal.counts, goal.gpus}
+    keys = {plan.offer.gpu} if plan.search else {*goal.gpu.split(","), *(machine.gpu for machine in goal.own)}
+    counts = {plan.offer.gpus} if plan.search else {*goal.counts, goal.gpus}
     if work.gpu not in keys and "any" not in keys:
         changed.append(f"GPU {work.gpu} against {' or '.join(sorted(keys))}")
     if work.gpus not in counts:

@@ -54,9 +54,9 @@ def new_job(
     config = source.run if isinstance(source, Plan) else source
     if plan is not None:
         refuse_edited(plan)
-    price = plan.usd_per_hour if plan is not None else config.stop.usd_per_hour
+    price = plan.offer.usd_per_hour if plan is not None else config.stop.usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
-    step_seconds = plan.prediction.step_seconds.value if plan is not None else None
+    step_seconds = plan.chosen.step_seconds.value if plan is not None else None
     config = guarded(_with_absolute_paths(config), guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(
         id=run_id,

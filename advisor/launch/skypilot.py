@@ -186,8 +186,8 @@ def asked(request: LaunchRequest) -> Asked:
         places=[place["infra"] for place in resources.get("any_of", [resources])],
         most_usd=resources.get("max_hourly_cost"),
         planned_usd=hourly / task["num_nodes"] if hourly else None,
-        provider=plan.get("provider"),
-        price_source=plan["price_source"],
+        provider=plan["chosen"]["offer"]["provider"],
+        price_source=plan["chosen"]["offer"]["source"],
     )
 
 

@@ -1,24 +1,30 @@
-"""The whole answer to a goal: the plan, and beside it what else could be done and what the choice depends on."""
+"""From a goal to a plan: the run that the search chose, what lost to it, and what else could be done."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from advisor.errors import AdvisorError
-from advisor.plan import infeasible
-from advisor.plan.alternatives import front, machines, near_misses, options, surer
+from advisor.offer import OWN_MACHINE
+from advisor.plan import explain, infeasible, warn
+from advisor.plan.alternatives import balanced, front, machines, near_misses, options, surer
 from advisor.plan.choose import Selection, search
-from advisor.plan.compose import as_measured_goal, make_plan, with_measured
+from advisor.plan.considered import by_depth, by_micro_batch
+from advisor.plan.costs import Costs
 from advisor.plan.evaluate import evaluate
-from advisor.plan.provenance import grounds_of
+from advisor.plan.goal import waiting_price
+from advisor.plan.offers import on_machine
+from advisor.plan.run import config_of, make_run
 from advisor.plan.scaling import scaling
 from advisor.plan.search_space import SearchSpace
 from advisor.plan.sensitivity import sensitivity
-from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
-from advisor.records import Choice, Goal, Plan, SearchReport
+from advisor.records import Goal, Plan, Run, SearchReport
+from trainer.schema import to_dict
 from trainer.token_folder import TokenMeta
 
 
@@ -37,19 +43,51 @@ def answer(
     nothing fits it, naming the binding constraint and what would make it feasible.
     """
     space, chosen = _search(goal, profiles, data_meta, now)
-    plan = make_plan(space, chosen, now=now)
-    return replace(plan, search=_report(space, chosen, plan, left_out))
+    plan = weigh(space, chosen, now)
+    evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)  # time is a column of its own there
+    points, pays = scaling(space, plan.chosen, chosen)
+    shown, size = front(space, evaluated, plan.chosen)
+    report = SearchReport(
+        candidates=evaluated.candidates,
+        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.devices)),
+        options=options(space, plan.chosen),
+        front=shown,
+        front_size=size,
+        near_misses=near_misses(space, evaluated, plan.chosen),
+        sensitivity=tuple(item.text for item in sensitivity(space, plan.chosen, chosen)),
+        scaling=points,
+        pays_up_to_gpus=pays,
+        left_out=(*left_out, *space.left_out),
+        machines=machines(space, plan.chosen),
+        sure=surer(space, plan.chosen),
+    )
+    return replace(plan, search=report)
 
 
 def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
     """The plan for a goal on one device without the report of its search; raises as `answer` does."""
     space, chosen = _search(goal, [profile], data_meta, now)
-    return make_plan(space, chosen, now=now)
+    return weigh(space, chosen, now)
 
 
-def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
-    """The same choice predicted anew by a profile that has just measured it; only the steps may move."""
-    return with_measured(plan, bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta))
+def what_if(
+    goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, scaled: bool = False
+) -> Plan:
+    """The run of a goal that leaves nothing open (`explore.pinned`): one evaluation, with nothing weighed beside it.
+
+    `scaled`: with the same run on other numbers of GPUs. Raises as `answer` does.
+    """
+    space, chosen = _search(goal, [profile], data_meta, now)
+    run = make_run(space.candidates, chosen)
+    plan = _plan(space, chosen, run, [run], None, now)
+    if not scaled:
+        return plan
+    points, pays = scaling(space, run, chosen)
+    report = SearchReport(
+        candidates=1, devices=(profile.key,), options=(), front=(), front_size=1, near_misses=(), sensitivity=(),
+        scaling=points, pays_up_to_gpus=pays,
+    )  # fmt: skip
+    return replace(plan, search=report)
 
 
 def _search(
@@ -62,28 +100,73 @@ def _search(
     return space, chosen
 
 
-def _report(space: SearchSpace, chosen: Selection, plan: Plan, left_out: Sequence[str]) -> SearchReport:
-    evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)  # time is a column of its own there
-    own = make_trial(space.candidates, chosen).choice(name="balanced", why="the plan")
-    points, pays = scaling(space, plan, chosen)
-    shown, size = front(space, evaluated, own)
-    return SearchReport(
-        candidates=evaluated.candidates,
-        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.devices)),
-        options=_grounded(space, options(space, own)),
-        front=_grounded(space, shown),
-        front_size=size,
-        near_misses=_grounded(space, near_misses(space, evaluated, own)),
-        sensitivity=tuple(item.text for item in sensitivity(space, own, chosen)),
-        scaling=points,
-        pays_up_to_gpus=pays,
-        left_out=(*left_out, *space.left_out),
-        machines=_grounded(space, machines(space, own)),
-        sure=surer(space, own),
+def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
+    """The plan of one run of a search space, with the depths and micro-batches that lost to it."""
+    depths, device = by_depth(space, chosen), space.device(chosen.place)
+    best = next(run for run in depths if run.depth == space.candidates.depth[chosen.place])
+    sizes, plain = by_micro_batch(space, device, best)
+    losers = [run.judged(why=explain.rejection(device, run) or "") for run in depths if run is not best]
+    losers += [run.judged(why=explain.micro_batch_rejection(run, best)) for run in sizes]
+    return replace(_plan(space, chosen, best, depths, plain, now), considered=tuple(losers))
+
+
+def _plan(
+    space: SearchSpace, chosen: Selection, run: Run, depths: Sequence[Run], plain: Run | None, now: datetime
+) -> Plan:
+    """The plan of a run, by what `depths` were weighed and how it does without recomputation; `now` has a time zone."""
+    device = space.device(chosen.place)
+    costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
+    config = config_of(device, run, costs.checkpoint_seconds(0))
+    # sortable by time, and different for different goals of the same second
+    digest = hashlib.sha256(json.dumps(to_dict(space.goal), sort_keys=True).encode()).hexdigest()
+    return Plan(
+        id=f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}",
+        created=now.isoformat(timespec="seconds"),
+        goal=space.goal,
+        run=config,
+        chosen=balanced(space, run),
+        considered=(),
+        reasons=tuple(explain.reasons(device, config, run, depths, plain)),
+        warnings=tuple(warn.warnings(device, run, depths)),
+        inputs=tuple(explain.inputs(device, run)),
+        reference_seconds=device.profile.reference_seconds,
+        drift_exponent=device.profile.drift_exponent,
     )
 
 
-def _grounded(space: SearchSpace, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The choices with what the speed of each one's card rests on."""
-    grounds = {device.profile.key: grounds_of(device.profile) for device in space.candidates.devices}
-    return tuple(replace(choice, grounds=grounds[choice.gpu]) for choice in choices)
+def as_measured_goal(plan: Plan) -> Goal:
+    """The goal for which only the steps of a plan are open: the same machine, model and batch."""
+    goal, workload = plan.goal, plan.workload
+    limited = goal.budget_usd is not None or goal.deadline_seconds is not None
+    return replace(
+        on_machine(goal, workload.gpu, workload.gpus, own=plan.offer.source == OWN_MACHINE),
+        counts=(workload.gpus,) if waiting_price(goal) is None else (),  # so that waiting counts as it did
+        providers=goal.providers if plan.offer.provider is None else (plan.offer.provider,),
+        spot="only" if plan.offer.spot else "none",
+        depth=workload.shape.depth,
+        parameters=None,
+        epochs=None,
+        seq_len=workload.shape.seq_len,
+        vocab_size=workload.shape.vocab_size,
+        micro_batch=workload.micro_batch,
+        global_batch_tokens=workload.step_tokens,
+        activation_checkpointing=workload.activation_checkpointing,
+        sharding=workload.sharding if workload.gpus > 1 else None,
+        tokens=goal.tokens if limited else plan.chosen.tokens,
+        ratio=goal.ratio if limited and goal.tokens is None else None,
+    )
+
+
+def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
+    """The same choice predicted anew by a profile that has just measured it; only the steps may move."""
+    fresh = bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta)
+    why_tokens, why_depth, why_batch, *_ = plan.reasons
+    if plan.goal.budget_usd is not None or plan.goal.deadline_seconds is not None:
+        why_tokens = fresh.reasons[0]  # the steps moved with the step time
+    return replace(
+        fresh,
+        goal=plan.goal,
+        considered=plan.considered,
+        reasons=(why_tokens, why_depth, why_batch, *fresh.reasons[3:], "measured once more at this configuration"),
+        search=plan.search,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from advisor.plan.compose import as_measured_goal
+from advisor.plan.answer import as_measured_goal
 from advisor.records import Goal, Plan
 from advisor.units import HOUR
 
@@ -23,7 +23,7 @@ def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth
     are kept within the limits: a limit ends the run before its learning rate has decayed.
     """
     asked = plan.goal
-    spent_usd = (plan.usd_per_hour or 0.0) * spent_seconds / HOUR
+    spent_usd = (plan.offer.usd_per_hour or 0.0) * spent_seconds / HOUR
     limited = asked.budget_usd is not None or asked.deadline_seconds is not None
     goal = replace(
         _there(plan, gpu),
@@ -52,5 +52,5 @@ def _there(plan: Plan, gpu: str) -> Goal:
     goal = as_measured_goal(plan)
     if gpu == plan.workload.gpu:
         return goal
-    per_card = None if plan.usd_per_hour is None else plan.usd_per_hour / plan.workload.gpus
+    per_card = None if plan.offer.usd_per_hour is None else plan.offer.usd_per_hour / plan.workload.gpus
     return replace(goal, gpu=gpu, usd_per_gpu_hour=per_card, own=())

@@ -18,12 +18,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
+from advisor.offer import Offer
 from advisor.plan.batches import Window, as_asked, global_batches, micro_batches
 from advisor.plan.goal import Brief
-from advisor.plan.kinds import KINDS, Kind
 from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
@@ -41,6 +40,20 @@ OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by th
 # of the tokens or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some
 # device, and `choose.search` looks further where the choice lies at the edge.
 USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How a configuration saves memory. None: checkpointing as asked for, or as it was calibrated."""
+
+    checkpointing: str | None
+    sharding: str
+
+
+# In the order in which they are taken where they are alike in size: what costs least first.
+KINDS = tuple(
+    Kind(checkpointing=c, sharding=s) for s in ("none", "optimizer", "full") for c in (None, "selective", "full")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +223,24 @@ def first_window(devices: Sequence[Device]) -> Window:
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
-    whole = _layout(device, window, every_micro_batch)
+    # Try each depth, global batch and micro-batch for each count of the device's offers. Micro-batches far above the
+    # global batch are left out, unless there is no smaller one; so are those that miss a global batch that was asked
+    # for, unless every micro-batch is wanted.
+    brief = device.brief
+    goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
+    sizes = micro_batches(brief)
+    counts = np.array(sorted({offer.gpus for offer in device.offers}))
+    targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
+    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
+    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
+    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
+    if goal.global_batch_tokens is not None and not every_micro_batch:
+        tried &= as_asked(accum * micro_tokens / targets)
+    chosen = np.nonzero(tried)
+    target, count, shape, size = chosen
+    whole = _Layout(
+        shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
+    )
     several = whole.gpus > 1  # one GPU has nobody to share with, whatever is asked of several
     split = (device.brief.goal.sharding or device.brief.sharding) != "none"
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
@@ -248,29 +278,6 @@ def _tried_kinds(device: Device) -> list[int]:
         for number, kind in enumerate(KINDS)
         if (kind.checkpointing is None or (free and cuda)) and kind.sharding in shardings
     ]
-
-
-def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:
-    """Each depth, global batch and micro-batch for each count of the device's offers.
-
-    Micro-batches far above the global batch are left out, unless there is no smaller one; so are those that miss a
-    global batch that was asked for, unless it is every micro-batch that is wanted.
-    """
-    brief = device.brief
-    goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
-    sizes = micro_batches(brief)
-    counts = np.array(sorted({offer.gpus for offer in device.offers}))
-    targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
-    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
-    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
-    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
-    if goal.global_batch_tokens is not None and not every_micro_batch:
-        tried &= as_asked(accum * micro_tokens / targets)
-    chosen = np.nonzero(tried)
-    target, count, shape, size = chosen
-    return _Layout(
-        shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
-    )
 
 
 def _batch_rule(
@@ -368,22 +375,18 @@ def _memory(device: Device, layout: _Layout, kind: int, tables: _Tables) -> Esti
     pinned = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     name = (id(model), kind, pinned, *how)
     if name not in tables:
-        tables[name] = _memory_table(device, layout, kind, counts)
+        # The table's shape is (3, depths, sizes, 2, counts): value, low, high.
+        places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
+        every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
+        a = _workloads(device, every, kind)
+        sides = []
+        for gpus in counts.tolist():
+            held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
+            sides.append(np.stack([held.value, held.low, held.high]))
+        tables[name] = np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, len(counts))
     count = np.searchsorted(counts, layout.gpus if split else np.minimum(layout.gpus, 2))
     value, low, high = tables[name][:, layout.shape, layout.size, (layout.accum > 1) + 0, count]
     return EstimateArrays(value=value, low=low, high=high)
-
-
-def _memory_table(device: Device, layout: _Layout, kind: int, counts: np.ndarray) -> np.ndarray:
-    """Shape (3, depths, sizes, 2, counts): value, low, high."""
-    places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
-    every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
-    a = _workloads(device, every, kind)
-    sides = []
-    for gpus in counts.tolist():
-        held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
-        sides.append(np.stack([held.value, held.low, held.high]))
-    return np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, len(counts))
 
 
 def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:

@@ -12,7 +12,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
-from advisor.hardware.offers import Offer, cheapest_offer, unpriced
+from advisor.hardware.offers import cheapest_offer, unpriced
+from advisor.offer import Offer
 from advisor.plan.candidates import Device, make_candidates
 from advisor.plan.goal import make_brief
 from advisor.plan.pareto import non_dominated
@@ -79,7 +80,12 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
     )
     try:
         profile = profile_of(spec.key)
-        prediction = _prediction(goal, profile, price or unpriced(spec.key, goal.gpus, goal.providers))
+        # The batch rule leaves one configuration: where nothing fits, the one that needs the least memory.
+        offer = price or unpriced(spec.key, goal.gpus, goal.providers)
+        device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
+        candidates = make_candidates([device])
+        [place] = candidates.ruled.nonzero()[0].tolist()
+        prediction = predict_batch(profile, [candidates.workload(place)], expected=True)[0]
     except AdvisorError as error:
         return replace(empty, problem=error.message)
     row = replace(empty, calibrated=profile.calibrated)
@@ -97,11 +103,3 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
         usd_per_exaflop=per_token.scaled(EXA / prediction.flops_per_token),
         usd_per_billion_tokens=per_token.scaled(GIGA),
     )
-
-
-def _prediction(goal: Goal, profile: Profile, offer: Offer) -> Prediction:
-    """The configuration that the batch rule leaves: where nothing fits, the one that needs the least memory."""
-    device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
-    candidates = make_candidates([device])
-    [place] = candidates.ruled.nonzero()[0].tolist()
-    return predict_batch(profile, [candidates.workload(place)], expected=True)[0]

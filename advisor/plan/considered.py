@@ -9,11 +9,12 @@ import numpy as np
 from advisor.plan.candidates import Device, kind_of, make_candidates
 from advisor.plan.choose import Selection, best_standing, selection
 from advisor.plan.evaluate import Runs, Violation, runs_of
+from advisor.plan.run import make_runs
 from advisor.plan.search_space import SearchSpace
-from advisor.plan.trial import Trial, make_trials
+from advisor.records import Run
 
 
-def by_depth(space: SearchSpace, chosen: Selection) -> list[Trial]:
+def by_depth(space: SearchSpace, chosen: Selection) -> list[Run]:
     """The best run of each depth on the chosen offer, in the order of depths; the chosen one is among them.
 
     Of a depth of which none stands, the one nearest to standing.
@@ -23,52 +24,45 @@ def by_depth(space: SearchSpace, chosen: Selection) -> list[Trial]:
     runs = runs_of(candidates, places, space.limits, spot=True)
     depths, own = candidates.depth[runs.place], candidates.depth[chosen.place]
     best = [chosen if d == own else nearest(space, runs.rows(depths == d)) for d in np.unique(depths)]
-    return make_trials(candidates, best)
+    return make_runs(candidates, best)
 
 
-def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
-    """Other micro-batches of the chosen depth and global batch.
+def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[list[Run], Run | None]:
+    """Other micro-batches of the chosen depth and global batch, and the fastest run that keeps its activations.
 
     Of each other way of saving memory than the chosen one's the fastest says enough, and of those that do not fit the
-    memory in any way the smallest.
+    memory in any way the smallest. The run that keeps its activations is looked for where the goal pins the
+    micro-batch, says nothing of recomputation, and the chosen run must recompute; else None.
     """
-    workload = chosen.prediction.workload
-    brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
-    device = Device(profile=chosen.device.profile, brief=brief, offers=(chosen.offer,))
-    candidates = make_candidates([device], every_micro_batch=True)
-    if space.goal.global_batch_tokens is not None:  # as asked means as asked
+    workload, goal = chosen.workload, space.goal
+    brief = device.brief.pinned(depth=chosen.depth, global_batch_tokens=workload.step_tokens)
+    there = replace(device, brief=brief, offers=(chosen.offer,))
+    candidates = make_candidates([there], every_micro_batch=True)
+    if goal.global_batch_tokens is not None:  # as asked means as asked
         candidates = candidates.rows(candidates.step_tokens == workload.step_tokens)
     runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
-    same = candidates.kind == kind_of(chosen.device, workload)
+    same = candidates.kind == kind_of(device, workload)
     alike = np.nonzero(fits & same & (size != workload.micro_batch))[0]
     never = np.nonzero(~fits & ~np.isin(size, size[fits]))[0]
     unlike = [np.nonzero(fits & (candidates.kind == kind))[0] for kind in np.unique(candidates.kind[fits & ~same])]
     fastest = [places[np.argsort(rate[places])][-1:] for places in unlike]
     smallest = never[np.lexsort((-candidates.kind[never], size[never]))][:1]
     shown = np.concatenate([alike, *fastest, smallest])
-    return make_trials(candidates, [selection(runs, int(place)) for place in shown])
-
-
-def without_recomputation(space: SearchSpace, chosen: Trial) -> Trial | None:
-    """The fastest run of the chosen depth and global batch that keeps its activations; None where that is no news.
-
-    It is where the goal pins the micro-batch, says nothing of recomputation, and the chosen run must recompute.
-    """
-    workload, goal = chosen.prediction.workload, space.goal
+    others = make_runs(candidates, [selection(runs, int(place)) for place in shown])
     forced = goal.micro_batch is not None and goal.activation_checkpointing is None
     if not forced or workload.activation_checkpointing == "none":
-        return None
-    brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
-    brief = replace(brief, goal=replace(brief.goal, micro_batch=None, activation_checkpointing="none"))
-    device = Device(profile=chosen.device.profile, brief=brief, offers=(chosen.offer,))
-    candidates = make_candidates([device], every_micro_batch=True)
-    places = np.nonzero(candidates.fits)[0]
-    if not len(places):
-        return None
-    runs = runs_of(candidates, places, space.limits, spot=True)
-    rate = candidates.step_tokens[runs.place] / candidates.step.value[runs.place]
-    return make_trials(candidates, [selection(runs, int(rate.argmax()))])[0]
+        return others, None
+    free = replace(
+        there, brief=replace(brief, goal=replace(brief.goal, micro_batch=None, activation_checkpointing="none"))
+    )
+    candidates = make_candidates([free], every_micro_batch=True)
+    candidates = candidates.rows(candidates.fits)
+    if not len(candidates):
+        return others, None
+    runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
+    best = int((candidates.step_tokens / candidates.step.value).argmax())
+    return others, make_runs(candidates, [selection(runs, best)])[0]
 
 
 def nearest(space: SearchSpace, runs: Runs) -> Selection:

@@ -11,11 +11,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor.hardware.offers import Offer
+from advisor.hardware.prices import drift_factor
+from advisor.offer import Offer
 from advisor.plan import recipe
-from advisor.plan.candidates import Candidates, Device, Machines
-from advisor.plan.goal import LONGEST_SECONDS, MOST_EPOCHS, Limits, interruptions
-from advisor.plan.kinds import KINDS
+from advisor.plan.candidates import KINDS, Candidates, Device, Machines
+from advisor.plan.goal import LONGEST_SECONDS, Limits, interruptions
 from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
@@ -70,7 +70,7 @@ class Costs:
     def _rent(self) -> EstimateArrays:
         """Dollars an hour of what is rented, the checkpoints' disk included; NaN where unknown."""
         price, most = (self.candidates.of_offers(name)[:, None] for name in ("usd_per_hour", "most_usd_per_hour"))
-        disk, drift = self._storage_usd_per_hour, self.candidates.of_offers("drift")[:, None]
+        disk, drift = self._storage_usd_per_hour, _drifts(self.candidates.machines)[self.candidates.offer][:, None]
         high = np.fmax(price, most) * drift + disk  # fmax: where the price does not move there is no most
         basis = np.zeros(price.shape, dtype=int)  # measured: it is on a list
         return EstimateArrays(value=price + disk, low=price / drift + disk, high=high, basis=basis)
@@ -172,10 +172,8 @@ class Costs:
 
     @cached_property
     def most_by_data(self) -> np.ndarray:
-        """The steps that see the data MOST_EPOCHS times; infinity for a stream without end."""
-        if not self.unique_tokens:
-            return np.full_like(self.step_tokens, np.inf)
-        return np.maximum(1.0, MOST_EPOCHS * self.unique_tokens // self.step_tokens)
+        """The steps, shape (n, 1), that see the data as often as is worth while."""
+        return self.candidates.devices[0].brief.most_steps(self.step_tokens)
 
     def settled_steps(self) -> np.ndarray | None:
         """The steps of the tokens that the goal settles, shape (n, 1); None where the limits decide."""
@@ -259,6 +257,12 @@ class _MachineTerms:
     between_interruptions: EstimateArrays
     taken: np.ndarray  # bool: by somebody, with all that is on it
     beside: np.ndarray  # bool (devices, 1): checkpoints are written while the run goes on, as the trainer does on CUDA
+
+
+@lru_cache(maxsize=4)
+def _drifts(machines: Machines) -> np.ndarray:
+    """How many times more or less than its list says each offer may cost by now."""
+    return np.array([drift_factor(offer.age_days) for offer in machines.offers])
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from advisor.laws.repetition import FREE_EPOCHS
 from advisor.plan.batches import MICRO_BATCHES
 from advisor.plan.candidates import OVERSHOOT
 from advisor.plan.costs import Costs
-from advisor.plan.explore import find_choice, pinned
+from advisor.plan.explore import pinned
 from advisor.plan.goal import MOST_EPOCHS, Limits
 from advisor.plan.search_space import open_space
 from advisor.predict.batch import fits, predict_batch
@@ -180,10 +180,10 @@ def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None
 def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> LossCurve:
     """Loss of the plan's model against tokens, with where budget and deadline of the goal end and the data repeat."""
     shape, unique = plan.run.model, data_meta.tokens if data_meta else goal.data_tokens
-    parameters, tokens = plan.prediction.parameters, plan.chosen.tokens
+    parameters, tokens = plan.chosen.parameters, plan.chosen.tokens
     grid = np.rint(np.geomspace(tokens / _LOSS_SPAN, tokens * _LOSS_SPAN, _LOSS_POINTS)).astype(int).tolist()
     law = ((n, predict_loss(parameters, n, unique, shape.vocab_size)) for n in grid)
-    own = math.exp(plan.prediction.loss_shift)  # where the user's own runs on this data came out
+    own = math.exp(plan.chosen.standing.loss_shift)  # where the user's own runs on this data came out
     points = tuple(LossPoint(tokens=n, loss=value.scaled(own)) for n, value in law if value is not None)
     if len(points) < 2:
         problem = loss_range_problem(parameters, tokens, unique, shape.vocab_size)
@@ -216,15 +216,13 @@ def _splits(workload: Workload) -> list[Workload]:
 
 def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> Iterator[Mark]:
     """How many tokens of the plan's model the goal's budget and deadline are worth, each alone."""
-    own = find_choice(plan.search, "balanced") if plan.search else None
-    assert own is not None  # `answer` names the plan itself so
-    space = open_space(pinned(plan, own), [profile], data_meta)
+    space = open_space(pinned(plan.goal, plan.chosen), [profile], data_meta)
     costs = Costs(space.candidates.rows(space.allowed))
 
     def tokens_within(limits: Limits) -> int:
         return int(costs.most_steps(limits, within_data=False).item()) * plan.workload.step_tokens
 
-    if goal.budget_usd is not None and plan.prediction.cost_usd and plan.prediction.cost_usd.value:
+    if goal.budget_usd is not None and plan.bill.cost_usd and plan.bill.cost_usd.value:
         tokens = tokens_within(Limits(budget_usd=goal.budget_usd, sure=goal.sure))
         yield Mark(tokens=tokens, words=f"budget of {format_usd(goal.budget_usd)}")
     if goal.deadline_seconds is not None:

@@ -89,7 +89,10 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
         count += len(runs)
         standing.append(_fronts(candidates, runs.rows(runs.violation == 0)))
         thin.append(_fronts(candidates, runs.rows(runs.violation == Violation.THIN)))
-        missed.append(_missed(candidates, runs))
+        usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
+        over = candidates.memory.high[runs.place] / usable[candidates.device[runs.place]]
+        near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # what a CPU or an unknown card holds is over nothing
+        missed.append(runs.rows(np.isin(runs.violation, _MISSED) & near))
     return Evaluated(standing=_joined(standing), thin=_joined(thin), missed=_joined(missed), candidates=count)
 
 
@@ -155,13 +158,6 @@ def _fronts(candidates: Candidates, runs: Runs) -> Runs:
     if not len(runs):
         return runs
     return runs.rows(best_by_group(candidates.offer[runs.place].astype(float), runs.seconds, runs.score))
-
-
-def _missed(candidates: Candidates, runs: Runs) -> Runs:
-    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
-    over = candidates.memory.high[runs.place] / usable[candidates.device[runs.place]]
-    near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # what a CPU or an unknown card holds is over nothing
-    return runs.rows(np.isin(runs.violation, _MISSED) & near)
 
 
 def _joined(parts: Sequence[Runs]) -> Runs:

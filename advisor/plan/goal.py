@@ -13,10 +13,11 @@ from typing import TypeVar, overload
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.hardware.offers import Offer
 from advisor.laws import flops
+from advisor.laws.hyperparameters import Number
 from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.laws.text import compressed_bytes_per_token
+from advisor.offer import Offer
 from advisor.plan.offers import SPOT_MEAN_SECONDS
 from advisor.plan.ranges import check_ranges
 from advisor.predict.intervals import EstimateArrays, known
@@ -24,7 +25,7 @@ from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
 from advisor.predict.software import OWN_NAME, software_of, table
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND, Setup, rented_setup
-from advisor.records import Basis, Estimate, Goal, Software
+from advisor.records import Basis, Estimate, Goal, Run, Software
 from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
 from trainer.token_folder import TokenMeta
@@ -173,6 +174,15 @@ class Brief:
         stated = self.goal.download_bytes_per_second
         return DOWNLOAD_BYTES_PER_SECOND if stated is None else known(stated)
 
+    def most_steps(self, step_tokens: Number) -> Number:
+        """The steps that see the data MOST_EPOCHS times; infinity for a stream without end."""
+        tokens = MOST_EPOCHS * self.unique_tokens if self.unique_tokens else math.inf
+        return np.maximum(1.0, tokens // step_tokens if self.unique_tokens else tokens + 0 * step_tokens)
+
+    def data_bound(self, run: Run) -> bool:
+        """Whether a run ends because the data are used up, not by the limits."""
+        return not self.settled and bool(run.steps >= self.most_steps(run.workload.step_tokens))
+
     def pinned(
         self, *, depth: int, global_batch_tokens: int, micro_batch: int | None = None, tokens: int | None = None
     ) -> Brief:
@@ -229,7 +239,14 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     `data_meta` is the token folder's metadata (None: synthetic tokens); `offer` is one the device can be had by, which
     a budget needs a price of. Raises AdvisorError (exit code 2) that names the value and the option to change.
     """
-    _check_numbers(goal)
+    # Refuse numbers that no goal means, and those that say the same thing twice.
+    if goal.family not in FAMILY_RATIO:
+        raise AdvisorError(f"--family {goal.family}: unknown", f"choose one of {', '.join(FAMILY_RATIO)}", exit_code=2)
+    check_ranges(goal)
+    if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
+        raise AdvisorError(
+            "--tokens, --ratio and --depth together say the same thing twice", "leave one of them out", exit_code=2
+        )
     if profile.spec is not None and cap_is_too_low(goal, profile):
         raise AdvisorError(
             f"--power-cap {goal.power_cap_watts:g}: {profile.key} cannot be limited so far, its own limit is "
@@ -282,17 +299,6 @@ def describe_limits(brief: Brief) -> str:
     if brief.goal.budget_usd is not None:
         words.append(format_usd(brief.goal.budget_usd))
     return " and ".join(words)
-
-
-def _check_numbers(goal: Goal) -> None:
-    """Refuse numbers that no goal means, and those that say the same thing twice (AdvisorError, exit code 2)."""
-    if goal.family not in FAMILY_RATIO:
-        raise AdvisorError(f"--family {goal.family}: unknown", f"choose one of {', '.join(FAMILY_RATIO)}", exit_code=2)
-    check_ranges(goal)
-    if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
-        raise AdvisorError(
-            "--tokens, --ratio and --depth together say the same thing twice", "leave one of them out", exit_code=2
-        )
 
 
 def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError | None:

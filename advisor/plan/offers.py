@@ -9,8 +9,9 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.hardware.offers import OWN_MACHINE, Offer, RowsByGpu, cheapest_offer
+from advisor.hardware.offers import RowsByGpu, cheapest_offer
 from advisor.hardware.prices import MARKETPLACES
+from advisor.offer import OWN_MACHINE, Offer
 from advisor.records import Goal, OwnMachine
 from advisor.units import format_usd_rate
 

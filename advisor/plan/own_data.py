@@ -9,7 +9,7 @@ from dataclasses import replace
 from advisor.plan.goal import FAMILY_RATIO
 from advisor.predict.loss import bits_per_byte
 from advisor.predict.loss_own import LEAST_RUNS, LossCalibration, calibrate_loss, on_own_data, overtraining_factor
-from advisor.records import Candidate, Choice, Estimate, Goal, Plan
+from advisor.records import Goal, Plan, Run
 from advisor.units import format_number, format_percent, format_tokens
 from trainer.token_folder import TokenMeta
 
@@ -24,7 +24,7 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
     `log_ratios` are log(measured / law) of the user's finished runs on this data; fewer than two change nothing but a
     warning. `data_meta` is the token folder's metadata, whose measured bytes per token turn nats into bits per byte.
     """
-    if plan.prediction.loss is None:
+    if plan.chosen.loss is None:
         return plan
     calibration = calibrate_loss(log_ratios)
     if calibration is None:
@@ -39,10 +39,10 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
         plan = _moved(plan, calibration)
     if not data_meta:
         return plan
-    loss, bytes_per_token = plan.prediction.loss, data_meta.validation_bytes / data_meta.validation_tokens
-    assert loss is not None
-    bits = loss.scaled(bits_per_byte(1.0, bytes_per_token))
-    return replace(plan, prediction=replace(plan.prediction, bits_per_byte=bits))
+    assert plan.chosen.loss is not None
+    bytes_per_token = data_meta.validation_bytes / data_meta.validation_tokens
+    bits = plan.chosen.loss.scaled(bits_per_byte(1.0, bytes_per_token))
+    return replace(plan, chosen=plan.chosen.judged(bits_per_byte=bits))
 
 
 def for_inference(goal: Goal, training_tokens: int) -> Goal:
@@ -65,32 +65,29 @@ def why_overtrained(goal: Goal, served: float) -> str:
 
 
 def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
-    def loss(law: Estimate | None) -> Estimate | None:
-        return on_own_data(law, calibration) if law is not None else None
+    def moved(run: Run) -> Run:
+        shift = 0.0 if run.loss is None else calibration.shift
+        return run.judged(loss=run.loss and on_own_data(run.loss, calibration), loss_shift=shift)
 
-    def candidate(c: Candidate) -> Candidate:
-        return replace(c, loss=loss(c.loss))
-
-    def choices(rows: tuple[Choice, ...]) -> tuple[Choice, ...]:
-        return tuple(replace(c, loss=loss(c.loss)) for c in rows)
+    def all_moved(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+        return tuple(map(moved, runs))
 
     search = plan.search
     if search is not None:
         search = replace(
             search,
-            options=choices(search.options),
-            front=choices(search.front),
-            near_misses=choices(search.near_misses),
-            machines=choices(search.machines),
-            sure=search.sure and choices((search.sure,))[0],
+            options=all_moved(search.options),
+            front=all_moved(search.front),
+            near_misses=all_moved(search.near_misses),
+            machines=all_moved(search.machines),
+            sure=search.sure and moved(search.sure),
         )
     share = math.expm1(calibration.shift)
     said = f"the loss law is moved by {'+' if share > 0 else '-'}{format_percent(abs(share))}"
     return replace(
         plan,
-        prediction=replace(plan.prediction, loss=loss(plan.prediction.loss), loss_shift=calibration.shift),
-        chosen=candidate(plan.chosen),
-        considered=tuple(map(candidate, plan.considered)),
+        chosen=moved(plan.chosen),
+        considered=all_moved(plan.considered),
         search=search,
         reasons=(*plan.reasons, f"{said}, as {calibration.runs} finished runs on this data came out"),
     )

@@ -31,7 +31,8 @@ def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> n
     order = np.lexsort((second, first, group))
     rank = np.cumsum(np.diff(group[order], prepend=group[order[:1]]) != 0)
     # one accumulation for all groups: each starts above everything that came before it
-    scaled = _ranks(second[order])
+    # Equal values share one rank.
+    scaled = np.unique(second[order], return_inverse=True)[1].astype(float)
     least = np.minimum.accumulate(scaled - rank * (len(order) + 1))
     before = np.concatenate([[np.inf], least[:-1]])
     return order[(scaled - rank * (len(order) + 1)) < before]
@@ -53,8 +54,3 @@ def _beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:
     for column in range(points.shape[1]):
         beaten &= by[None, :, column] <= points[:, None, column]
     return beaten
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Dense ranks: equal values share one."""
-    return np.unique(values, return_inverse=True)[1].astype(float)

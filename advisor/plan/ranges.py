@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from advisor.errors import AdvisorError
 from advisor.records import Goal
 from advisor.units import format_seconds
@@ -36,6 +38,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "--value-of-time": (0, 1e9),
     "--grid-carbon": (0, 100_000),
 }
+_FIELDS = {  # of a goal, that are not called as their option is
+    "--deadline": "deadline_seconds", "--params": "parameters", "--global-batch": "global_batch_tokens",
+    "--power-cap": "power_cap_watts", "--interruptions": "interruption_seconds",
+    "--checkpoint-every": "checkpoint_seconds", "--budget": "budget_usd", "--price": "usd_per_gpu_hour",
+    "--kwh-price": "usd_per_kwh", "--value-of-time": "usd_per_waiting_hour", "--grid-carbon": "grid_grams_per_kwh",
+}  # fmt: skip
 _SECONDS = ("--deadline", "--interruptions", "--checkpoint-every")
 
 
@@ -59,34 +67,9 @@ def _words(option: str, value: float) -> str:
     return format_seconds(value) if option in _SECONDS else f"{value:g}" if value > 1e6 else f"{value:,.12g}"
 
 
-def _numbers(goal: Goal) -> list[tuple[str, float | None]]:
+def _numbers(goal: Goal) -> Iterator[tuple[str, float | None]]:
     """Every number that a goal may state, by its option."""
-    return [
-        *(("--gpus", count) for count in (goal.gpus, *goal.counts)),
-        ("--seq-len", goal.seq_len),
-        ("--vocab-size", goal.vocab_size),
-        ("--deadline", goal.deadline_seconds),
-        ("--tokens", goal.tokens),
-        ("--depth", goal.depth),
-        ("--params", goal.parameters),
-        ("--width", goal.width),
-        ("--heads", goal.heads),
-        ("--kv-heads", goal.kv_heads),
-        ("--ffn-width", goal.ffn_width),
-        ("--data-tokens", goal.data_tokens),
-        ("--epochs", goal.epochs),
-        *(("--gpus", machine.gpus) for machine in goal.own),
-        ("--ratio", goal.ratio),
-        ("--micro-batch", goal.micro_batch),
-        ("--global-batch", goal.global_batch_tokens),
-        ("--power-cap", goal.power_cap_watts),
-        ("--interruptions", goal.interruption_seconds),
-        ("--checkpoint-every", goal.checkpoint_seconds),
-        ("--budget", goal.budget_usd),
-        ("--inference-tokens", goal.inference_tokens),
-        ("--price", goal.usd_per_gpu_hour),
-        *(("--price", price.usd_per_gpu_hour) for price in goal.prices),
-        ("--kwh-price", goal.usd_per_kwh),
-        ("--value-of-time", goal.usd_per_waiting_hour),
-        ("--grid-carbon", goal.grid_grams_per_kwh),
-    ]
+    yield from (("--gpus", count) for count in (goal.gpus, *goal.counts, *(machine.gpus for machine in goal.own)))
+    for option in RANGES:
+        yield option, getattr(goal, _FIELDS.get(option, option.strip("-").replace("-", "_")))
+    yield from (("--price", price.usd_per_gpu_hour) for price in goal.prices)

@@ -71,6 +71,6 @@ def eval_config(steps: int, tokens: int, micro_tokens: int, validation_tokens: i
 KEPT_CHECKPOINTS = 2
 
 
-def checkpoints(every_seconds: float) -> CheckpointConfig:
+def checkpoints(every_seconds: float | None) -> CheckpointConfig:
     """By time and at the end, the last two kept."""
     return CheckpointConfig(every_steps=None, every_seconds=every_seconds, keep=KEPT_CHECKPOINTS, final=True)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from advisor.hardware.offers import OWN_MACHINE, Offer, cheapest_offer
+from advisor.hardware.offers import cheapest_offer
+from advisor.offer import OWN_MACHINE, Offer
 from advisor.plan.candidates import OVERSHOOT, Device, make_candidates
 from advisor.plan.choose import Selection
 from advisor.plan.costs import Costs
 from advisor.plan.offers import owned
 from advisor.plan.search_space import SearchSpace
-from advisor.records import Goal, Plan, ScalingPoint
+from advisor.records import Goal, Run, ScalingPoint
 
 SCALING_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def scaling(space: SearchSpace, plan: Plan, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
+def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
     """Strong scaling of the plan's model, tokens and global batch, and the count up to which more GPUs pay.
 
     More GPUs pay while the product of dollars and hours falls: a bill that rises by less than the time shrinks. Without
@@ -32,11 +33,11 @@ def scaling(space: SearchSpace, plan: Plan, chosen: Selection) -> tuple[tuple[Sc
     return points, None
 
 
-def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
+def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
     """One point for each offer up to the first that cannot run it."""
     workload = plan.workload
     brief = device.brief.pinned(
-        depth=workload.shape.depth, global_batch_tokens=workload.step_tokens, tokens=plan.chosen.tokens
+        depth=workload.shape.depth, global_batch_tokens=workload.step_tokens, tokens=plan.tokens
     )
     brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
     candidates = make_candidates([Device(profile=device.profile, brief=brief, offers=offers)])
@@ -68,7 +69,7 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
     return tuple(points)
 
 
-def _offers(goal: Goal, mine: Offer, plan: Plan) -> tuple[Offer, ...]:
+def _offers(goal: Goal, mine: Offer, plan: Run) -> tuple[Offer, ...]:
     """An offer for each count that the global batch can be split over and that somebody rents together."""
     seq_len = plan.workload.shape.seq_len
     counts = [count for count in SCALING_COUNTS if count * seq_len <= OVERSHOOT * plan.workload.step_tokens]
@@ -88,7 +89,7 @@ def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
         own = cheapest_offer(mine.gpu, count, spot=mine.spot, providers=(mine.provider,))
         return own or cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
-    return replace(mine, gpus=count, usd_per_hour=price, rented=None, row=None)
+    return replace(mine, gpus=count, usd_per_hour=price, rented=None)
 
 
 def _burden(point: ScalingPoint) -> float:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.hardware.offers import Offer, check_providers, rows_by_gpu, unpriced
+from advisor.hardware.offers import check_providers, rows_by_gpu, unpriced
+from advisor.offer import Offer
 from advisor.plan.batches import Window
 from advisor.plan.candidates import Candidates, Device, first_window, make_candidates
 from advisor.plan.goal import (
@@ -28,7 +29,7 @@ from advisor.plan.goal import (
 from advisor.plan.models import nearest_shape
 from advisor.plan.offers import ANY, OWN, offers_for, own_offers, owned, rents, within_a_node
 from advisor.predict.profile import Profile
-from advisor.records import Goal
+from advisor.records import Goal, Run
 from advisor.units import format_watts
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
@@ -73,6 +74,10 @@ class SearchSpace:
 
     def device(self, place: int) -> Device:
         return self.candidates.devices[self.candidates.device[place]]
+
+    def device_of(self, run: Run) -> Device:
+        """The device that a run of this space is on."""
+        return next(device for device in self.candidates.devices if run.offer in device.offers)
 
     def offer(self, place: int) -> Offer:
         return self.candidates.offers[self.candidates.offer[place]]

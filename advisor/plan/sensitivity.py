@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan.alternatives import choice_of
+from advisor.offer import OWN_MACHINE
 from advisor.plan.choose import LEVEL, USED_UP, Selection, best_of, select, selection
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import NOTHING, Runs, least_steps, runs_at
 from advisor.plan.goal import Limits
+from advisor.plan.run import make_run
 from advisor.plan.search_space import SearchSpace
 from advisor.predict.loss import DATA_CONSTRAINED
-from advisor.records import Choice
+from advisor.records import Run
 from advisor.units import (
     format_centre,
     format_error,
@@ -48,32 +48,32 @@ class Sensitivity:
     slower: float | None = None  # share of tokens/s that may be missing before the choice changes
 
 
-def sensitivity(space: SearchSpace, plan: Choice, chosen: Selection) -> Iterator[Sensitivity]:
+def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
     """Say what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
+    budget, deadline = limits.budget_usd, limits.deadline_seconds
     # settled tokens or a settled ratio still leave the depth open, as long as a limit decides it
     wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
-    if wider and limits.budget_usd is not None:
-        more = nice(limits.budget_usd / 4)
-        yield _more(space, plan, replace(limits, budget_usd=limits.budget_usd + more), f"+{format_usd(more)}")
-        half = limits.budget_usd / 2
-        if (less := select(space, replace(limits, budget_usd=half))) is not None:
-            yield _less(space, plan, less, replace(limits, budget_usd=half), format_usd(half))
-    if wider and space.brief.limited and limits.deadline_seconds is not None:
-        yield _more(space, plan, *_later(limits, 1 / 4))
-    if not settled and space.brief.limited and limits.deadline_seconds is not None:
-        cheaper = (_cheaper(space, plan, *_later(limits, share)) for share in _LATER)
-        yield from [item for item in cheaper if item is not None][:1]
+    if wider and budget is not None:
+        more = nice(budget / 4)
+        yield _more(space, plan, replace(limits, budget_usd=budget + more), f"+{format_usd(more)}")
+        half = replace(limits, budget_usd=budget / 2)
+        if (less := select(space, half)) is not None:
+            choice = make_run(space.candidates, less)
+            alike = less.score <= plan.score * (1 + BETTER)
+            buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
+            yield Sensitivity(text=f"{format_usd(budget / 2)} would still buy {buys}", limits=half, depth=choice.depth)
+    if space.brief.limited and deadline is not None:
+        later = [nice_seconds(share * deadline) for share in _LATER]
+        put_off = [(replace(limits, deadline_seconds=deadline + m), f"{format_seconds(m)} more") for m in later]
+        if wider:
+            yield _more(space, plan, *put_off[0])
+        if not settled:
+            cheaper = (_cheaper(space, plan, *each) for each in put_off)
+            yield from [item for item in cheaper if item is not None][:1]
     yield from _waiting(space, plan)
     if not settled or len(space.candidates.devices) > 1:
         yield _slower(space, plan, chosen)
-
-
-def _later(limits: Limits, share: float) -> tuple[Limits, str]:
-    """A deadline put off by about this share of itself, and how to say that."""
-    assert limits.deadline_seconds is not None
-    more = nice_seconds(share * limits.deadline_seconds)
-    return replace(limits, deadline_seconds=limits.deadline_seconds + more), f"{format_seconds(more)} more"
 
 
 def nice(amount: float) -> float:
@@ -88,73 +88,57 @@ def nice_seconds(seconds: float) -> float:
     return nice(max(seconds / unit, 1.0)) * unit
 
 
-def _more(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity:
+def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivity:
     """What a wider limit buys."""
-    better = select(space, limits)
-    if better is None or better.score * (1 + BETTER) >= plan.score:
-        why = _why_nothing(space, plan, limits)
-        return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
-    choice = choice_of(space.candidates, better)
-    return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
+    limits, better = space.limits, select(space, wider)
+    if better is not None and better.score * (1 + BETTER) < plan.score:
+        choice = make_run(space.candidates, better)
+        return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=wider, depth=choice.depth)
+    # what holds the run back: the other limit if it is used up, else the data
+    paid = limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
+    late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)
+    why = ": the data are used up" if space.brief.unique_tokens else ""
+    if dear > USED_UP and wider.budget_usd == limits.budget_usd:
+        why = ": the budget binds"
+    if late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
+        why = ": the deadline binds"
+    return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=wider, depth=plan.depth)
 
 
-def _why_nothing(space: SearchSpace, plan: Choice, wider: Limits) -> str:
-    """What holds the run back when a wider limit buys nothing: the other limit if it is used up, else the data."""
-    late, dear = (
-        overrun > USED_UP
-        for overrun in space.limits.overruns(
-            space.limits.counted(plan.total_seconds), space.limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
-        )
-    )
-    if late and wider.deadline_seconds == space.limits.deadline_seconds:
-        return ": the deadline binds"
-    if dear and wider.budget_usd == space.limits.budget_usd:
-        return ": the budget binds"
-    return ": the data are used up" if space.brief.unique_tokens else ""
-
-
-def _less(space: SearchSpace, plan: Choice, less: Selection, limits: Limits, words: str) -> Sensitivity:
-    choice = choice_of(space.candidates, less)
-    alike = less.score <= plan.score * (1 + BETTER)
-    buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
-    return Sensitivity(text=f"{words} would still buy {buys}", limits=limits, depth=choice.depth)
-
-
-def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity | None:
+def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
     """Whether more time gives the same quality for less money; None when it does not."""
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
     cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
     if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
         return None
-    choice = choice_of(space.candidates, cheapest)
+    choice = make_run(space.candidates, cheapest)
     before, after = format_centre(plan.cost_usd, format_usd), format_centre(choice.cost_usd, format_usd)
     saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
     text = f"{words} would take the price from {saved} at the same quality: {_where(choice)}"
     return Sensitivity(text=text, limits=limits, depth=choice.depth)
 
 
-def _waiting(space: SearchSpace, plan: Choice) -> Iterator[Sensitivity]:
+def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
     """What patience would buy, and the cheapest and the fastest run about as good as the plan."""
     limits = space.limits.patient
     if limits == space.limits or space.brief.settled or limits.budget_usd is None:
         return
     budget = format_usd(limits.budget_usd)
     if (best := select(space, limits)) is not None and best.score * (1 + BETTER) < plan.score:
-        choice = choice_of(space.candidates, best)
-        text = (
-            f"if waiting cost nothing (--value-of-time 0) {budget} would buy {_change(plan, choice)} in {_time(choice)}"
-        )
+        choice = make_run(space.candidates, best)
+        buys = f"{_change(plan, choice)} in {format_seconds(choice.total_seconds.value)}"
+        text = f"if waiting cost nothing (--value-of-time 0) {budget} would buy {buys}"
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
     runs = _as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
-        ends = [choice_of(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
-        said = [f"{_where(end)} for {format_usd(end.cost_usd.value)} in {_time(end)}" for end in ends if end.cost_usd]
+        ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
+        said = [
+            f"{_where(end)} for {format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)}"
+            for end in ends
+            if end.cost_usd
+        ]
         text = f"at a score at most 2 % higher the cheapest is {said[0]}, the fastest {said[1]}"
         yield Sensitivity(text=text, limits=limits)
-
-
-def _time(choice: Choice) -> str:
-    return format_seconds(choice.total_seconds.value)
 
 
 def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
@@ -178,11 +162,11 @@ def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
     return runs.rows(good)
 
 
-def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
+def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     """How much slower than estimated the plan's kind of device may be before another choice is better."""
     field = space.candidates
     keys = np.array([device.profile.key for device in field.devices])[field.device]
-    mine = keys == plan.gpu
+    mine = keys == plan.offer.gpu
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)
 
@@ -191,10 +175,18 @@ def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
         slowed = _slowed(space, mine, speed)
         own = select(slowed, space.limits, allowed=same)
         picks = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
-        first = _preferred(slowed, picks) if picks else own
+        if not picks:
+            return None
+        # the one of these that the goal is after, ties and all
+        columns = {
+            name: np.array([getattr(p, name) for p in picks]) for name in ("place", "steps", "seconds", "usd", "score")
+        }
+        nothing = np.zeros(len(picks), dtype=int)
+        runs = Runs(**columns, loss=np.full(len(picks), np.nan), violation=nothing, overrun=nothing)
+        first = picks[best_of(slowed, slowed.candidates, runs, space.limits)]
         return None if first is own else first
 
-    name = "this machine" if plan.gpu == "cpu" else plan.gpu
+    name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
     if rival(SLOWEST) is None:
         return Sensitivity(text=f"this choice holds even if {name} gives only half the estimated tokens/s", slower=None)
     holds, fails = 1.0, SLOWEST
@@ -203,9 +195,10 @@ def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
         holds, fails = (middle, fails) if rival(middle) is None else (holds, middle)
     first = rival(fails)
     assert first is not None
-    low = plan.tokens_per_second.low / plan.tokens_per_second.value
+    rate = plan.tokens_per_second
+    low = rate.low / rate.value
     inside = "inside the interval" if fails >= low else "below the interval"
-    better = choice_of(_slowed(space, mine, fails).candidates, first)
+    better = make_run(_slowed(space, mine, fails).candidates, first)
     text = (
         f"this choice holds unless {name} gives {format_percent(1 - fails)} fewer tokens/s than estimated, "
         f"{inside} (its low end is {format_percent(1 - low)} down): then {_where(better)} is better"
@@ -218,49 +211,31 @@ def _slowed(space: SearchSpace, mine: np.ndarray, speed: float) -> SearchSpace:
     return replace(space, candidates=replace(space.candidates, step=step))
 
 
-def _preferred(space: SearchSpace, picks: list[Selection]) -> Selection:
-    """The one of these that the goal is after, ties and all."""
-    runs = Runs(
-        place=np.array([p.place for p in picks]),
-        steps=np.array([p.steps for p in picks]),
-        seconds=np.array([p.seconds for p in picks]),
-        usd=np.array([p.usd for p in picks]),
-        score=np.array([p.score for p in picks]),
-        loss=np.full(len(picks), np.nan),
-        violation=np.zeros(len(picks), dtype=int),
-        overrun=np.zeros(len(picks)),
-    )
-    return picks[best_of(space, space.candidates, runs, space.limits)]
-
-
-def _change(plan: Choice, other: Choice) -> str:
+def _change(plan: Run, other: Run) -> str:
     """What another choice has in place of the plan's."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
-    if (other.gpu, other.gpus, other.spot) != (plan.gpu, plan.gpus, plan.spot):
+    if (other.offer.gpu, other.offer.gpus, other.offer.spot) != (plan.offer.gpu, plan.offer.gpus, plan.offer.spot):
         parts.append(f"on {machine(other)}")
     if other.depth == plan.depth:
         parts.append(f"instead of {format_tokens(plan.tokens)}")
     elif other.loss and plan.loss:
         parts.append(f"instead of {plan.depth}")
     if other.loss and plan.loss:
-        parts.append(f"(loss {_loss(plan)} to {_loss(other)})")
+        before, after = (format_centre(loss, format_number) for loss in (plan.loss, other.loss))
+        parts.append(f"(loss {before} to {after})")
     return " ".join(parts)
 
 
-def _where(choice: Choice) -> str:
+def _where(choice: Run) -> str:
     return f"depth {choice.depth} on {machine(choice)}"
 
 
-def machine(choice: Choice, provided: str = " from ") -> str:
+def machine(run: Run, provided: str = " from ") -> str:
     """What is rented, in words; `provided` stands before the provider."""
-    if choice.gpu == "cpu":
+    offer = run.offer
+    if offer.gpu == "cpu":
         return "this CPU"
-    provider = f"{provided}{choice.provider}" if choice.provider else ""
-    if choice.price_source == OWN_MACHINE:
+    provider = f"{provided}{offer.provider}" if offer.provider else ""
+    if offer.source == OWN_MACHINE:
         provider = " of your own"
-    return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
-
-
-def _loss(choice: Choice) -> str:
-    assert choice.loss is not None
-    return format_centre(choice.loss, format_number)
+    return f"{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"

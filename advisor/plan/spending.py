@@ -18,7 +18,7 @@ class Part:
 
 def parts(plan: Plan) -> tuple[Part, ...]:
     """Everything a run takes, in the order in which it happens; both columns sum to the plan's expected totals."""
-    prediction, clock = plan.prediction, plan.prediction.wall_clock
+    bill, clock = plan.bill, plan.bill.wall_clock
     seconds = {
         "provisioning": clock.provisioning_seconds,
         "download": clock.download_seconds,
@@ -29,8 +29,8 @@ def parts(plan: Plan) -> tuple[Part, ...]:
         "checkpoints": clock.checkpoints_seconds,
         "interruptions": clock.interruptions_seconds,
     }
-    stored = prediction.storage_usd.value if prediction.storage_usd else 0.0
-    rate = None if prediction.cost_usd is None else (prediction.cost_usd.value - stored) / clock.total_seconds.value
+    stored = bill.storage_usd.value if bill.storage_usd else 0.0
+    rate = None if bill.cost_usd is None else (bill.cost_usd.value - stored) / clock.total_seconds.value
     timed = [
         Part(key=key, seconds=spent, usd=None if rate is None else rate * spent.value)
         for key, spent in seconds.items()

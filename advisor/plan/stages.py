@@ -44,7 +44,7 @@ def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:
             step=step,
             tokens=step * plan.workload.step_tokens,
             seconds=sum(part.seconds.value * _done(part.key, share) for part in taken if part.seconds),
-            usd=sum((part.usd or 0.0) * _done(part.key, share) for part in taken) if plan.prediction.cost_usd else None,
+            usd=sum((part.usd or 0.0) * _done(part.key, share) for part in taken) if plan.bill.cost_usd else None,
             loss=course.at(step) if course else None,
             at_most=gates.get(step),
         )
@@ -79,18 +79,14 @@ def _gate(plan: Plan, text: str) -> Gate:
     if not 1 <= step < last:
         raise AdvisorError(f"--gate {text}: the run ends at step {last:,}, a gate comes before", _HOW, exit_code=2)
     if above is None:
-        above = _expected_high(plan, step, text)
+        course = plan_trajectory(plan)
+        if course is None:
+            message = f"--gate {text}: this plan promises no loss that could be asked for"
+            raise AdvisorError(message, f"say which: --gate {text}:4.2", exit_code=2)
+        above = course.at(step).high
     if not (above > 0 and math.isfinite(above)):
         raise AdvisorError(f"--gate {text}: {above:g} is no loss to go on with", _HOW, exit_code=2)
     return Gate(step=step, above=round(above, 4))
-
-
-def _expected_high(plan: Plan, step: int, text: str) -> float:
-    course = plan_trajectory(plan)
-    if course is None:
-        message = f"--gate {text}: this plan promises no loss that could be asked for"
-        raise AdvisorError(message, f"say which: --gate {text}:4.2", exit_code=2)
-    return course.at(step).high
 
 
 def _done(part: str, share: float) -> float:

@@ -32,7 +32,8 @@ from advisor.predict.throughput import (
 )
 from advisor.records import Basis, Estimate, Prediction, Workload
 
-_Memory = tuple[Estimate | None, Estimate | None, float | None]  # allocated, reserved, how likely it fits
+# allocated, reserved, all that the device must hold; how likely it fits
+_Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
 _LEAST_CHANCE = 0.01  # that a run fitted which took place
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
@@ -133,7 +134,8 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
     """Allocated and reserved bytes of each workload, and how likely it fits; None where its kind was never traced."""
     model, room = profile.memory, profile.device_memory_bytes
     if (needed := model.published(a, "needed")) is not None:
-        bases, held = [Basis.PRIOR] * len(workloads), [model.published(a, name) for name in ("allocated", "reserved")]
+        bases, parts = [Basis.PRIOR] * len(workloads), ("allocated", "reserved", "needed")
+        held = [model.published(a, name) for name in parts]
         sides = [_estimates(one.estimates(room if ran else None), bases) for one in held if one is not None]
         chances = needed.below(FIT_MARGIN * room).tolist() if room is not None else [None] * len(workloads)
         return list(zip(*sides, chances, strict=True))
@@ -141,14 +143,14 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
         many = (model.allocated_many(a), model.reserved_many(a), model.device_total_many(a))
         bases = model.bases_many(a)
     except AdvisorError:  # the structure has no trace of this kind
-        return [(None, None, None)] * len(workloads)
+        return [(None, None, None, None)] * len(workloads)
     estimates = list(zip(*(_estimates(side, bases) for side in many), strict=True))
     measured = {o.workload for o in model.observations}
     for i, w in enumerate(workloads if measured else ()):
         if w in measured:
             estimates[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
     return [
-        (allocated, reserved, fit_probability(total, room) if room is not None else None)
+        (allocated, reserved, total, fit_probability(total, room) if room is not None else None)
         for allocated, reserved, total in estimates
     ]
 
@@ -179,6 +181,7 @@ def mixed(predictions: Sequence[Prediction], weights: Sequence[float], *, ran: b
         mfu=side("mfu"),
         peak_allocated_bytes=side("peak_allocated_bytes", quantiles_of_mixture),
         peak_reserved_bytes=side("peak_reserved_bytes", quantiles_of_mixture),
+        device_bytes=side("device_bytes", quantiles_of_mixture),
         fit_probability=chance,
         fits=_verdict(chance),
     )
@@ -195,6 +198,7 @@ def _prediction(
     step: Estimate | None,
     allocated: Estimate | None,
     reserved: Estimate | None,
+    total: Estimate | None,
     chance: float | None,
 ) -> Prediction:
     flops_per_token = flops.flops_per_token(w.shape)
@@ -217,6 +221,7 @@ def _prediction(
         mfu=rate.scaled(flops_per_token / (w.gpus * peak)) if rate and peak else None,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
+        device_bytes=total,
         device_memory_bytes=memory,
         fit_probability=chance,
         fits=_verdict(chance),

@@ -38,10 +38,10 @@ class Trajectory:
 
 def plan_trajectory(plan: Plan) -> Trajectory | None:
     """The training loss that a plan expects at every step; None where it promises no loss."""
-    if plan.prediction.loss is None:
+    if plan.chosen.loss is None:
         return None
     return expected_trajectory(
-        plan.prediction.loss,
+        plan.chosen.loss,
         steps=plan.run.steps,
         tokens=plan.chosen.tokens,
         vocab_size=plan.run.model.vocab_size,

@@ -64,7 +64,10 @@ def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
 
 
 def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, first: bool) -> tuple[str, ...]:
-    batch, memory = batch_of(burst) if burst.shape else None, _memory(burst)
+    batch, memory = (
+        batch_of(burst) if burst.shape else None,
+        (burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes),
+    )
     point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
     how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
     return (
@@ -76,10 +79,6 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, fir
         format_seconds(burst.seconds) if burst.seconds else "",
         f"{how}: {burst.reason}" if burst.reason else how,
     )
-
-
-def _memory(burst: AdoptedBurst) -> int | None:
-    return burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
 
 
 def adoption_lines(done: Adoption) -> Iterator[str]:

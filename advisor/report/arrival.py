@@ -27,9 +27,8 @@ def table(before: Plan, after: Plan) -> Table:
 
 
 def _promised(plan: Plan) -> tuple[Estimate | None, ...]:
-    promised = plan.prediction
-    time = promised.wall_clock.total_seconds
-    return promised.step_seconds, promised.tokens_per_second, time, promised.cost_usd, promised.loss
+    run = plan.chosen
+    return run.step_seconds, run.tokens_per_second, run.total_seconds, run.cost_usd, run.loss
 
 
 def _batch(plan: Plan) -> str:

@@ -197,8 +197,16 @@ def _of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
 
 def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
     judgement = group[0].judgement
+    # Join sentences and say once what they share: "a is slow; b" and "a is slow; c" give "a is slow; b; c".
+    texts = (j.judgement.so for j in group)
+    first, *others = dict.fromkeys(texts)
+    said = set(_CLAUSE.split(first))
+    for text in others:
+        new = [clause for clause in _CLAUSE.split(text) if clause not in said]
+        said.update(new)
+        first += "".join(f"; {clause}" for clause in new)
     pairs = {
-        IS_SO if judgement.ruling is not Ruling.CANNOT_BE_JUDGED else "why": _together(j.judgement.so for j in group),
+        IS_SO if judgement.ruling is not Ruling.CANNOT_BE_JUDGED else "why": first,
         ARITHMETIC: judgement.arithmetic,
         "consequence": judgement.consequence,
         "likely causes": "; ".join(judgement.causes),
@@ -206,14 +214,3 @@ def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
         "measured by": judgement.threshold,
     }
     return tuple((label, text) for label, text in pairs.items() if text)
-
-
-def _together(texts: Iterator[str]) -> str:
-    """Several sentences as one, what they share said once: "a is slow; b" and "a is slow; c" give "a is slow; b; c"."""
-    first, *others = dict.fromkeys(texts)
-    said = set(_CLAUSE.split(first))
-    for text in others:
-        new = [clause for clause in _CLAUSE.split(text) if clause not in said]
-        said.update(new)
-        first += "".join(f"; {clause}" for clause in new)
-    return first

@@ -5,19 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from advisor.plan.alternatives import THE_PLAN
 from advisor.plan.explore import chances
 from advisor.plan.offers import ANY
 from advisor.plan.sensitivity import machine
 from advisor.plan.stages import stages
-from advisor.records import Choice, Plan
+from advisor.records import Plan, Run
 from advisor.report.plan import briefly, sentence
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
 from advisor.units import DAY, format_percent, format_seconds, format_tokens, format_usd, format_usd_rate
 
 LINES, WIDTH = 20, 80
 SURE_ENOUGH = 0.8  # a limit that is kept more often needs no word
-BALANCED = "balanced"
 _FEW = 4  # other machines that the brief has lines for
 _LABEL = 7  # columns that the name of a row takes
 _NEXT = 5  # lines kept for an empty one and the commands that come next
@@ -66,16 +64,25 @@ def rest(warnings_left: int) -> str:
 
 
 def _rows(plan: Plan) -> Iterator[Row]:
-    if plan.usd_per_hour:
-        age = f", at most {format_seconds(plan.price_age_days * DAY)} old" if plan.price_age_days else ""
-        yield "price", f"{format_usd_rate(plan.usd_per_hour)} an hour{age}: {plan.price_source}"
-    if plan.prediction.loss is not None:
-        yield "loss", f"{LOSS.of(plan.prediction.loss)} on validation"
+    if plan.offer.usd_per_hour:
+        age = f", at most {format_seconds(plan.offer.age_days * DAY)} old" if plan.offer.age_days else ""
+        yield "price", f"{format_usd_rate(plan.offer.usd_per_hour)} an hour{age}: {plan.offer.source}"
+    if plan.chosen.loss is not None:
+        yield "loss", f"{LOSS.of(plan.chosen.loss)} on validation"
     if plan.grounds is not None:
         yield "sure", _how_sure(plan)
     if (odds := broken(plan)) is not None:
         yield "odds", odds
-    yield from _machines(plan)
+    # Name each other machine that was asked for, where these are few.
+    named = plan.search.machines if plan.search else ()
+    for run in named if len(named) <= _FEW else ():
+        parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]
+        held = run.prediction.device_bytes
+        parts.append(DEVICE_MEMORY.expected(held) if held else "")
+        where = f"{run.offer.gpus} x {run.offer.gpu}{' spot' if run.offer.spot else ''}"
+        yield "not", f"{where}: {', '.join(filter(None, parts))}: {run.standing.why.partition(', ')[0]}"
+    if plan.search is not None and plan.goal.gpu != ANY and plan.goal.counts:
+        yield from (("not", text) for text in plan.search.left_out)
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
         yield "gate", f"at step {stage.step:,} ({spent}): on only if the loss is at most {LOSS.words(stage.at_most)}"
@@ -91,10 +98,9 @@ def _how_sure(plan: Plan) -> str:
 def broken(plan: Plan) -> str | None:
     """How likely the plan goes over its limits, and what --sure would do; None where it is sure enough or not known."""
     search = plan.search
-    own = next((choice for choice in search.options if choice.name == BALANCED), None) if search else None
-    if search is None or own is None or plan.goal.sure:
+    if search is None or plan.goal.sure:
         return None
-    likely, budget, deadline = chances(plan.goal, own), plan.goal.budget_usd, plan.goal.deadline_seconds
+    likely, budget, deadline = chances(plan.goal, plan.chosen), plan.goal.budget_usd, plan.goal.deadline_seconds
     said = [
         f"{odds(1 - kept)} of {words}"
         for kept, words in (
@@ -114,39 +120,22 @@ def odds(chance: float) -> str:
     return "even odds" if abs(chance - 0.5) < 0.05 else f"a chance of {format_percent(round(min(chance, 0.99), 2))}"
 
 
-def _machines(plan: Plan) -> Iterator[Row]:
-    """Each other machine that was asked for by name, where these are few."""
-    search = plan.search
-    named = [choice for choice in search.machines if choice.why != THE_PLAN] if search else []
-    for choice in named if len(named) <= _FEW else ():
-        parts = [TIME.expected(choice.total_seconds), COST.expected(choice.cost_usd) if choice.cost_usd else ""]
-        parts.append(DEVICE_MEMORY.expected(choice.device_bytes) if choice.device_bytes else "")
-        where = f"{choice.gpus} x {choice.gpu}{' spot' if choice.spot else ''}"
-        yield "not", f"{where}: {', '.join(filter(None, parts))}: {choice.why.partition(', ')[0]}"
-    if search is not None and plan.goal.gpu != ANY and plan.goal.counts:
-        yield from (("not", text) for text in search.left_out)
-
-
 def _options(plan: Plan) -> Iterator[Row]:
     """The options that are other runs."""
-    for choice in plan.search.options if plan.search else ():
-        if choice.name == BALANCED or plan.search and plan.search.sure and choice.name == "conservative":
+    for run in plan.search.options if plan.search else ():
+        if plan.search and plan.search.sure and run.standing.name == "conservative":
             continue  # --sure was said to do what conservative does
-        yield "or", f"{choice.name}: {_run(choice, plan, anyway=True)}: {choice.why.partition(';')[0]}"
+        why = run.standing.why.partition(";")[0]
+        yield "or", f"{run.standing.name}: {_run(run, plan, anyway=True)}: {why}"
 
 
-def _run(choice: Choice, plan: Plan, *, anyway: bool = False) -> str:
+def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
     """Another run in words; its machine where it is another, or `anyway`."""
-    own = (plan.workload.gpu, plan.workload.gpus, plan.provider, plan.spot)
-    same = own == (choice.gpu, choice.gpus, choice.provider, choice.spot) and not anyway
-    where = "" if same else f" on {machine(choice, ', ')}"
-    return f"depth {choice.depth}{where}, {format_tokens(choice.tokens)} tokens, {_outcome(choice)}"
-
-
-def _outcome(choice: Choice) -> str:
-    parts = [TIME.expected(choice.total_seconds), COST.expected(choice.cost_usd) if choice.cost_usd else ""]
-    parts.append(f"loss {LOSS.expected(choice.loss)}" if choice.loss else "")
-    return ", ".join(filter(None, parts))
+    own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
+    where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
+    parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]
+    parts.append(f"loss {LOSS.expected(run.loss)}" if run.loss else "")
+    return f"depth {run.depth}{where}, {format_tokens(run.tokens)} tokens, {', '.join(filter(None, parts))}"
 
 
 def _lines(text: str, width: int = WIDTH) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
-from advisor.hardware.offers import Offer, ProviderOffers
+from advisor.hardware.offers import Offer, ProviderOffers, price_row
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words
 from advisor.records import Workload
@@ -99,7 +99,7 @@ def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
         format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
         short_words(spec),
         "-" if offer.usd_per_hour is None else format_usd_rate(offer.usd_per_hour),
-        offer.source if offer.row is None else f"{_from(offer)}, {price_age(offer.row, today)}",
+        offer.source if (row := price_row(offer)) is None else f"{_from(offer)}, {price_age(row, today)}",
     ]
 
 
@@ -152,17 +152,17 @@ def _micro_batch(workload: Workload) -> str:
 
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:
     """What each provider asks, as columns of words; without the column for spot prices where there is none."""
-    shown = [(entry, offer) for entry in entries if (offer := entry.on_demand or entry.spot) and offer.row]
+    shown = [(entry, offer) for entry in entries if (offer := entry.on_demand or entry.spot)]
     spot = any(entry.spot for entry, _ in shown)
     return [
         {
             "provider": entry.provider,
             "machine": _machine(offer),
-            "region": offer.row.region if offer.row else "-",
+            "region": offer.region or "-",
             "$/h": format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
             "$/GPU-h": _per_gpu(offer) if entry.on_demand else "-",
             **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
-            "price age": price_age(offer.row, today) if offer.row else "-",
+            "price age": price_age(row, today) if (row := price_row(offer)) else "-",
         }
         for entry, offer in shown
     ]
@@ -172,7 +172,8 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
     """What is to be known of providers' prices, one line each."""
     apart = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
     other = [(entry.spot, entry.on_demand) for entry in entries if entry.spot and entry.on_demand]
-    rows = [offer.row for entry in entries if (offer := entry.on_demand or entry.spot) and offer.row]
+    offers = [offer for entry in entries if (offer := entry.on_demand or entry.spot)]
+    rows = [row for offer in offers if (row := price_row(offer))]
     notes = [(row.provider, row.note.removeprefix(UNDATED).removeprefix("; ")) for row in rows]
     return [
         *(f"{provider}: rents no {gpus} of them together" for provider in apart),
@@ -200,8 +201,7 @@ def refreshed_words(done: Refreshed) -> list[str]:
 
 
 def _machine(offer: Offer) -> str:
-    assert offer.row is not None  # a provider's offer comes from its list
-    return (f"{offer.machines} x " if offer.machines > 1 else "") + offer.row.instance_type
+    return (f"{offer.machines} x " if offer.machines > 1 else "") + (offer.instance_type or "")
 
 
 def _spot_words(spot: Offer | None) -> str:

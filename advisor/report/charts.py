@@ -279,12 +279,17 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     """Bars that each begin where the one above ended: rows hold `part`, `low`, `high`, `kind` and a text in `label`."""
     data = frame(rows)
     kinds = ["wall clock", "longer", "shorter"]
+    # Cut the axis so that the steps between the two whole bars are seen, though these are far longer.
+    steps = data[data["low"] > 0]
+    high = float(data["high"].max())
+    low = float(steps["low"].min()) if len(steps) else 0.0
+    margin = max(0.1 * (high - low), 1e-9 * high)
     return (
         alt.Chart(data)
         .mark_bar(clip=True)
         .encode(
             alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
-            alt.X("low:Q", title=unit, scale=alt.Scale(zero=False, domain=_around_steps(data))),
+            alt.X("low:Q", title=unit, scale=alt.Scale(zero=False, domain=[max(0.0, low - 3 * margin), high + margin])),
             alt.X2("high:Q"),
             alt.Color(
                 "kind:N",
@@ -296,15 +301,6 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
         )
         .properties(height=alt.Step(24))
     )
-
-
-def _around_steps(data: pd.DataFrame) -> list[float]:
-    """Where a waterfall's axis goes: the steps between the two whole bars are seen, though these are far longer."""
-    steps = data[data["low"] > 0]
-    high = float(data["high"].max())
-    low = float(steps["low"].min()) if len(steps) else 0.0
-    margin = max(0.1 * (high - low), 1e-9 * high)
-    return [max(0.0, low - 3 * margin), high + margin]
 
 
 def _with_margin(low: float, high: float) -> tuple[float, float]:

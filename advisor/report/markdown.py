@@ -21,17 +21,13 @@ def report(analyses: Sequence[Analysis], comparison: Comparison | None, left_out
     """The document of one run; of several the runs beside each other first, then the document of each."""
     documents = [document(analysis) for analysis in analyses]
     if len(analyses) > 1:
-        documents.insert(0, _several(analyses, comparison, left_out))
+        parts = ["# Runs", in_markdown(several.run_table(analyses))]
+        if comparison is not None:
+            parts += ["## Compared with each other", *map(in_markdown, several.compared(comparison))]
+        lines = [*left_out, *(several.said(comparison) if comparison is not None else ())]
+        parts.append("\n".join(f"- {line}" for line in lines))
+        documents.insert(0, ("\n\n".join(part for part in parts if part) + "\n"))
     return "\n\n---\n\n".join(documents)
-
-
-def _several(analyses: Sequence[Analysis], comparison: Comparison | None, left_out: Sequence[str]) -> str:
-    parts = ["# Runs", in_markdown(several.run_table(analyses))]
-    if comparison is not None:
-        parts += ["## Compared with each other", *map(in_markdown, several.compared(comparison))]
-    lines = [*left_out, *(several.said(comparison) if comparison is not None else ())]
-    parts.append("\n".join(f"- {line}" for line in lines))
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def document(analysis: Analysis) -> str:

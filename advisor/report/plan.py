@@ -8,7 +8,7 @@ from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.spending import Part, largest_first, parts
 from advisor.plan.stages import stages
 from advisor.predict.software import words_of
-from advisor.records import Choice, Estimate, Grounds, Plan, Workload
+from advisor.records import Estimate, Grounds, Plan, Run, Workload
 from advisor.report.quantities import (
     ALLOCATED,
     BITS,
@@ -51,16 +51,15 @@ DEPENDS, RESTS_ON, LEFT_OUT = (
     "It rests on",
     "Not searched",
 )  # headings over a plan's texts
-Row = tuple[str, str, str]
 
 
 def sentence(plan: Plan) -> str:
     """The recommendation in one sentence: what to train, on what, how long and for how much."""
-    cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
-    tokens, epochs = f"{format_tokens(plan.chosen.tokens)} tokens", plan.chosen.epochs
+    cost = COST.of(plan.bill.cost_usd) if plan.bill.cost_usd else "unknown cost"
+    tokens, epochs = f"{format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
     if epochs is not None and epochs > 1:
         tokens += f", {format_number(epochs)} times over your {format_tokens(plan.chosen.tokens / epochs)}"
-    time = TIME.of(plan.prediction.wall_clock.total_seconds)
+    time = TIME.of(plan.chosen.total_seconds)
     return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
 
@@ -68,11 +67,11 @@ def what(plan: Plan) -> str:
     """What to train, and on what."""
     workload = plan.workload
     device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
-    if plan.machines > 1:
-        device += f" ({plan.machines} machines)"
-    if plan.provider is not None:
-        device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
-    elif plan.price_source == OWN_MACHINE and workload.gpu != "cpu":
+    if plan.offer.machines > 1:
+        device += f" ({plan.offer.machines} machines)"
+    if plan.offer.provider is not None:
+        device += f" from {plan.offer.provider}{' (spot)' if plan.offer.spot else ''}"
+    elif plan.offer.source == OWN_MACHINE and workload.gpu != "cpu":
         device += " of your own"
     return f"Train depth {plan.chosen.depth} ({format_count(plan.chosen.parameters)} parameters) on {device}"
 
@@ -119,13 +118,14 @@ def briefly(grounds: Grounds | None) -> str:
     return f"{grounds.card_runs} {runs} on this GPU, {related} on other GPUs of its kind ({grounds.generation})"
 
 
-def batch(choice: Choice) -> str:
+def batch(run: Run) -> str:
     """Micro-batch, accumulation and checkpointing, in words."""
-    accumulated = f", {choice.grad_accum} accumulation steps" if choice.grad_accum > 1 else ""
-    return f"{choice.micro_batch} sequences{accumulated}{''.join(f', {words}' for words in savings(choice))}"
+    work = run.workload
+    accumulated = f", {work.grad_accum} accumulation steps" if work.grad_accum > 1 else ""
+    return f"{work.micro_batch} sequences{accumulated}{''.join(f', {words}' for words in savings(work))}"
 
 
-def savings(run: Workload | Choice) -> Iterator[str]:
+def savings(run: Workload) -> Iterator[str]:
     """How a configuration saves memory, in words."""
     if run.activation_checkpointing != "none":
         part = "feed-forward " if run.activation_checkpointing == "selective" else ""
@@ -136,25 +136,43 @@ def savings(run: Workload | Choice) -> Iterator[str]:
 
 def bill(plan: Plan) -> Table:
     """What the run takes, part by part, and what comes of it."""
-    clock = plan.prediction.wall_clock
-    timed = [(_part(part, plan), TIME.of(part.seconds), basis(part.seconds)) for part in parts(plan) if part.seconds]
-    total = (IN_ALL, TIME.of(clock.total_seconds), basis(clock.total_seconds))
-    rows = (*timed, total, *_money(plan), *_power(plan), *_speed_and_memory(plan), *_quality(plan), *_disk(plan))
-    return Table(columns=(WHAT, INTERVAL, BASIS), rows=rows)
+    run, bill, standing = plan.chosen, plan.bill, plan.chosen.standing
+    rows = [(_part(part, plan), TIME.of(part.seconds), basis(part.seconds)) for part in parts(plan) if part.seconds]
+    rows.append((IN_ALL, TIME.of(run.total_seconds), basis(run.total_seconds)))
+    if run.offer.usd_per_hour:
+        rows.append(("price an hour", COST.words(run.offer.usd_per_hour), run.offer.source))
+    if bill.cost_usd is not None and not bill.cost_usd.high:  # nothing was measured of what is not paid
+        rows.append((COST.name, COST.of(bill.cost_usd), "no rent; energy is not counted (--kwh-price)"))
+    else:
+        rows.append(COST.row(bill.cost_usd))
+        rows.append((f"including {PARTS['storage']}", COST.of(bill.storage_usd), basis(bill.storage_usd)))
+    rows += [POWER.row(bill.power_watts), ENERGY.row(bill.energy_kwh)]
+    if bill.carbon_kg is not None:
+        grid = f"{CARBON.name}, {bill.grid_grams_per_kwh:g} g/kWh"
+        rows.append((grid, CARBON.of(bill.carbon_kg), basis(bill.carbon_kg)))
+    rows += [STEP_TIME.row(run.step_seconds), THROUGHPUT.row(run.tokens_per_second), MFU.row(run.prediction.mfu)]
+    rows += [quantity.row(value) for quantity, value in _memory(run)]
+    rows.append(LOSS.row(standing.loss))
+    if standing.bits_per_byte is not None:
+        rows.append(BITS.row(standing.bits_per_byte))
+    if bill.disk_bytes:
+        each, kept = format_bytes(bill.checkpoint_bytes), format_bytes(bill.disk_bytes)
+        rows.append(("disk for checkpoints", f"{kept} ({each} each)", "exact"))
+    return Table(columns=(WHAT, INTERVAL, BASIS), rows=tuple(rows))
 
 
 def summary(plan: Plan) -> Table:
     """The quantities by which plans are told apart; what is not known is left out."""
-    prediction = plan.prediction
+    run = plan.chosen
     values = (
-        (TIME, prediction.wall_clock.total_seconds),
-        (COST, prediction.cost_usd),
-        (LOSS, prediction.loss),
-        (STEP_TIME, prediction.step_seconds),
-        (THROUGHPUT, prediction.tokens_per_second),
-        (MFU, prediction.mfu),
-        _memory(plan)[0],
-        (ENERGY, prediction.energy_kwh),
+        (TIME, run.total_seconds),
+        (COST, run.cost_usd),
+        (LOSS, run.loss),
+        (STEP_TIME, run.step_seconds),
+        (THROUGHPUT, run.tokens_per_second),
+        (MFU, run.prediction.mfu),
+        _memory(run)[0],
+        (ENERGY, run.bill.energy_kwh),
     )
     rows = tuple(quantity.row(value) for quantity, value in values if value is not None)
     return Table(columns=(WHAT, INTERVAL, BASIS), rows=rows)
@@ -166,7 +184,7 @@ def spending(plan: Plan) -> Table:
         (_part(part, plan), TIME.of(part.seconds) if part.seconds else "-", COST.words(part.usd))
         for part in largest_first(plan)
     ]
-    rows.append((IN_ALL, TIME.of(plan.prediction.wall_clock.total_seconds), COST.of(plan.prediction.cost_usd)))
+    rows.append((IN_ALL, TIME.of(plan.chosen.total_seconds), COST.of(plan.bill.cost_usd)))
     return Table(columns=("part", TIME.name, COST.name), rows=tuple(rows), numbers=(TIME.name, COST.name))
 
 
@@ -204,56 +222,13 @@ def _part(part: Part, plan: Plan) -> str:
     return f"{PARTS[part.key]}{often.get(part.key, '')}"
 
 
-def _money(plan: Plan) -> Iterator[Row]:
-    prediction = plan.prediction
-    if plan.usd_per_hour:
-        yield "price an hour", COST.words(plan.usd_per_hour), plan.price_source
-    cost, stored = prediction.cost_usd, prediction.storage_usd
-    if cost is not None and not cost.high:  # nothing was measured of what is not paid
-        yield COST.name, COST.of(cost), "no rent; energy is not counted (--kwh-price)"
-        return
-    yield COST.row(cost)
-    yield f"including {PARTS['storage']}", COST.of(stored), basis(stored)
-
-
-def _power(plan: Plan) -> Iterator[Row]:
-    prediction = plan.prediction
-    yield POWER.row(prediction.power_watts)
-    yield ENERGY.row(prediction.energy_kwh)
-    if prediction.carbon_kg is not None:
-        grid = f"{CARBON.name}, {prediction.grid_grams_per_kwh:g} g/kWh"
-        yield grid, CARBON.of(prediction.carbon_kg), basis(prediction.carbon_kg)
-
-
-def _speed_and_memory(plan: Plan) -> Iterator[Row]:
-    prediction = plan.prediction
-    yield STEP_TIME.row(prediction.step_seconds)
-    yield THROUGHPUT.row(prediction.tokens_per_second)
-    yield MFU.row(prediction.mfu)
-    yield from (quantity.row(value) for quantity, value in _memory(plan))
-
-
-def _memory(plan: Plan) -> list[tuple[Quantity, Estimate | None]]:
+def _memory(run: Run) -> list[tuple[Quantity, Estimate | None]]:
     """What a device must hold, and on a GPU how much of it PyTorch reports."""
-    prediction = plan.prediction
-    if plan.workload.gpu == "cpu":
-        return [(PROCESS_MEMORY, plan.chosen.device_bytes or prediction.peak_reserved_bytes)]
+    prediction = run.prediction
+    if run.workload.gpu == "cpu":
+        return [(PROCESS_MEMORY, prediction.device_bytes or prediction.peak_reserved_bytes)]
     return [
-        (DEVICE_MEMORY, plan.chosen.device_bytes),
+        (DEVICE_MEMORY, prediction.device_bytes),
         (RESERVED, prediction.peak_reserved_bytes),
         (ALLOCATED, prediction.peak_allocated_bytes),
     ]
-
-
-def _quality(plan: Plan) -> Iterator[Row]:
-    prediction = plan.prediction
-    yield LOSS.row(prediction.loss)
-    if prediction.bits_per_byte is not None:
-        yield BITS.row(prediction.bits_per_byte)
-
-
-def _disk(plan: Plan) -> Iterator[Row]:
-    prediction = plan.prediction
-    if prediction.disk_bytes:
-        each, kept = format_bytes(prediction.checkpoint_bytes), format_bytes(prediction.disk_bytes)
-        yield "disk for checkpoints", f"{kept} ({each} each)", "exact"

@@ -35,20 +35,6 @@ class Plot:
 
 def plots(analysis: Analysis) -> Iterator[Plot]:
     """Every chart that the log has data for."""
-    yield from _losses(analysis)
-    yield from beside_the_loss(analysis)
-
-
-def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
-    """Every chart but those of the loss."""
-    yield from _speed(analysis)
-    yield from _gradients(analysis)
-    yield from _parts(analysis)
-    yield from _memory(analysis)
-    yield from _telemetry(analysis)
-
-
-def _losses(analysis: Analysis) -> Iterator[Plot]:
     training, validation = points(analysis.case, "loss"), points(analysis.case, "eval_loss")
     axes = (("step", "step"), ("tokens", "tokens seen"), ("hours", "time"))
     for axis, title in axes:
@@ -57,13 +43,38 @@ def _losses(analysis: Analysis) -> Iterator[Plot]:
             continue
         both = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
         colours = {name: colour for name, colour in both.items() if any(row["series"] == name for row in rows)}
-        marks = _marks(analysis) if axis == "step" else []
+        marks = (
+            [
+                {"step": evidence.first_step, "words": f"{finding.severity.value}: {finding.title}"}
+                for finding in analysis.findings
+                for evidence in finding.evidence
+                if evidence.first_step is not None
+            ]
+            if axis == "step"
+            else []
+        )
         across = Axis(field=axis, title=title)
         if axis == "hours":
             across, [rows] = charts.timed(rows)
         chart = charts.lines(rows, x=across, y=_value("loss as printed"), colours=colours, marks=marks)
         caption = "Dashed lines: findings. Hover for their names." if marks else ""
         yield Plot(title=f"Loss against {title}", caption=caption, chart=chart)
+    yield from beside_the_loss(analysis)
+
+
+def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
+    """Every chart but those of the loss."""
+    yield from _speed(analysis)
+    positive = [point for point in points(analysis.case, "grad_norm") if point.value > 0]
+    rows = _rows(positive, "step", "gradient norm")
+    if len(rows) > 1:
+        chart = charts.lines(
+            rows, x=_STEP, y=_value("gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
+        )
+        yield Plot(title="Gradient norm", caption="", chart=chart)
+    yield from _parts(analysis)
+    yield from _memory(analysis)
+    yield from _telemetry(analysis)
 
 
 def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:
@@ -74,16 +85,6 @@ def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:
 def _value(title: str) -> Axis:
     """The axis of the curves' values."""
     return Axis(field="value", title=title)
-
-
-def _marks(analysis: Analysis) -> list[dict[str, Any]]:
-    """Where on the step axis findings were seen."""
-    return [
-        {"step": evidence.first_step, "words": f"{finding.severity.value}: {finding.title}"}
-        for finding in analysis.findings
-        for evidence in finding.evidence
-        if evidence.first_step is not None
-    ]
 
 
 def _speed(analysis: Analysis) -> Iterator[Plot]:
@@ -118,16 +119,6 @@ def _step_times(analysis: Analysis) -> Iterator[Plot]:
             log_y=True,
         )
         yield Plot(title="Step time", caption="Tokens per step are not known (--config tells them).", chart=chart)
-
-
-def _gradients(analysis: Analysis) -> Iterator[Plot]:
-    positive = [point for point in points(analysis.case, "grad_norm") if point.value > 0]
-    rows = _rows(positive, "step", "gradient norm")
-    if len(rows) > 1:
-        chart = charts.lines(
-            rows, x=_STEP, y=_value("gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
-        )
-        yield Plot(title="Gradient norm", caption="", chart=chart)
 
 
 def _parts(analysis: Analysis) -> Iterator[Plot]:

@@ -66,14 +66,6 @@ def closing_lines(progress: Progress | AdoptedProgress, run_dir: Path) -> list[s
         return [f"{run_dir} was never started{because}", f"next: advisor resume {run_dir}"]
     words = (progress.outcome or progress.state).replace("_", " ")
     because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
-    lines = [f"{words}{because}", _account(progress)]
-    if progress.message:
-        lines.append(f"warning: {progress.message}")
-    lines.append(f"run folder: {run_dir}")
-    return [*lines, f"next: {_next(progress, run_dir)}"]
-
-
-def _account(progress: Progress) -> str:
     parts = [
         f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
         f"{format_tokens(progress.tokens)} tokens in {format_seconds(progress.elapsed_seconds)}",
@@ -88,7 +80,11 @@ def _account(progress: Progress) -> str:
         parts.append(f"validation loss {format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:
         parts.append(format_usd(progress.usd_so_far))
-    return ", ".join(parts)
+    lines = [f"{words}{because}", ", ".join(parts)]
+    if progress.message:
+        lines.append(f"warning: {progress.message}")
+    lines.append(f"run folder: {run_dir}")
+    return [*lines, f"next: {_next(progress, run_dir)}"]
 
 
 def _loss(progress: Progress) -> str:

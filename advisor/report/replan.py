@@ -20,19 +20,19 @@ _NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_ac
 
 def table(found: Replan, plan: Plan) -> Table:
     """What was measured there, what is predicted there, and what is predicted here."""
-    there, before, promise = found.there, found.predicted_there, plan.prediction
+    there, before, promise = found.there, found.predicted_there, plan.chosen
+    held = promise.prediction.device_bytes
     memory = memory_of(plan.workload.gpu)
-    whole = promise.wall_clock.total_seconds
     rows = (
         _row(STEP_TIME, there.step_seconds, before.step_seconds if before else None, promise.step_seconds),
         _row(
             THROUGHPUT, there.tokens_per_second, before.tokens_per_second if before else None, promise.tokens_per_second
         ),
-        _row(MFU, there.mfu, before.mfu if before else None, promise.mfu),
-        _row(memory, there.memory_bytes, before.peak_reserved_bytes if before else None, plan.chosen.device_bytes),
+        _row(MFU, there.mfu, before.mfu if before else None, promise.prediction.mfu),
+        _row(memory, there.memory_bytes, before.peak_reserved_bytes if before else None, held),
         ("steps", _steps(there.steps_done, there.steps_planned), "", format_count(plan.run.steps)),
         ("tokens", format_tokens(there.tokens) if there.tokens else "unknown", "", format_tokens(plan.chosen.tokens)),
-        _row(TIME, _seconds(there.spent_hours), _scaled(there.whole_hours, 3600), whole),
+        _row(TIME, _seconds(there.spent_hours), _scaled(there.whole_hours, 3600), promise.total_seconds),
         _row(COST, there.spent_usd, there.whole_usd, promise.cost_usd),
         (LOSS.name, _loss(there), "", LOSS.of(promise.loss)),
     )

@@ -6,10 +6,11 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from advisor.plan.alternatives import by_price
 from advisor.plan.explain import verdict
 from advisor.plan.explore import chances
 from advisor.plan.sensitivity import machine
-from advisor.records import Candidate, Choice, Estimate, Goal, Plan, ScalingPoint, SearchReport
+from advisor.records import Estimate, Goal, Plan, Run, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
@@ -46,16 +47,16 @@ SCALING_ALONE = (
 CHANCE = "chance to keep"
 
 
-def kept(goal: Goal, choice: Choice) -> str:
+def kept(goal: Goal, run: Run) -> str:
     """How likely a run keeps the budget and the deadline, as far as there are such; never said to be certain."""
-    likely = chances(goal, choice)
+    likely = chances(goal, run)
     said = (("budget", likely.budget), ("deadline", likely.deadline))
     return ", ".join(f"{name} {min(max(100 * p, 1), 99):.0f} %" for name, p in said if p is not None)
 
 
-def apart(choices: Sequence[Choice], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
+def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
     """What all of the named options have in common, and what each has of its own."""
-    described = [option(choice, goal) for choice in choices]
+    described = [option(run, goal) for run in runs]
     common = {
         name: words
         for name, words in (described[0] if len(described) > 1 else {}).items()
@@ -64,39 +65,39 @@ def apart(choices: Sequence[Choice], goal: Goal) -> tuple[dict[str, str], list[d
     return common, [{name: words for name, words in one.items() if name not in common} for one in described]
 
 
-def option(choice: Choice, goal: Goal) -> dict[str, str]:
+def option(run: Run, goal: Goal) -> dict[str, str]:
     """Everything said of one of the named options, by what it is called."""
     return {
-        "on": machine(choice, ", "),
-        "speed from": briefly(choice.grounds),
-        "model": model(choice),
-        "batch": batch(choice),
-        memory_of(choice.gpu).column: DEVICE_MEMORY.of(choice.device_bytes),
-        "headroom": format_bytes(choice.headroom_bytes),
-        STEP_TIME.column: STEP_TIME.of(choice.step_seconds),
-        TIME.column: TIME.of(choice.total_seconds),
-        "tokens": format_tokens(choice.tokens),
-        "epochs": format_number(choice.epochs),
-        COST.column: COST.of(choice.cost_usd),
-        LOSS.column: LOSS.of(choice.loss),
-        "score": format_number(choice.score),
-        CHANCE: kept(goal, choice),
-        "why": choice.why,
+        "on": machine(run, ", "),
+        "speed from": briefly(run.grounds),
+        "model": model(run),
+        "batch": batch(run),
+        memory_of(run.offer.gpu).column: DEVICE_MEMORY.of(run.prediction.device_bytes),
+        "headroom": format_bytes(run.headroom_bytes),
+        STEP_TIME.column: STEP_TIME.of(run.step_seconds),
+        TIME.column: TIME.of(run.total_seconds),
+        "tokens": format_tokens(run.tokens),
+        "epochs": format_number(run.standing.epochs),
+        COST.column: COST.of(run.cost_usd),
+        LOSS.column: LOSS.of(run.loss),
+        "score": format_number(run.score),
+        CHANCE: kept(goal, run),
+        "why": run.standing.why,
     }
 
 
-def options(choices: Sequence[Choice], goal: Goal) -> Table:
+def options(runs: Sequence[Run], goal: Goal) -> Table:
     """The named options side by side; epochs only where all know how much data there is."""
-    described = [option(choice, goal) for choice in choices]
-    left_out = set() if all(choice.epochs is not None for choice in choices) else {"epochs"}
+    described = [option(run, goal) for run in runs]
+    left_out = set() if all(run.standing.epochs is not None for run in runs) else {"epochs"}
     if not any(one[CHANCE] for one in described):
         left_out.add(CHANCE)
     names = [name for name in described[0] if name not in left_out]
     rows = tuple((name, *(words[name] for words in described)) for name in names)
-    return Table(columns=("", *(choice.name for choice in choices)), rows=rows, notes=(SCORE,))
+    return Table(columns=("", *(run.standing.name for run in runs)), rows=rows, notes=(SCORE,))
 
 
-def model(run: Choice | Candidate) -> str:
+def model(run: Run) -> str:
     """Depth and size, in words."""
     return f"depth {run.depth}, {format_count(run.parameters)} parameters"
 
@@ -106,22 +107,23 @@ def weighed(search: SearchReport) -> str:
     return f"{format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were weighed."
 
 
-def front(search: SearchReport) -> Table:
+def front(plan: Plan, search: SearchReport) -> Table:
     """The runs that no other beats in dollars, hours and quality at once."""
     runs = "1 run is" if search.front_size == 1 else f"{search.front_size} runs are"
-    return _choices(f"Best for each price and each time ({runs} beaten by no other)", search.front, REMARK)
+    title = f"Best for each price and each time ({runs} beaten by no other)"
+    return _runs(title, sorted((*search.front, plan.chosen), key=by_price), REMARK, plan)
 
 
 def near_misses(search: SearchReport) -> Table:
     """The runs that would be better, and what stands against each."""
-    return _choices("Would be better, but breaks one limit", search.near_misses, RULED_OUT)
+    return _runs("Would be better, but breaks one limit", search.near_misses, RULED_OUT)
 
 
-def machines(search: SearchReport) -> Table:
-    """The best run on each machine that was asked for by name."""
-    rows = search.machines
-    table = _choices("The machines asked for, each at its best", rows, REMARK)
-    memory = tuple(DEVICE_MEMORY.expected(c.device_bytes) for c in rows)
+def machines(plan: Plan, search: SearchReport) -> Table:
+    """The plan, and the best run on each other machine that was asked for by name."""
+    rows = (plan.chosen, *search.machines)
+    table = _runs("The machines asked for, each at its best", rows, REMARK, plan)
+    memory = tuple(DEVICE_MEMORY.expected(run.prediction.device_bytes) for run in rows)
     place = table.columns.index(REMARK)
     return replace(
         table,
@@ -131,62 +133,70 @@ def machines(search: SearchReport) -> Table:
     ).without("score")
 
 
-def _choices(title: str, choices: Sequence[Choice], last: str) -> Table:
+def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) -> Table:
     names = ("on", "depth", "parameters", "tokens", TIME.column, COST.column, LOSS.column, "score", last, "batch")
+    chosen = plan.chosen if plan else None
     rows = tuple(
         (
-            machine(c, ", "),
-            str(c.depth),
-            format_count(c.parameters),
-            format_tokens(c.tokens),
-            TIME.expected(c.total_seconds),
-            COST.expected(c.cost_usd),
-            LOSS.expected(c.loss),
-            format_number(c.score),
-            c.why,
-            batch(c),
+            machine(run, ", "),
+            str(run.depth),
+            format_count(run.parameters),
+            format_tokens(run.tokens),
+            TIME.expected(run.total_seconds),
+            COST.expected(run.cost_usd),
+            LOSS.expected(run.loss),
+            format_number(run.score),
+            "the plan" if run is chosen else run.standing.why,
+            batch(run),
         )
-        for c in choices
+        for run in runs
     )
-    chosen = tuple(number for number, c in enumerate(choices) if c.why == "the plan")
-    return Table(columns=names, rows=rows, title=title, numbers=names[1:8], chosen=chosen, notes=(SCORE,))
+    marked = tuple(number for number, run in enumerate(runs) if run is chosen)
+    return Table(columns=names, rows=rows, title=title, numbers=names[1:8], chosen=marked, notes=(SCORE,))
 
 
 def candidates(plan: Plan) -> list[Table]:
     """Every depth that was considered, at its best micro-batch, and where there are any the chosen one's others."""
-    chosen = plan.chosen
-    depths = [chosen, *(c for c in plan.considered if c.depth != chosen.depth)]
+    own, others = plan.chosen.depth, plan.considered
+    depths = [plan.chosen, *(run for run in others if run.depth != own)]
     where = "" if plan.workload.gpu == "cpu" else f" on {plan.workload.gpus} x {plan.workload.gpu}"
-    by_depth = _candidates(f"Depths considered{where}", sorted(depths, key=lambda c: c.depth), plan)
-    sizes = sorted((c for c in plan.considered if c.depth == chosen.depth), key=lambda c: c.micro_batch)
-    title = f"Micro-batches considered at depth {chosen.depth}"
+    by_depth = _candidates(f"Depths considered{where}", sorted(depths, key=lambda run: run.depth), plan)
+    sizes = [plan.chosen, *(run for run in others if run.depth == own)]
+    sizes.sort(key=lambda run: run.workload.micro_batch)
+    title = f"Micro-batches considered at depth {own}"
     by_size = [_candidates(title, sizes, plan).without("depth", "parameters")] if len(sizes) > 1 else []
     return [by_depth, *by_size]
 
 
-def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Table:
+def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
     memory = memory_of(plan.workload.gpu).column
     names = (
         *("depth", "parameters", "micro-batch", "steps", "tokens", THROUGHPUT.column, memory),
         *(TIME.column, COST.column, VERDICT),
     )
+
+    def marks(run: Run) -> list[str]:
+        """How a configuration saves memory, as `MARKS` explains it."""
+        recomputed = {"full": [STAR], "selective": ["†"]}.get(run.workload.activation_checkpointing, [])
+        return [*recomputed, *(["‡"] if run.workload.sharding != "none" else [])]
+
     rows = tuple(
         (
-            str(c.depth),
-            format_count(c.parameters),
-            f"{c.micro_batch} x {c.grad_accum}{''.join(_marks(c))}",
-            format_count(c.steps),
-            format_tokens(c.tokens),
-            format_centre(c.tokens_per_second, format_tokens),
-            DEVICE_MEMORY.expected(c.device_bytes),
-            TIME.expected(c.total_seconds),
-            COST.expected(c.cost_usd),
-            verdict(c, plan.chosen),
+            str(run.depth),
+            format_count(run.parameters),
+            f"{run.workload.micro_batch} x {run.workload.grad_accum}{''.join(marks(run))}",
+            format_count(run.steps),
+            format_tokens(run.tokens),
+            format_centre(run.tokens_per_second, format_tokens),
+            DEVICE_MEMORY.expected(run.prediction.device_bytes),
+            TIME.expected(run.total_seconds),
+            COST.expected(run.cost_usd),
+            verdict(run, plan.chosen),
         )
-        for c in considered
+        for run in considered
     )
-    chosen = tuple(number for number, c in enumerate(considered) if c is plan.chosen)
-    used = {mark for c in considered for mark in _marks(c)}
+    chosen = tuple(number for number, run in enumerate(considered) if run is plan.chosen)
+    used = {mark for run in considered for mark in marks(run)}
     notes = (*(f"{mark} {words}" for mark, words in MARKS.items() if mark in used), SCORE)
     return Table(columns=names, rows=rows, title=title, numbers=names[:-1], chosen=chosen, notes=notes)
 
@@ -194,14 +204,14 @@ def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Tabl
 def scaling(plan: Plan) -> Table:
     """The chosen run on more and fewer GPUs, its own row as it stands elsewhere; who lets them where that differs."""
     points = plan.search.scaling if plan.search else ()
-    promised = plan.prediction
+    promised = plan.chosen
     names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, OTHER_BATCH, "from")
     rows = tuple(
         (
             str(p.gpus),
             _as_promised(p.tokens_per_second, promised.tokens_per_second, format_tokens),
             format_percent(p.efficiency),
-            _as_promised(p.total_seconds, promised.wall_clock.total_seconds, TIME.words),
+            _as_promised(p.total_seconds, promised.total_seconds, TIME.words),
             _as_promised(p.cost_usd, promised.cost_usd, COST.words),
             "as planned" if p.other_batch_tokens is None else format_count(p.other_batch_tokens),
             _rented_from(p),
@@ -243,9 +253,3 @@ def _idle(point: ScalingPoint) -> bool:
 
 def _rented_from(point: ScalingPoint) -> str:
     return f"{point.provider or 'as given'}{f', {point.rented} rented' if _idle(point) else ''}"
-
-
-def _marks(run: Candidate) -> list[str]:
-    """How a configuration saves memory, as `MARKS` explains it."""
-    recomputed = {"full": [STAR], "selective": ["†"]}.get(run.activation_checkpointing, [])
-    return [*recomputed, *(["‡"] if run.sharding != "none" else [])]

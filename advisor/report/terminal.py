@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from advisor.findings.case import Finding, Severity
+from advisor.findings.case import Severity
 from advisor.report import comparison as words_of_runs
 from advisor.report import measured, render, words
 from advisor.report import several as words_of_several
@@ -30,7 +30,16 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         yield render.table(words.RUNS, several)
     for finding in analysis.findings:
         yield ""
-        yield from _finding(finding)
+        yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
+        for evidence in finding.evidence:
+            yield f"    seen: {evidence.text}"
+        if finding.causes:
+            yield f"    likely: {'; '.join(finding.causes)}"
+        for action in finding.actions:
+            yield f"    do: {action}"
+        if saved := words.saving(finding):
+            yield f"    saves: {saved}"
+        yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
     yield ""
     yield render.table(("money and time", "takes", "costs"), words.money(analysis))
     yield ""
@@ -46,7 +55,23 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         if rows:
             yield ""
             yield render.table(columns, rows)
-    yield from _small_print(analysis, everything)
+    case = analysis.case
+    if case.unsure:
+        yield ""
+        yield f"assumed: {'; '.join(case.unsure)}"
+    if missing := case.notes.get("missing"):
+        yield f"not known: {missing}"
+    if analysis.insufficient and everything:
+        yield ""
+        yield "checks that could not be made, and what each lacks:"
+        for check in analysis.insufficient:
+            yield f"    {check.code}: {check.missing}"
+    elif analysis.insufficient:
+        yield Text(f"{len(analysis.insufficient)} checks could not be made (--all names them)", style="dim")
+    if analysis.run.notes:
+        yield ""
+        for note in analysis.run.notes:
+            yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")
     yield ""
     yield from _what_matters(analysis)
 
@@ -121,36 +146,3 @@ def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
     if (gap := words_of_runs.gap(scored)) is not None:
         yield ""
         yield on_console(gap)
-
-
-def _finding(finding: Finding) -> Iterator[RenderableType]:
-    yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
-    for evidence in finding.evidence:
-        yield f"    seen: {evidence.text}"
-    if finding.causes:
-        yield f"    likely: {'; '.join(finding.causes)}"
-    for action in finding.actions:
-        yield f"    do: {action}"
-    if saved := words.saving(finding):
-        yield f"    saves: {saved}"
-    yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
-
-
-def _small_print(analysis: Analysis, everything: bool) -> Iterator[RenderableType]:
-    case = analysis.case
-    if case.unsure:
-        yield ""
-        yield f"assumed: {'; '.join(case.unsure)}"
-    if missing := case.notes.get("missing"):
-        yield f"not known: {missing}"
-    if analysis.insufficient and everything:
-        yield ""
-        yield "checks that could not be made, and what each lacks:"
-        for check in analysis.insufficient:
-            yield f"    {check.code}: {check.missing}"
-    elif analysis.insufficient:
-        yield Text(f"{len(analysis.insufficient)} checks could not be made (--all names them)", style="dim")
-    if analysis.run.notes:
-        yield ""
-        for note in analysis.run.notes:
-            yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from advisor.plan.explore import Effect
-from advisor.records import Estimate, Plan
+from advisor.records import Run
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
 from advisor.report.table import Table
 from advisor.units import Formatter, format_count, format_tokens
@@ -30,16 +28,13 @@ def signed(value: float | None, words: Formatter) -> str:
     return words.change(value) if value else ""
 
 
-def comparison(base: Plan, shown: Plan, effect: Effect, memory: Sequence[Estimate]) -> Table:
-    """The run as it was chosen and as it is now, number by number, with the differences.
-
-    `memory` is what a device must hold for the one and for the other.
-    """
+def comparison(base: Run, shown: Run, effect: Effect) -> Table:
+    """The run as it was chosen and as it is now, number by number, with the differences."""
     rows = (
-        (TIME, effect.seconds, [p.prediction.wall_clock.total_seconds for p in (base, shown)]),
-        (COST, effect.usd, [p.prediction.cost_usd for p in (base, shown)]),
-        (DEVICE_MEMORY, effect.device_bytes, memory),
-        (LOSS, effect.loss, [p.prediction.loss for p in (base, shown)]),
+        (TIME, effect.seconds, [run.total_seconds for run in (base, shown)]),
+        (COST, effect.usd, [run.cost_usd for run in (base, shown)]),
+        (DEVICE_MEMORY, effect.device_bytes, [run.prediction.device_bytes for run in (base, shown)]),
+        (LOSS, effect.loss, [run.loss for run in (base, shown)]),
     )
     cells = tuple(
         (quantity.column, quantity.of(before), quantity.of(after), signed(change, quantity.words))
@@ -48,15 +43,16 @@ def comparison(base: Plan, shown: Plan, effect: Effect, memory: Sequence[Estimat
     return Table(columns=("", "as chosen", "what if", "change"), rows=cells)
 
 
-def kept(base: Plan, shown: Plan) -> str:
+def kept(base: Run, shown: Run) -> str:
     """What a what-if left as it was, and what it chose anew."""
+    runs = (base, shown)
     named = [
-        ("depth", *(format_count(p.chosen.depth) for p in (base, shown))),
-        ("context", *(format_count(p.run.model.seq_len) for p in (base, shown))),
-        ("tokens", *(format_tokens(p.chosen.tokens) for p in (base, shown))),
-        ("global batch", *(f"{format_tokens(p.workload.step_tokens)} tokens" for p in (base, shown))),
-        ("micro-batch", *(format_count(p.run.micro_batch) for p in (base, shown))),
-        ("recomputation", *(p.run.activation_checkpointing for p in (base, shown))),
+        ("depth", *(format_count(run.depth) for run in runs)),
+        ("context", *(format_count(run.workload.shape.seq_len) for run in runs)),
+        ("tokens", *(format_tokens(run.tokens) for run in runs)),
+        ("global batch", *(f"{format_tokens(run.workload.step_tokens)} tokens" for run in runs)),
+        ("micro-batch", *(format_count(run.workload.micro_batch) for run in runs)),
+        ("recomputation", *(run.workload.activation_checkpointing for run in runs)),
     ]
     same = [f"{name} {before}" for name, before, after in named if before == after]
     other = [f"{name} {after} instead of {before}" for name, before, after in named if before != after]

@@ -123,7 +123,7 @@ def own_loss_ratios(store: Store, data: str | None) -> list[float]:
             continue
         plan = _plan_of(store, row.run_id)
         if plan is not None and plan.goal.data is not None and Path(plan.goal.data) == Path(data):
-            ratios.append(row.log_error + plan.prediction.loss_shift)  # back to the law, if that plan was shifted
+            ratios.append(row.log_error + plan.chosen.standing.loss_shift)  # back to the law, if that plan was shifted
     return [ratio for ratio in ratios if math.isfinite(ratio)]
 
 

@@ -164,11 +164,11 @@ def make_progress(
     """
     step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
     tokens_per_step = _tokens_per_step(history, config, plan)
-    pace = pace_seconds(list(history.step_seconds), plan.prediction.step_seconds if plan else None, config.steps - step)
+    pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
     median = recent_median(history.step_seconds)
     rate = tokens_per_step / median if median else None
     over = state != "running"
-    price = launch.usd_per_hour if launch is not None else (plan.usd_per_hour if plan else None)
+    price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
     used = _used(history, launch, spent, price, now if not over else None)
     elapsed = used.seconds
     eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
@@ -196,7 +196,7 @@ def make_progress(
         mfu=mfu_now(plan, rate),
         elapsed_seconds=elapsed,
         eta_seconds=eta,
-        total_seconds_predicted=run_seconds(plan.prediction.wall_clock) if plan else None,
+        total_seconds_predicted=run_seconds(plan.bill.wall_clock) if plan else None,
         usd_per_hour=used.usd_per_hour,
         usd_so_far=used.usd,
         usd_at_end=_usd_at_end(used, eta, guard_left),
@@ -266,7 +266,7 @@ def eta_seconds(
     total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
     rest = [_checkpoints_left(history, config, left, pace, plan)]
     if history.header is None and plan is not None:
-        rest.append(_less(plan.prediction.wall_clock.startup_seconds, elapsed))
+        rest.append(_less(plan.bill.wall_clock.startup_seconds, elapsed))
     return sum_independent(total, *rest)
 
 
@@ -292,7 +292,7 @@ def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
     """MFU at this rate, by the plan's own FLOPs and peak: both are in the ratio of its MFU to its tokens/s."""
     if plan is None or plan.prediction.mfu is None or tokens_per_second is None:
         return None
-    return plan.prediction.mfu.value * tokens_per_second / plan.prediction.tokens_per_second.value
+    return plan.prediction.mfu.value * tokens_per_second / plan.chosen.tokens_per_second.value
 
 
 def _tokens_per_step(history: History, config: RunConfig, plan: Plan | None) -> int:
@@ -308,8 +308,8 @@ def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan 
     seen = [record["seconds"] for record in history.evals.values()]
     if seen:
         return _around(statistics.median(seen), seen).scaled(count)
-    if plan is not None and plan.prediction.wall_clock.evals_seconds.value > 0:
-        return plan.prediction.wall_clock.evals_seconds.scaled(count / planned_evals(plan.run))
+    if plan is not None and plan.bill.wall_clock.evals_seconds.value > 0:
+        return plan.bill.wall_clock.evals_seconds.scaled(count / planned_evals(plan.run))
     passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
     guess = pace.value * FORWARD_FRACTION * passes * count
     return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
@@ -322,7 +322,7 @@ def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Esti
     if seen:
         return _around(statistics.median(seen), seen).scaled(count)
     if plan is not None and whole:
-        return plan.prediction.wall_clock.checkpoints_seconds.scaled(count / whole)
+        return plan.bill.wall_clock.checkpoints_seconds.scaled(count / whole)
     return known(0.0)  # neither seen nor planned: the first one will tell
 
 

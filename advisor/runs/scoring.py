@@ -18,7 +18,7 @@ from advisor.findings.run_facts import nats_per_unit, number, planned_steps, pri
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.predict.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
-from advisor.records import Estimate, Plan, PlanPrediction
+from advisor.records import Estimate, Plan, Run
 from advisor.runs.progress import mfu_now
 from advisor.runs.reference_kernel import drift_factor, reference_seconds
 from advisor.runs.time_spent import STALL, TimeSpent, checkpoints_seconds, evals_seconds, time_spent
@@ -118,11 +118,11 @@ def score_run(
     reference = reference_seconds(run)
     drift = drift_factor(reference, plan)
     held = None if departures else plan
-    promised = held.prediction if held else None
+    promised = held.chosen if held else None
     totals = _totals(run, held, usd_per_hour, energy_kwh)
     actual = _actual(case, held, drift) | {name: value if complete else None for name, value in totals.items()}
     wall = run_metrics.lifetime_seconds(run)
-    gap = wall - run_seconds(promised.wall_clock).value if promised and wall is not None else None
+    gap = wall - run_seconds(promised.bill.wall_clock).value if promised and wall is not None else None
     return ScoredRun(
         run_id=run_id,
         device_key=device_key,
@@ -215,24 +215,26 @@ def _final_loss(run: RunTable) -> float | None:
 
 def _cost(wall: float, usd_per_hour: float | None, energy_kwh: float | None, plan: Plan | None) -> float | None:
     """Dollars of the run: rent as paid (else as planned), plus metered energy at the goal's tariff."""
-    price = usd_per_hour if usd_per_hour is not None else (plan.usd_per_hour if plan else None)
-    rented = plan is not None and bool(plan.goal.own) and plan.price_source != OWN_MACHINE
+    price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
+    rented = plan is not None and bool(plan.goal.own) and plan.offer.source != OWN_MACHINE
     tariff = plan.goal.usd_per_kwh if plan is not None and not rented else None  # rent has the energy in it
     if price is None or (tariff and energy_kwh is None):
         return None
     return wall / 3600 * price + (energy_kwh * tariff if tariff and energy_kwh is not None else 0.0)
 
 
-def _promise(promised: PlanPrediction | None, quantity: str) -> Estimate | None:
+def _promise(promised: Run | None, quantity: str) -> Estimate | None:
     if promised is None:
         return None
     if quantity == "wall_clock_seconds":
-        return run_seconds(promised.wall_clock)
+        return run_seconds(promised.bill.wall_clock)
     if quantity == "cost_usd" and promised.cost_usd is not None:
         # of the machine's order and downloads no run folder knows
-        share = run_seconds(promised.wall_clock).value / promised.wall_clock.total_seconds.value
+        share = run_seconds(promised.bill.wall_clock).value / promised.total_seconds.value
         return promised.cost_usd.scaled(share)
-    return getattr(promised, quantity.removesuffix("_drift_corrected"))
+    name = quantity.removesuffix("_drift_corrected")
+    parts = (promised.prediction, promised.bill, promised.standing)
+    return next(getattr(part, name) for part in parts if hasattr(part, name))
 
 
 def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> Iterator[Cause]:
@@ -257,7 +259,7 @@ _ORDER = (
 def _told_by_any_log(
     case: Case, plan: Plan, drift: float | None, steps: float, spent: TimeSpent | None
 ) -> Iterator[Cause]:
-    clock, step, median = plan.prediction.wall_clock, plan.prediction.step_seconds.value, run_metrics.step_seconds(case)
+    clock, step, median = plan.bill.wall_clock, plan.chosen.step_seconds.value, run_metrics.step_seconds(case)
     drift_seconds = steps * step * ((drift or 1.0) - 1)
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
     if plain is not None:
@@ -275,7 +277,7 @@ def _told_by_any_log(
 
 
 def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
-    clock = plan.prediction.wall_clock
+    clock = plan.bill.wall_clock
     stalls = f"{spent.stall_count} steps over {STALL:g} times the median" if spent.stall_count else "none"
     again = spent.restarts + spent.lost
     return [

@@ -10,6 +10,8 @@ from advisor.records import Plan
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml
 from trainer.schema import ConfigError, record_from_dict, to_dict
 
+_PARTS = ("workload", "prediction", "chosen")  # of a plan of schema 1 or 2
+
 
 def dump_plan(plan: Plan) -> str:
     """Write a plan as YAML text that `load_plan` reads back to an equal record."""
@@ -24,7 +26,7 @@ def load_plan(path: str | Path) -> Plan:
         newer = f"the plan {path} was written by a newer version (schema {schema})"
         raise AdvisorError(newer, "upgrade training-advisor")
     try:
-        plan = record_from_dict(Plan, _upgraded(raw))
+        plan = record_from_dict(Plan, raw if schema == Plan.schema else _upgraded(raw))
     except ConfigError as error:
         raise bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a whole one") from error
     if problems := plan.run.problems():
@@ -33,15 +35,36 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """A plan of schema 1 as one of schema 2, which names the prices that were given per GPU by what they are."""
-    goal = raw.get("goal")
-    if raw.get("schema", 1) != 1 or not isinstance(goal, dict):
-        return raw
-    goal = _price_per_gpu(goal)
-    if isinstance(prices := goal.get("prices"), list):
-        goal["prices"] = [_price_per_gpu(price) if isinstance(price, dict) else price for price in prices]
-    return raw | {"goal": goal, "schema": 2}
+    """A plan of schema 1 or 2 as one of schema 3, which has one record for a run.
+
+    The chosen run is kept whole. What was weighed beside it is left out: the old tables had only a part of each run.
+    """
+    work, promise, best = (raw[name] if isinstance(raw.get(name), dict) else {} for name in _PARTS)
+
+    def moved(part: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {name: part[name] for name in names if name in part}
+
+    unsaid = dict.fromkeys(("device_memory_bytes", "fit_probability", "fits"))
+    prediction = moved(raw, "workload") | unsaid | {"device_bytes": best.get("device_bytes")}
+    prediction |= moved(promise, "parameters", "flops_per_token", "step_seconds", "tokens_per_second", "mfu")
+    prediction |= moved(promise, "peak_allocated_bytes", "peak_reserved_bytes")
+    offer = {"provider": None, "spot": False, "source": raw.get("price_source"), "age_days": raw.get("price_age_days")}
+    offer |= moved(work, "gpu", "gpus") | moved(raw, "usd_per_hour", "provider", "spot", "machines")
+    bill = moved(promise, "wall_clock", "cost_usd", "power_watts", "energy_kwh", "carbon_kg", "grid_grams_per_kwh")
+    bill |= moved(promise, "storage_usd", "checkpoint_bytes", "disk_bytes")
+    standing = moved(raw, "ratio") | moved(best, "score", "epochs") | {"name": "balanced"}
+    standing |= moved(promise, "loss", "loss_shift", "bits_per_byte")
+    chosen = moved(best, "steps", "tokens") | moved(raw, "grounds")
+    chosen |= {"prediction": prediction, "offer": offer, "bill": bill, "standing": standing}
+    same = moved(raw, "id", "created", "goal", "run", "reasons", "warnings", "inputs")
+    same |= moved(raw, "reference_seconds", "drift_exponent")
+    if raw.get("schema", 1) == 1 and isinstance(goal := same.get("goal"), dict):
+        same["goal"] = _price_per_gpu(goal)
+        if isinstance(prices := goal.get("prices"), list):
+            same["goal"]["prices"] = [_price_per_gpu(price) if isinstance(price, dict) else price for price in prices]
+    return same | {"chosen": chosen, "considered": [], "schema": Plan.schema}
 
 
 def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 called a price that was given per GPU `usd_per_hour`."""
     return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}

@@ -62,12 +62,24 @@ def page() -> None:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
         if now is not None and not now.done:
-            _failed(now)
+            said = "  \n".join(in_controls(line, ADOPT, plain) for line in now.said) or "it said nothing"
+            st.warning(f"**{plain(now.name)}** was not adopted.  \n{said}", icon=":material/warning:")
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
     name = _picked(adopted_names(store.home), now)
     if name is not None:
         done = adoption_of(load_adopted(store.home, name))
-        _found(done)
+        # Show its knobs with what the self-test proved of each, and its bursts with what is predicted of each.
+        adopted = done.adopted
+        st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
+        st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
+        left, right = side_by_side("adopted", (1, 1))
+        with left:
+            st.subheader("Its knobs, and what each was seen to do", anchor=False)
+            _table(words.knobs_table(adopted))
+        with right:
+            st.subheader("Its bursts", anchor=False)
+            _table(words.bursts_table(adopted, done.held_out))
+            _scatter(done)
         _plan(done.adopted)
         _runs(name)
 
@@ -135,11 +147,6 @@ def _live() -> None:
         st.rerun()
 
 
-def _failed(now: Adopting) -> None:
-    said = "  \n".join(in_controls(line, ADOPT, plain) for line in now.said) or "it said nothing"
-    st.warning(f"**{plain(now.name)}** was not adopted.  \n{said}", icon=":material/warning:")
-
-
 def _picked(names: list[str], now: Adopting | None) -> str | None:
     """Which command is looked at: that of the address, else the newest that was adopted here."""
     if not names:
@@ -151,21 +158,6 @@ def _picked(names: list[str], now: Adopting | None) -> str | None:
         "Adopted command", names, index=names.index(newest) if newest in names else 0, key=NAME, bind=QUERY,
         help="On this page or by `advisor adopt`.",
     )  # fmt: skip
-
-
-def _found(done: Adoption) -> None:
-    """What it is: its knobs and what the self-test proved of each, its bursts with what is predicted of each."""
-    adopted = done.adopted
-    st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
-    st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
-    left, right = side_by_side("adopted", (1, 1))
-    with left:
-        st.subheader("Its knobs, and what each was seen to do", anchor=False)
-        _table(words.knobs_table(adopted))
-    with right:
-        st.subheader("Its bursts", anchor=False)
-        _table(words.bursts_table(adopted, done.held_out))
-        _scatter(done)
 
 
 def _scatter(done: Adoption) -> None:
@@ -250,7 +242,12 @@ def _launch(plan: AdoptedPlan) -> None:
     )  # fmt: skip
     engine, asked, explained = PLACES[where]
     if where == FILES:
-        _files(plan)
+        # Offer the run as files for another engine, as a zip.
+        offer_files(
+            list(COMMAND_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
+            key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
+            said=lambda warning: in_controls(warning, ADOPT, plain),
+        )  # fmt: skip
         return
     name = st.text_input(asked, key=f"adopted-at-{engine}", help=explained).strip() if asked else ""
     there = _there() if asked else Elsewhere()
@@ -277,15 +274,6 @@ def _there() -> Elsewhere:
     )  # fmt: skip
     folder = right.text_input("Folder there", key="adopted-there", help="Where it is typed there. Empty: as here.")
     return Elsewhere(bootstrap=line.strip() or None, folder=folder.strip() or None)
-
-
-def _files(plan: AdoptedPlan) -> None:
-    """The run as files for another engine, as a zip, and what to type where it is unpacked."""
-    offer_files(
-        list(COMMAND_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
-        key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
-        said=lambda warning: in_controls(warning, ADOPT, plain),
-    )  # fmt: skip
 
 
 def _runs(name: str) -> None:

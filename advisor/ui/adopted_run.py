@@ -31,7 +31,19 @@ def panel(folder: Path, now: float) -> bool:
     st.progress(min(1.0, progress.step / progress.steps) if progress.steps else 0.0)
     if not goes_on(progress.state):
         st.markdown("  \n".join(plain(line) for line in closing_lines(progress, folder)))
-    _buttons(progress, folder)
+    if goes_on(progress.state):
+        if st.button("Stop it", icon=":material/stop_circle:", key=f"stop-{folder.name}",
+                     help="SIGTERM, as its own programs may save by; killed if it does not end."):  # fmt: skip
+            with st.spinner("stopping"):
+                stop(loaders.store(), folder)
+            st.rerun()
+    elif progress.outcome != "completed" and st.button(
+        "Resume it", icon=":material/resume:", key=f"resume-{folder.name}",
+        help="The same command with its recipe's own way of going on, within what is left of its limits.",
+    ):  # fmt: skip
+        for warning in resume_adopted(loaders.store(), folder, None, None).warnings:
+            st.warning(plain(warning), icon=":material/warning:")
+        st.rerun()
     _steps(folder, plan)
     return goes_on(progress.state)
 
@@ -66,22 +78,6 @@ def _numbers(progress: AdoptedProgress, plan: AdoptedPlan) -> None:
         columns[3].metric(
             "Dollars so far", format_usd(progress.usd_so_far), planned, delta_color="off", delta_arrow="off"
         )
-
-
-def _buttons(progress: AdoptedProgress, folder: Path) -> None:
-    if goes_on(progress.state):
-        if st.button("Stop it", icon=":material/stop_circle:", key=f"stop-{folder.name}",
-                     help="SIGTERM, as its own programs may save by; killed if it does not end."):  # fmt: skip
-            with st.spinner("stopping"):
-                stop(loaders.store(), folder)
-            st.rerun()
-    elif progress.outcome != "completed" and st.button(
-        "Resume it", icon=":material/resume:", key=f"resume-{folder.name}",
-        help="The same command with its recipe's own way of going on, within what is left of its limits.",
-    ):  # fmt: skip
-        for warning in resume_adopted(loaders.store(), folder, None, None).warnings:
-            st.warning(plain(warning), icon=":material/warning:")
-        st.rerun()
 
 
 def _steps(folder: Path, plan: AdoptedPlan) -> None:

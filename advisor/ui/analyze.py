@@ -129,7 +129,17 @@ def _single(
     if judged is not None:
         workbench.curves([analysis])
     pairs(words.runs(analysis), [name.capitalize() for name in words.RUNS], right=("Takes", "Costs"))
-    _findings(analysis)
+    st.subheader("Findings", anchor=False)
+    if not analysis.findings:
+        nothing_found(analysis, "Nothing wrong was found")
+    for finding in dearest_first(analysis.findings):
+        finding_card(finding)
+    if analysis.insufficient:
+        with st.expander(f"{len(analysis.insufficient)} checks could not judge: what they would need"):
+            pairs(
+                ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
+                ("Check", "Is missing"),
+            )
     _figures(analysis)
     _tables(analysis, uploads)
 
@@ -167,20 +177,6 @@ def _html(judged: Judged) -> io.BytesIO:
     from advisor.report.html import page as html_page  # its script bundle takes a second to load
 
     return io.BytesIO(html_page(judged.analyses, judged.comparison, judged.left_out).encode())
-
-
-def _findings(analysis: Analysis) -> None:
-    st.subheader("Findings", anchor=False)
-    if not analysis.findings:
-        nothing_found(analysis, "Nothing wrong was found")
-    for finding in dearest_first(analysis.findings):
-        finding_card(finding)
-    if analysis.insufficient:
-        with st.expander(f"{len(analysis.insufficient)} checks could not judge: what they would need"):
-            pairs(
-                ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
-                ("Check", "Is missing"),
-            )
 
 
 def nothing_found(analysis: Analysis, words: str) -> None:
@@ -269,15 +265,11 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     with st.expander("How it was read, and how to get this report again"):
         for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")
-        _command(analysis, uploads)
-
-
-def _command(analysis: Analysis, uploads: list[Upload]) -> None:
-    """The command for this report, and what it needs beside it where the log has no file of its own yet."""
-    source = analysis.run.source
-    if uploads and uploads[0].name == PASTED:
-        st.caption(f"Save the pasted text as {PASTED}, then:")
-    elif uploads and source == title_of(uploads) and len(uploads) > 1:
-        st.caption(f"With these files in one folder: {plain(', '.join(upload.name for upload in uploads))}")
-        source = "FOLDER"
-    st.code(words.reproduce(analysis, source), language="bash", wrap_lines=True)
+        # Show the command for this report, and what it needs where the log has no file of its own yet.
+        source = analysis.run.source
+        if uploads and uploads[0].name == PASTED:
+            st.caption(f"Save the pasted text as {PASTED}, then:")
+        elif uploads and source == title_of(uploads) and len(uploads) > 1:
+            st.caption(f"With these files in one folder: {plain(', '.join(upload.name for upload in uploads))}")
+            source = "FOLDER"
+        st.code(words.reproduce(analysis, source), language="bash", wrap_lines=True)

@@ -40,7 +40,21 @@ def page() -> None:
         return
     name, content = given
     judged, card = _judged(name, content, loaders.store_stamp())
-    _verdict(judged, card, Path(name).stem)
+    stem = Path(name).stem
+    with st.container(border=True):
+        st.markdown(f"**{plain(words.verdict_line(judged))}**")
+        if facts := words.facts_line(judged):
+            st.caption(plain(facts))
+        with st.container(horizontal=True):
+            st.download_button(
+                "Markdown", words.markdown([judged]), f"{stem}-audit.md", "text/markdown",
+                icon=":material/download:", help="The whole audit as text.", on_click="ignore",
+            )  # fmt: skip
+            if card is not None:
+                st.download_button(
+                    "Card", card, f"{stem}.yaml", "application/yaml", icon=":material/edit_note:",
+                    help="What was understood, as YAML: correct it and give it back here.", on_click="ignore",
+                )  # fmt: skip
     for section in words.sections(judged):
         _section(section)
     _lines(words.BESIDES, list(words.besides(judged)))
@@ -83,23 +97,6 @@ def _judged(name: str, content: bytes, stamped: tuple[int, ...]) -> tuple[Audit,
         except AdvisorError as error:
             hint = error.hint.replace(str(path), name) if error.hint else None
             raise AdvisorError(error.message.replace(str(path), name), hint, exit_code=error.exit_code) from None
-
-
-def _verdict(judged: Audit, card: str | None, stem: str) -> None:
-    with st.container(border=True):
-        st.markdown(f"**{plain(words.verdict_line(judged))}**")
-        if facts := words.facts_line(judged):
-            st.caption(plain(facts))
-        with st.container(horizontal=True):
-            st.download_button(
-                "Markdown", words.markdown([judged]), f"{stem}-audit.md", "text/markdown",
-                icon=":material/download:", help="The whole audit as text.", on_click="ignore",
-            )  # fmt: skip
-            if card is not None:
-                st.download_button(
-                    "Card", card, f"{stem}.yaml", "application/yaml", icon=":material/edit_note:",
-                    help="What was understood, as YAML: correct it and give it back here.", on_click="ignore",
-                )  # fmt: skip
 
 
 def _section(section: words.Section) -> None:

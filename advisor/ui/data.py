@@ -135,9 +135,11 @@ def _epochs(folder: Path, meta: TokenMeta) -> None:
     except AdvisorError as error:
         st.warning("  \n".join(in_controls(t, PLAN, plain) for t in (error.message, error.hint) if t))
         return
-    chosen = plan_answers.balanced(answered)
+    chosen = answered.chosen
     numbers = st.container(key="pair-epochs").columns(3)
-    numbers[0].metric("Epochs", format_number(chosen.epochs), help="Times that training goes through all of them.")
+    numbers[0].metric(
+        "Epochs", format_number(chosen.standing.epochs), help="Times that training goes through all of them."
+    )
     numbers[1].metric("Tokens trained on", format_tokens(chosen.tokens))
     numbers[2].metric("Tokens there are", format_tokens(meta.tokens))
     for text in answered.warnings:

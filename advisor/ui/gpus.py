@@ -67,18 +67,7 @@ def page() -> None:
         st.info("No GPU is left: loosen the filters.", icon=":material/filter_alt_off:")
         return
     _chart(shown)
-    _table(shown)
-    st.caption(
-        "*prior*: never calibrated by you, from data sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ "
-        "FLOPs that train the model, at the batch that a plan would take on the GPU; *recomputed* where it fits only "
-        "with activations recomputed. Tick a GPU for everything known of it: its rates, all who rent it, and how old "
-        "their prices are; tick several to set them side by side."
-    )
-    _looked_at(rows, goal)
-
-
-def _table(shown: list[CardRow]) -> None:
-    """Every card with a box to tick; what is ticked is added to what is looked at, whatever the address says."""
+    # Give every GPU a box to tick; what is ticked is added to what is looked at, whatever the address says.
     keys = [row.spec.key for row in shown]
     # rows are known by their place: among others nothing is ticked
     name = f"gpu-table-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:8]}"
@@ -101,6 +90,13 @@ def _table(shown: list[CardRow]) -> None:
         selection_mode="multi-row",
         key=name,
     )
+    st.caption(
+        "*prior*: never calibrated by you, from data sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ "
+        "FLOPs that train the model, at the batch that a plan would take on the GPU; *recomputed* where it fits only "
+        "with activations recomputed. Tick a GPU for everything known of it: its rates, all who rent it, and how old "
+        "their prices are; tick several to set them side by side."
+    )
+    _looked_at(rows, goal)
 
 
 def _looked_at(rows: list[CardRow], goal: Goal) -> None:

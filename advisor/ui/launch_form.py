@@ -19,7 +19,6 @@ from advisor.launch.guards import NO_DATA, parse_loss_stop
 from advisor.records import Plan
 from advisor.report.cards import OFFER_NUMBERS, offer_rows
 from advisor.report.plan import sentence
-from advisor.run_records import Place
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.ui import loaders
 from advisor.ui.controls import LAUNCH, in_controls
@@ -78,33 +77,28 @@ def form(plan: Plan) -> None:
         if not st.checkbox(LAUNCH["--synthetic"], help="A speed test, paid for like any run; its loss means nothing."):
             return
         plan = with_synthetic(plan, True)
-    lacking = _lacking_here(plan)
+    # Only missing GPUs keep this machine from running the plan at all.
+    checks = preflight(loaders.store(), plan, HERE)
+    lacking = "; ".join(check.words for check in checks if check.of == "card" and check.finding is Finding.MISSING)
     if lacking:
-        _where_to_rent(plan, lacking)
+        # Say that it cannot run here, and who rents the GPU.
+        workload, today = plan.workload, datetime.date.today()
+        st.info(f"It cannot run on this machine: {plain(lacking)}. Run it elsewhere:", icon=":material/dns:")
+        if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
+            with st.expander(f"Who rents {workload.gpus} x {workload.gpu}, and how old the prices are"):
+                table(rows, right=OFFER_NUMBERS)
     offered = [name for name in PLACES if not (lacking and name == "this machine")]
     where = st.segmented_control(
         "Where", offered, default=FILES if lacking else "this machine", required=True, key="launch-where",
         help="A machine of yours by ssh, a cluster's queue, a rented one, or files that run without this program.",
     )  # fmt: skip
     if where == FILES:
-        _files(plan)
+        # Offer the job for another engine.
+        holds = "Everything the run needs but its data: unpack it there."
+        offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
+        st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")
     else:
         _start(plan, where)
-
-
-def _lacking_here(plan: Plan) -> str:
-    """What keeps this machine from running the plan at all: its cards. Empty: nothing."""
-    checks = preflight(loaders.store(), plan, HERE)
-    return "; ".join(check.words for check in checks if check.of == "card" and check.finding is Finding.MISSING)
-
-
-def _where_to_rent(plan: Plan, lacking: str) -> None:
-    """That it cannot run here, and who has the card."""
-    workload, today = plan.workload, datetime.date.today()
-    st.info(f"It cannot run on this machine: {plain(lacking)}. Run it elsewhere:", icon=":material/dns:")
-    if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
-        with st.expander(f"Who rents {workload.gpus} x {workload.gpu}, and how old the prices are"):
-            table(rows, right=OFFER_NUMBERS)
 
 
 def _start(plan: Plan, where: str) -> None:
@@ -125,10 +119,7 @@ def _start(plan: Plan, where: str) -> None:
             return
     place = parse_place(f"{engine}:{name.strip()}" if name.strip() else str(engine)) if asked else HERE
     loss = [parse_loss_stop(too_high)] if too_high else []
-    _launched(plan, place, Limits(max_usd=usd or None, max_hours=hours or None, loss=loss))
-
-
-def _launched(plan: Plan, place: Place, limits: Limits) -> None:
+    limits = Limits(max_usd=usd or None, max_hours=hours or None, loss=loss)
     store = loaders.store()
     with st.spinner("looking at what it needs, then starting it"):
         before = beforehand(store, plan, place, limits)
@@ -137,13 +128,6 @@ def _launched(plan: Plan, place: Place, limits: Limits) -> None:
         st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
     st.session_state[WATCHED] = str(handle.run_dir)
     st.rerun()
-
-
-def _files(plan: Plan) -> None:
-    """The job for an engine, and that it can be scored."""
-    holds = "Everything the run needs but its data: unpack it there."
-    offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
-    st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")
 
 
 def offer_files(

@@ -19,7 +19,7 @@ from advisor.records import Plan
 from advisor.redact import hide_secrets
 from advisor.report import charts
 from advisor.report.charts import Axis
-from advisor.runs.devices import Device, read_devices
+from advisor.runs.devices import read_devices
 from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
@@ -122,7 +122,7 @@ def _speed_chart(points: list[Point], plan: Plan | None) -> alt.LayerChart:
     speed = [{"step": p.step, "value": p.value, "series": "tokens per second"} for p in points]
     band = []
     if plan is not None and points:
-        promised = plan.prediction.tokens_per_second
+        promised = plan.chosen.tokens_per_second
         band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
     colours = {"tokens per second": charts.ACTUAL}
     return charts.lines(speed, x=_STEP, y=Axis(field="value", title="tokens per second"), colours=colours, band=band)
@@ -139,26 +139,23 @@ def devices(folder: Path) -> None:
         st.caption("Readings of the GPU come once a minute; there are none yet, or telemetry is off.")
         return
     for device in devices_now:
-        _strip(device)
+        name = "Host" if device.gpu is None else f"GPU {device.gpu}"
+        with st.container(key=f"pair-strip-{name.replace(' ', '-')}"):
+            for column, gauge in zip(st.columns(max(1, len(device.gauges))), device.gauges, strict=False):
+                column.metric(
+                    f"{name}: {gauge.name}",
+                    GAUGES[gauge.unit](gauge.now),
+                    chart_data=list(gauge.over_run) if len(gauge.over_run) > 1 else None,
+                    border=True,
+                )
+        if device.silent_seconds is not None:
+            silent = format_seconds(device.silent_seconds)
+            st.error(f"{name} gave no answer in the last {silent}.", icon=":material/error:")
+        if device.throttled:
+            st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
     newest = max(device.unix_seconds for device in devices_now)
     at = datetime.fromtimestamp(newest, UTC)
     st.caption(f"The numbers are of {at:%H.%M} UTC, the curves of the whole run.")
-
-
-def _strip(device: Device) -> None:
-    name = "Host" if device.gpu is None else f"GPU {device.gpu}"
-    with st.container(key=f"pair-strip-{name.replace(' ', '-')}"):
-        for column, gauge in zip(st.columns(max(1, len(device.gauges))), device.gauges, strict=False):
-            column.metric(
-                f"{name}: {gauge.name}",
-                GAUGES[gauge.unit](gauge.now),
-                chart_data=list(gauge.over_run) if len(gauge.over_run) > 1 else None,
-                border=True,
-            )
-    if device.silent_seconds is not None:
-        st.error(f"{name} gave no answer in the last {format_seconds(device.silent_seconds)}.", icon=":material/error:")
-    if device.throttled:
-        st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
 
 
 def findings(folder: Path, over: bool) -> None:

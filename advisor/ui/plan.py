@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -10,10 +9,11 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.plan import explore
+from advisor.plan.alternatives import by_price
 from advisor.plan.command import plan_command
 from advisor.plan.sensitivity import machine
 from advisor.predict.profile import Profile
-from advisor.records import Basis, Choice, Goal, Plan
+from advisor.records import Basis, Goal, Plan, Run
 from advisor.report import search as runs
 from advisor.report import what_if
 from advisor.report.charts import Rows
@@ -24,7 +24,7 @@ from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, tables, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
-from advisor.units import format_tokens, format_usd_rate
+from advisor.units import HOUR, format_tokens, format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
@@ -48,30 +48,45 @@ def page() -> None:
     except AdvisorError as error:
         _refused(error)
         return
-    _asked_in_vain(goal)
-    choice = _picked(goal, answered)
-    own = plan_answers.profile(goal, choice.gpu, now)
-    base = _run(answered, choice, explore.Changes(), now)
-    changes = plan_what_if.begin(answered, choice, (goal, explore.choice_id(choice)))
-    try:
-        shown, problem = _run(answered, choice, changes, now), None
-    except AdvisorError as error:
-        shown, problem = base, error
-    its = own
-    if shown.workload.gpu != choice.gpu:
-        its = plan_answers.profile(shown.goal, shown.workload.gpu, now)
-    _answer(goal, answered, choice, (shown, its), problem, varied=shown is not base)
-    _hand_over(goal, answered, choice, changes if problem is None else explore.Changes(), shown)
-    _cards(goal, answered, choice, now)
-    _around(goal, answered, choice, (base, own), (shown, its), now)
-    tabs(goal, shown, its, answered)
+    # Say what the address asks for that is not known here, until the goal is another.
+    if st.session_state.get("plan-goal", goal) != goal:
+        st.session_state[plan_form.UNKNOWN] = []
+    if unknown := st.session_state.get(plan_form.UNKNOWN):
+        words = ", ".join(tables.plain(text) for text in unknown)
+        st.warning(f"Left out, because it is not known here: {words}.", icon=":material/link_off:")
+    run = _picked(goal, answered)
+    own = its = plan_answers.profile(goal, run.offer.gpu, now)
+    changes, problem = plan_what_if.begin(run, (goal, explore.run_id(run))), None
+    base = shown = answered if run is answered.chosen else _varied(answered, run, explore.Changes(), own, now)
+    if changes != explore.Changes():
+        try:
+            if changes.gpu is not None:
+                its = plan_answers.profile(explore.pinned(answered.goal, run, changes), changes.gpu, now)
+            shown = _varied(answered, run, changes, its, now)
+        except AdvisorError as error:
+            its, problem = own, error
+    _answer(goal, answered, run, (shown, its), problem, varied=shown is not base)
+    goal_shown = goal if shown is answered else shown.goal
+    _hand_over(goal_shown, shown)
+    _cards(goal, answered, run, now)
+    left, right = st.container(key="stack-around").columns((3, 2), gap="large")
+    with left:
+        st.subheader("Every run worth its price", anchor=False)
+        hours = None if goal.deadline_seconds is None else goal.deadline_seconds / HOUR
+        _front(answered, run, (goal.budget_usd, hours))
+        if shown is not base:
+            st.markdown("**What the changes do**")
+            plan_what_if.comparison(base.chosen, shown.chosen)
+    with right:
+        st.subheader("What if", anchor=False)
+        plan_what_if.total(shown.chosen, varied=shown is not base)
+        plan_what_if.sliders(answered.goal, base.chosen, own, now)
+    tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
-def _run(answered: Plan, choice: Choice, changes: explore.Changes, now: plan_answers.World) -> Plan:
-    """The answer itself, or the plan for another of its runs or for a changed one."""
-    if changes == explore.Changes() and choice.name == BALANCED:
-        return answered
-    return plan_answers.plan(explore.pinned(answered, choice, changes), now)
+def _varied(answered: Plan, run: Run, changes: explore.Changes, its: Profile, now: plan_answers.World) -> Plan:
+    """What another run of the search comes to, or a changed one."""
+    return plan_answers.what_if(explore.pinned(answered.goal, run, changes), now, its)
 
 
 def _refused(error: AdvisorError) -> None:
@@ -81,27 +96,17 @@ def _refused(error: AdvisorError) -> None:
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
 
 
-def _asked_in_vain(goal: Goal) -> None:
-    """What the address asks for that there is not; until the goal is another."""
-    if st.session_state.get("plan-goal", goal) != goal:
-        st.session_state[plan_form.UNKNOWN] = []
-    if unknown := st.session_state.get(plan_form.UNKNOWN):
-        words = ", ".join(tables.plain(text) for text in unknown)
-        st.warning(f"Left out, because it is not known here: {words}.", icon=":material/link_off:")
-
-
-def _picked(goal: Goal, answered: Plan) -> Choice:
+def _picked(goal: Goal, answered: Plan) -> Run:
     """The run that is looked at; another goal begins with its own plan again."""
     asked = st.session_state.get(PICK, st.query_params.get(PICK))
     if st.session_state.get("plan-goal", goal) != goal:
         asked = None
     st.session_state["plan-goal"] = goal
-    run = explore.find_choice(answered.search, asked) if asked and answered.search else None
+    run = explore.find_run(answered, asked) if asked else None
     if asked and run is None:
         st.caption("The run of this link is not in today's search: a price or a calibration has changed.")
     _pick(asked if run is not None else None)
-    own = plan_answers.balanced(answered)
-    return own if run is None or explore.choice_id(run) == explore.choice_id(own) else run
+    return answered.chosen if run is None or explore.run_id(run) == explore.run_id(answered.chosen) else run
 
 
 def _pick(name: str | None) -> None:
@@ -115,41 +120,16 @@ def _pick(name: str | None) -> None:
 def _answer(
     goal: Goal,
     answered: Plan,
-    choice: Choice,
+    run: Run,
     current: tuple[Plan, Profile],
     problem: AdvisorError | None,
     *,
     varied: bool,
 ) -> None:
     shown, its = current
-    name = "What if" if varied else (choice.name or "From the front") if shown is not answered else ""
+    name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{what(shown)}"))
-    _numbers(shown)
-    _badge(shown.prediction.step_seconds.basis, its, "speed: ")
-    if its.widening > 1:
-        st.warning(
-            f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
-            icon=":material/warning:",
-        )
-    st.caption(plain(" ".join(_grounds(shown, its))))
-    if problem is not None:
-        _refused(problem)
-    for text in explore.broken_limits(goal, shown):
-        st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
-    for text in shown.warnings:
-        if text in its.caveats:
-            continue  # said above
-        st.caption(":material/info: " + worded(text))
-
-
-def _numbers(shown: Plan) -> None:
-    """What it costs and takes and comes to, large; intervals small below."""
-    promise = shown.prediction
-    numbers = (
-        (COST, promise.cost_usd),
-        (TIME, promise.wall_clock.total_seconds),
-        (LOSS, promise.loss),
-    )
+    numbers = ((COST, shown.chosen.cost_usd), (TIME, shown.chosen.total_seconds), (LOSS, shown.chosen.loss))
     columns = st.container(key="pair-numbers").columns(len(numbers) + 1)
     for column, (quantity, estimate) in zip(columns, numbers, strict=False):
         centre = quantity.expected(estimate)
@@ -159,20 +139,30 @@ def _numbers(shown: Plan) -> None:
             delta_description="80 % interval" if span else None,
         )  # fmt: skip
     columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
+    _badge(shown.chosen.step_seconds.basis, its, "speed: ")
+    grounds = [f"{capital(how(shown))}."]
+    if its.widening > 1:
+        st.warning(
+            f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
+            icon=":material/warning:",
+        )
+    elif (rests := speed_rests_on(shown)) is not None:
+        grounds.append(rests)
+    if shown.offer.usd_per_hour:
+        price = format_usd_rate(shown.offer.usd_per_hour)
+        grounds.append(f"{price} an hour: {shown.offer.source}. Newer prices: page GPUs.")
+    st.caption(plain(" ".join(grounds)))
+    if problem is not None:
+        _refused(problem)
+    for text in explore.broken_limits(goal, shown.chosen):
+        st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
+    for text in shown.warnings:
+        if text not in its.caveats:  # said above
+            st.caption(":material/info: " + worded(text))
 
 
-def _grounds(shown: Plan, its: Profile) -> Iterator[str]:
-    """What a plan's numbers rest on: how its steps are made up, its speed, its price."""
-    yield f"{capital(how(shown))}."
-    if its.widening <= 1 and (rests := speed_rests_on(shown)) is not None:
-        yield rests
-    if shown.usd_per_hour:
-        yield f"{format_usd_rate(shown.usd_per_hour)} an hour: {shown.price_source}. Newer prices: page GPUs."
-
-
-def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Changes, shown: Plan) -> None:
+def _hand_over(goal_shown: Goal, shown: Plan) -> None:
     """Launch, and everything to take away."""
-    goal_shown = goal if shown is answered else explore.pinned(answered, choice, changes)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
             st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(shown))
@@ -190,14 +180,9 @@ def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Chan
             st.code(plan_command(goal_shown, "plan.yaml"), language="bash", wrap_lines=True)
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
             st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
-            st.code(_link(), language=None, wrap_lines=True)
-
-
-def _link() -> str:
-    """The address as the server knows it."""
-    query = st.query_params.to_dict()
-    base = (st.context.url or "").split("?")[0]
-    return f"{base}?{urlencode(query, doseq=True)}" if query else base
+            query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server knows it
+            link = f"{base}?{urlencode(query, doseq=True)}" if query else base
+            st.code(link, language=None, wrap_lines=True)
 
 
 def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
@@ -209,20 +194,17 @@ def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
     st.badge(f"{before}{basis}{doubt}", color=colour, help=explained)
 
 
-def _cards(goal: Goal, answered: Plan, choice: Choice, now: plan_answers.World) -> None:
-    options = answered.search.options if answered.search else ()
-    if not options:
-        return
+def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
+    options, own_plan = answered.options, answered.chosen
     common, own = runs.apart(options, goal)
-    own_plan = plan_answers.balanced(answered)
     for column, option, words in zip(st.columns(len(options)), options, own, strict=True):
         with column.container(border=True, height="stretch"):
             _card(
                 option,
                 words,
-                "" if option.name == BALANCED else what_if.in_words(explore.against(option, own_plan)),
-                plan_answers.profile(goal, option.gpu, now),
-                shown=explore.choice_id(option) == explore.choice_id(choice),
+                "" if option is own_plan else what_if.in_words(explore.against(option, own_plan)),
+                plan_answers.profile(goal, option.offer.gpu, now),
+                shown=explore.run_id(option) == explore.run_id(shown),
             )
     if alike := [f"{name} {words}" for name, words in common.items() if name in _ALIKE]:
         st.caption(plain(f"The same for all of them: {', '.join(alike)}."))
@@ -230,11 +212,11 @@ def _cards(goal: Goal, answered: Plan, choice: Choice, now: plan_answers.World) 
         st.markdown("\n".join(f"- {worded(text)}" for text in answered.search.sensitivity))
 
 
-def _card(option: Choice, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
+def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
     """One option by what it has of its own (`words`), and what it takes and comes to `beyond` the plan."""
-    basis = option.step_seconds.basis
+    basis, name = option.step_seconds.basis, option.standing.name
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
+        st.markdown(f"**{name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         _badge(basis, profile)
     heading = [words[name] for name in ("model", "on") if name in words]
     if heading:
@@ -247,55 +229,33 @@ def _card(option: Choice, words: dict[str, str], beyond: str, profile: Profile, 
         f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
     ]
     st.markdown(plain("  \n".join(line for line in lines if line)))
-    memory = memory_of(option.gpu).column
+    memory = memory_of(option.offer.gpu).column
     small = [f"{name} {words[name]}" for name in (memory, "headroom") if name in words]
     small += [f"batch of {words['batch']}"] if "batch" in words else []
     if small:
         st.caption(plain(", ".join(small)))
-    st.caption(worded(option.why))
-    if basis is Basis.PRIOR and option.gpu != "cpu":
+    st.caption(worded(option.standing.why))
+    if basis is Basis.PRIOR and option.offer.gpu != "cpu":
         rests = f"Speed from published runs: {briefly(option.grounds)}. "
-        st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
+        st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.offer.gpu}`")
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
-    st.button(label, key=f"card-{option.name}", disabled=shown, on_click=_pick, args=(option.name,), width="stretch")
+    st.button(label, key=f"card-{name}", disabled=shown, on_click=_pick, args=(name,), width="stretch")
 
 
-def _around(
-    goal: Goal,
-    answered: Plan,
-    choice: Choice,
-    base: tuple[Plan, Profile],
-    shown: tuple[Plan, Profile],
-    now: plan_answers.World,
-) -> None:
-    """What else could be done on the left, what happens if on the right; plans with what is known of their devices."""
-    left, right = st.container(key="stack-around").columns((3, 2), gap="large")
-    with left:
-        st.subheader("Every run worth its price", anchor=False)
-        _front(answered, choice, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
-        if shown[0] is not base[0]:
-            st.markdown("**What the changes do**")
-            plan_what_if.comparison(base[0], shown[0], base[1], shown[1])
-    with right:
-        st.subheader("What if", anchor=False)
-        plan_what_if.total(shown[0], varied=shown[0] is not base[0])
-        plan_what_if.sliders(answered, choice, base[1], now)
-
-
-def _front(answered: Plan, choice: Choice, limits: tuple[float | None, float | None]) -> None:
-    points = explore.front_points(answered.search) if answered.search else ()
-    if len(points) < 2:
+def _front(answered: Plan, shown: Run, limits: tuple[float | None, float | None]) -> None:
+    search = answered.search
+    if search is None or not search.front:
         st.caption("No other run is worth its price: none is cheaper, sooner or better than this one.")
         return
-    by_loss = all(point.loss is not None for point in points)
-    named = {explore.choice_id(option): option.name for option in answered.search.options} if answered.search else {}
-    rows = [_front_row(point, choice, named, by_loss=by_loss) for point in points]
+    worth = sorted((*search.front, answered.chosen), key=by_price)
+    by_loss = all(run.loss is not None for run in (*worth, *search.near_misses))
+    named = {explore.run_id(option): option.standing.name for option in answered.options}
     # what is shown and what has a name of its own keeps its label
-    dots = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
+    dots = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in worth]
     dots.sort(key=lambda row: (not row["shown"], row["id"] not in named))
-    missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
-    priced = all(row["usd"] for row in rows)
+    missed = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in search.near_misses]
+    priced = all(row["usd"] for row in (*dots, *missed))
     sights = [name for name, sight in plan_charts.SIGHTS.items() if priced or "usd" not in (sight.x, sight.y)]
     asked = sights[0]
     if len(sights) > 1:
@@ -330,20 +290,21 @@ def _front_spec(
     return drawn.to_dict()
 
 
-def _front_row(point: explore.FrontPoint, choice: Choice, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
-    run = point.choice
-    where = "" if run.gpu == "cpu" else f", {run.gpus} x {run.gpu}"
+def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
+    """A run in the units of the chart, and in words."""
+    name, loss = explore.run_id(run), run.loss.value if run.loss else None
+    where = "" if run.offer.gpu == "cpu" else f", {run.offer.gpus} x {run.offer.gpu}"
     return {
-        "id": point.id,
-        "usd": point.usd,
-        "hours": point.hours,
-        "quality": point.loss if by_loss else run.score,
-        "shown": point.id == explore.choice_id(choice),
-        "label": named.get(point.id) or f"depth {run.depth}{where}",
+        "id": name,
+        "usd": run.cost_usd.value if run.cost_usd else None,
+        "hours": run.total_seconds.value / HOUR,
+        "quality": loss if by_loss else run.score,
+        "shown": name == explore.run_id(shown),
+        "label": named.get(name) or f"depth {run.depth}{where}",
         "model": runs.model(run),
         "on": machine(run, ", "),
         TIME.column: TIME.of(run.total_seconds),
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),
-        "remark": run.why or "-",
+        "remark": "the plan" if run is answered.chosen else run.standing.why or "-",
     }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from advisor.hardware.prices import live_prices_path
-from advisor.plan import curves, explore
+from advisor.plan import curves
 from advisor.predict.profile import Profile
-from advisor.records import Choice, Goal, OwnMachine, Plan
+from advisor.records import Goal, OwnMachine, Plan
 from advisor.ui import loaders
+from advisor.workflows import plan as workflow
 from advisor.workflows.data import read_data
-from advisor.workflows.plan import load_profiles, recommend
 
 World = tuple[object, ...]  # what answers rest on besides the goal; in the key of everything kept
 
@@ -40,7 +40,7 @@ def _profiles(
 ) -> list[Profile]:
     del now
     goal = Goal(gpu=gpu, own=own, family=family, precision=precision, compile=compile, power_cap_watts=power_cap_watts)
-    profiles, _ = load_profiles(goal, loaders.store())
+    profiles, _ = workflow.load_profiles(goal, loaders.store())
     return profiles
 
 
@@ -54,13 +54,13 @@ def profile(goal: Goal, key: str, now: World) -> Profile:
 def plan(goal: Goal, now: World) -> Plan:
     """The plan for a goal: the function behind `advisor plan`."""
     del now
-    return recommend(goal, loaders.store())
+    return workflow.recommend(goal, loaders.store())
 
 
 @st.cache_resource(max_entries=1024, show_spinner=False)
-def effect(before: Goal, after: Goal, now: World, _profile: Profile) -> explore.Effect:
-    """What planning for one pinned goal changes against another."""
-    return explore.effect(before, after, _profile, read_data(before.data))
+def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -> Plan:
+    """What a goal comes to that leaves nothing open: one evaluation."""
+    return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
 
 
 def throughput(shown: Plan, own: Profile) -> tuple[tuple[curves.RatePoint, ...], tuple[curves.MeasuredRate, ...]]:
@@ -71,10 +71,3 @@ def throughput(shown: Plan, own: Profile) -> tuple[tuple[curves.RatePoint, ...],
 def loss(goal: Goal, shown: Plan, own: Profile) -> curves.LossCurve:
     """Loss against tokens, with the goal's marks."""
     return curves.loss(goal, shown, own, read_data(goal.data))
-
-
-def balanced(answered: Plan) -> Choice:
-    """The plan itself among its options."""
-    own = explore.find_choice(answered.search, "balanced") if answered.search else None
-    assert own is not None  # `answer` names the plan itself so
-    return own

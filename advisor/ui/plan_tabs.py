@@ -31,14 +31,16 @@ from advisor.units import (
 )
 
 
-def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan) -> None:
-    """Draw the open tab: of the plan that is shown; what was rejected is the whole search's."""
+def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
+    """Draw the open tab: of the plan that is shown, `scaled` to other numbers of GPUs; what was rejected is the whole
+    search's.
+    """
     drawn: dict[str, Callable[[], None]] = {
         "Throughput": lambda: _throughput(shown, own),
         "Memory": lambda: _memory(shown, own),
         "Loss": lambda: _loss(goal, shown, own),
         "The bill": lambda: _bill(shown),
-        "Scaling": lambda: _scaling(shown),
+        "Scaling": lambda: _scaling(shown if shown.search else scaled()),
         "Considered and rejected": lambda: _considered(answered),
         "Why this one": lambda: _why(shown, answered),
     }
@@ -142,7 +144,7 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
     marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in curve.marks]
     st.altair_chart(plan_charts.loss(rows, marks), width="stretch")
     st.caption(
-        f"This model of {format_count(shown.prediction.parameters)} parameters after more or fewer tokens, by a "
+        f"This model of {format_count(shown.chosen.parameters)} parameters after more or fewer tokens, by a "
         "published scaling law (a *prior*: another corpus or tokenizer moves it, the band allows for that). "
         "Each mark says how many tokens that limit alone allows."
     )
@@ -164,8 +166,8 @@ def _bill(shown: Plan) -> None:
     ]
     st.altair_chart(plan_charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
     _table(report.spending(shown))
-    disk = format_bytes(shown.prediction.disk_bytes)
-    st.caption(plain(f"Price: {shown.price_source}. The run keeps {disk} on disk."))
+    disk = format_bytes(shown.bill.disk_bytes)
+    st.caption(plain(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
 
 
 def _scaling(shown: Plan) -> None:
@@ -190,8 +192,8 @@ def _considered(answered: Plan) -> None:
     candidates, choices = runs.candidates(answered), []
     if search is not None:
         st.caption(runs.weighed(search))
-        choices = [runs.machines(search)] if search.machines else []
-        choices += [*([runs.near_misses(search)] if search.near_misses else []), runs.front(search)]
+        choices = [runs.machines(answered, search)] if search.machines else []
+        choices += [*([runs.near_misses(search)] if search.near_misses else []), runs.front(answered, search)]
         _tables(choices)
     _tables(candidates, said=runs.notes(choices))
     if search is not None and search.left_out:

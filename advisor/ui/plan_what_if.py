@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
-from advisor.plan.explore import Changes, difference, pinned, ranges
+from advisor.errors import AdvisorError
+from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
 from advisor.predict.profile import Profile
-from advisor.records import Choice, Plan
+from advisor.records import Goal, Run
 from advisor.report import what_if
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import in_markdown
@@ -32,22 +33,22 @@ _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
 )  # fmt: skip
 
 
-def begin(answered: Plan, choice: Choice, base: object) -> Changes:
+def begin(run: Run, base: object) -> Changes:
     """Put the sliders to the run when another one (`base`) is looked at, the first time to what the address says.
 
     Returns what they say, before they are drawn.
     """
-    allowed, moved = ranges(answered, choice), Changes()
+    allowed, moved = ranges(run), Changes()
     another = st.session_state.get(_BASE, base) != base
     st.session_state[_BASE] = base
     if another or st.session_state.get(_CARD) not in plan_form.devices():
         asked = None if another else st.query_params.get(_CARD)
-        st.session_state[_CARD] = asked if asked in plan_form.devices() else choice.gpu
-    if st.session_state[_CARD] != choice.gpu:
+        st.session_state[_CARD] = asked if asked in plan_form.devices() else run.offer.gpu
+    if st.session_state[_CARD] != run.offer.gpu:
         moved = replace(moved, gpu=st.session_state[_CARD])
     _remember(_CARD, moved.gpu)
     for name, *_ in _SLIDERS:
-        key, options, own = PREFIX + name, getattr(allowed, name), getattr(allowed.own, name)
+        key, (own, options) = PREFIX + name, allowed[name]
         if another or st.session_state.get(key) not in options:
             asked = None if another else st.query_params.get(key)
             wanted = [option for option in options if str(option) == asked]
@@ -67,12 +68,11 @@ def _remember(key: str, value: str | None) -> None:
         del st.query_params[key]
 
 
-def total(shown: Plan, *, varied: bool) -> None:
+def total(shown: Run, *, varied: bool) -> None:
     """What the run as it is now takes, costs and comes to, in view while the sliders are moved; and the way back."""
-    promise = shown.prediction
-    numbers = [TIME.expected(promise.wall_clock.total_seconds)]
-    numbers += [COST.expected(promise.cost_usd)] if promise.cost_usd is not None else []
-    numbers += [f"{LOSS.column} {LOSS.expected(promise.loss)}"] if promise.loss is not None else []
+    numbers = [TIME.expected(shown.total_seconds)]
+    numbers += [COST.expected(shown.cost_usd)] if shown.cost_usd is not None else []
+    numbers += [f"{LOSS.column} {LOSS.expected(shown.loss)}"] if shown.loss is not None else []
     with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
         st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
         st.button(
@@ -87,7 +87,7 @@ def _reset() -> None:
         del st.query_params[key]
 
 
-def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
+def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> None:
     """Draw them, each with what it does alone: where it stands, or one notch further."""
     st.selectbox(
         "GPU",
@@ -96,29 +96,26 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
         help="The same model, tokens and global batch on another GPU, at its catalog price and its own best "
         "micro-batch. The sliders speak of the GPU that was chosen.",
     )
-    allowed = ranges(answered, choice)
+    allowed = ranges(run)
     for name, label, words, explained in _SLIDERS:
-        options, own = getattr(allowed, name), getattr(allowed.own, name)
+        own, options = allowed[name]
         if len(options) < 2:
             continue
         with st.container(gap="small"):  # below a slider its ends are written while it is pointed at
             value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
-            tried = value if value != own else _next(options, value)
+            tried = value if value != own else next((option for option in options if option > value), None)
             if tried is None:
                 continue
-            goal = pinned(answered, choice, Changes(**{name: tried}))
-            done = plan_answers.effect(pinned(answered, choice), goal, now, profile)
-            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {what_if.in_words(done)}"))
+            try:
+                other = plan_answers.what_if(pinned(goal, run, Changes(**{name: tried})), now, profile).chosen
+                effect = difference(run, other)
+            except AdvisorError as error:
+                effect = Effect(refused=error.message)
+            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {what_if.in_words(effect)}"))
 
 
-def comparison(base: Plan, shown: Plan, profile: Profile, shown_profile: Profile) -> None:
+def comparison(base: Run, shown: Run) -> None:
     """The run as it was chosen and as it is now, number by number, with the differences."""
-    effect = difference(base, shown, profile, shown_profile)
-    held = [p.memory.device_total_bytes(plan.workload) for p, plan in ((profile, base), (shown_profile, shown))]
-    st.markdown(in_markdown(what_if.comparison(base, shown, effect, held)).replace("$", "\\$"))
+    table = what_if.comparison(base, shown, difference(base, shown))
+    st.markdown(in_markdown(table).replace("$", "\\$"))
     st.caption(what_if.kept(base, shown))
-
-
-def _next(options: Sequence[Any], value: Any) -> Any:
-    later = [option for option in options if option > value]
-    return later[0] if later else None

@@ -126,7 +126,7 @@ def _judge(folder: Path, is_running: bool) -> None:
 
 def _numbers(progress: Progress, plan: Plan | None) -> None:
     """Four numbers, each with its prediction beside it."""
-    promised = plan.prediction if plan else None
+    promised = plan.chosen if plan else None
     columns = st.container(key="pair-numbers").columns(4)
     _number(
         columns[0],

@@ -174,11 +174,9 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
         again = (LossStop(step=2 * at, above=_NO_LOSS),) if 2 * at < arm.config.steps else ()
         resume(store, run_dir, limits=Limits(loss=again))
         _wait(store, run_dir, lambda: False)
-    return _goes_on(arm, at, _review(store, run_dir), _review(store, folder / f"{arm.name}-seed{arm.config.seed}"))
-
-
-def _goes_on(arm: Arm, at: int, resumed: Reviewed | None, unbroken: Reviewed | None) -> Check:
-    """The losses behind a stop beside those of the run that was not stopped."""
+    # Hold the losses after the stop against those of the run that was not stopped.
+    resumed = _review(store, run_dir)
+    unbroken = _review(store, folder / f"{arm.name}-seed{arm.config.seed}")
     what = "resumes where it was stopped"
     if resumed is None or not any(attempt.resumed_from_step for attempt in resumed.case.run.attempts):
         return Check(arm=arm.name, what=what, passed=False, evidence=f"it did not go on after step {at}")

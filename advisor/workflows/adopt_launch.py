@@ -63,7 +63,11 @@ def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours:
     plan, before = load_adopted_plan(folder / PLAN), read_launch(folder)
     assert before is not None  # an adopted run is known by its launch record
     if max_usd is not None or max_hours is not None:
-        plan = replace(plan, max_usd=max_usd, max_seconds=_limit(plan, max_usd, max_hours))
+        if max_usd is not None and not plan.usd_per_hour:
+            raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--max-hours", exit_code=2)
+        limits = [max_hours * 3600] if max_hours is not None else []
+        limits += [max_usd / plan.usd_per_hour * 3600] if max_usd is not None and plan.usd_per_hour else []
+        plan = replace(plan, max_usd=max_usd, max_seconds=min(limits, default=None))
     used = spent_seconds(folder)
     if plan.max_seconds is not None and used >= plan.max_seconds:
         message = f"{folder} has used {used:.0f} s of the {plan.max_seconds:.0f} s it was given"
@@ -78,14 +82,6 @@ def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours:
     return replace(
         started, warnings=("nothing is known that makes this program go on: it starts again at its first step",)
     )
-
-
-def _limit(plan: AdoptedPlan, max_usd: float | None, max_hours: float | None) -> float | None:
-    if max_usd is not None and not plan.usd_per_hour:
-        raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--max-hours", exit_code=2)
-    limits = [max_hours * 3600] if max_hours is not None else []
-    limits += [max_usd / plan.usd_per_hour * 3600] if max_usd is not None and plan.usd_per_hour else []
-    return min(limits, default=None)
 
 
 def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int, place: Place) -> LaunchRecord:

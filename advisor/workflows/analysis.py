@@ -102,13 +102,17 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     pace = run_metrics.pace(case)
     spent_hours = seconds / 3600 if seconds is not None else None
     spent_usd = spent_hours * usd if spent_hours is not None and usd is not None else None
+    # The verdict begins with where the run was, and with a GPU that is paid for and not used.
+    happened = _what_happened(case)
+    program, _, rest = happened.partition(": ")
+    fell_back = any(finding.code == "cpu_fallback" for finding in findings)
     return Analysis(
         case=case,
         findings=tuple(findings),
         insufficient=tuple(insufficient),
         forecast=outlook,
         verdict=(
-            _where_it_ran(_what_happened(case), findings),
+            (f"{program}: it does not run on the GPU; {rest}" if fell_back else happened),
             _what_it_cost(case, outlook, spent_hours, spent_usd),
             _what_to_do(findings, coverage(case, insufficient)),
         ),
@@ -265,13 +269,6 @@ def _what_happened(case: Case) -> str:
         ended += f" after {far}" if far else ", no step read"
     reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
     return f"{run.framework or run.format}: {ended}{losses}{reason}"
-
-
-def _where_it_ran(happened: str, findings: list[Finding]) -> str:
-    """The first line of the verdict, which says it first of all where a run does not use the GPU it pays for."""
-    program, _, rest = happened.partition(": ")
-    fell_back = any(finding.code == "cpu_fallback" for finding in findings)
-    return f"{program}: it does not run on the GPU; {rest}" if fell_back else happened
 
 
 def _in_words(part: RunPart) -> str:

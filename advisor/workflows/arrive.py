@@ -66,7 +66,7 @@ def is_unknown(plan: Plan, store: Store, place: Place = Place()) -> bool:  # noq
 
     Of a CPU elsewhere no calibration here says anything: all go by one name.
     """
-    if plan.grounds is None or plan.prediction.wall_clock.total_seconds.value < LEAST_SECONDS / _SHARE:
+    if plan.grounds is None or plan.bill.wall_clock.total_seconds.value < LEAST_SECONDS / _SHARE:
         return False
     if place.engine != Place().engine and plan.workload.gpu == "cpu":
         return True
@@ -109,8 +109,8 @@ def arrive(
         calibration=found.calibration.id if found.calibration else None,
         device_key=found.profile.key if found.profile else None,
         seconds=round(took, 2),
-        planned_step_seconds=plan.prediction.step_seconds,
-        found_step_seconds=same.prediction.step_seconds if same else None,
+        planned_step_seconds=plan.chosen.step_seconds,
+        found_step_seconds=same.chosen.step_seconds if same else None,
         over=None if over is None else round(over, 4),
         goes_on=after is not None,
         reason=why,
@@ -120,7 +120,7 @@ def arrive(
 
 def calibration_seconds(plan: Plan) -> float:
     """Seconds that a calibration on arrival may take: a tenth of the run, one to two minutes."""
-    return min(CALIBRATION_SECONDS, max(LEAST_SECONDS, _SHARE * plan.prediction.wall_clock.total_seconds.value))
+    return min(CALIBRATION_SECONDS, max(LEAST_SECONDS, _SHARE * plan.bill.wall_clock.total_seconds.value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationO
         compile=run.compile,
         activation_checkpointing=run.activation_checkpointing,
         optimizer=run.optimizer.name,
-        price=plan.usd_per_hour,
+        price=plan.offer.usd_per_hour,
         fresh=True,
     )
 
@@ -194,11 +194,11 @@ def _over(plan: Plan, same: Plan | None, calibration: Calibration) -> float | No
     """By which share the planned work, with the calibration, costs more than planned; hours without a price."""
     if same is None:
         return None
-    planned, found = plan.prediction, same.prediction
+    planned, found = plan.chosen, same.chosen
     if planned.cost_usd is not None and found.cost_usd is not None and planned.cost_usd.value > 0:
         return (found.cost_usd.value + (calibration.cost.usd or 0.0)) / planned.cost_usd.value - 1
-    total = found.wall_clock.total_seconds.value + calibration.cost.seconds
-    return total / planned.wall_clock.total_seconds.value - 1
+    total = found.total_seconds.value + calibration.cost.seconds
+    return total / planned.total_seconds.value - 1
 
 
 def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tuple[Plan | None, str]:
@@ -224,7 +224,8 @@ def _why(plan: Plan, after: Plan, over: float | None) -> str:
     else:
         speed = f"the planned work takes {format_percent(abs(over))} {'more' if over > 0 else 'less'} here than planned"
     before, now = plan.chosen, after.chosen
-    if (before.depth, before.micro_batch, before.steps) == (now.depth, now.micro_batch, now.steps):
+    same = before.workload.shape == now.workload.shape and before.steps == now.steps
+    if same and before.workload.micro_batch == now.workload.micro_batch:
         return f"{speed}; the plan stays"
     limits = [format_usd(plan.goal.budget_usd)] if plan.goal.budget_usd is not None else []
     limits += [format_seconds(plan.goal.deadline_seconds)] if plan.goal.deadline_seconds is not None else []

@@ -43,7 +43,7 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
     """Measure, plan again, and leave what follows in the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
-    started = time.monotonic() - _age()
+    started = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
     plan, config = load_plan(job / PLAN), read_run_config(job)
     here = _with_data(plan, config, job)
     with disk_errors("write to", run):
@@ -85,7 +85,7 @@ def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> Arriva
 
 def _count(run: Path, seconds: float, plan: Plan, config: RunConfig) -> None:
     """Let the run's budget say that so much was used before its first step."""
-    price = plan.usd_per_hour if config.stop.usd_per_hour is None else config.stop.usd_per_hour
+    price = plan.offer.usd_per_hour if config.stop.usd_per_hour is None else config.stop.usd_per_hour
     attempt = Attempt(session="arrival", host=socket.gethostname(), began=time.time() - seconds,
                       seconds=round(seconds, 3), usd_per_hour=price, ended=True)  # fmt: skip
     with disk_errors("write the budget to", run):
@@ -98,7 +98,7 @@ def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
         calibration=None,
         device_key=None,
         seconds=round(seconds, 2),
-        planned_step_seconds=plan.prediction.step_seconds,
+        planned_step_seconds=plan.chosen.step_seconds,
         found_step_seconds=None,
         over=None,
         goes_on=True,
@@ -114,11 +114,6 @@ def _with_data(plan: Plan, config: RunConfig, job: Path) -> Plan:
     there = str((job / config.data.path).resolve())
     goal = plan.goal if plan.goal.data is None else replace(plan.goal, data=there)
     return replace(plan, goal=goal, run=replace(plan.run, data=replace(plan.run.data, path=there)))
-
-
-def _age() -> float:
-    """Seconds that this process has lived."""
-    return max(0.0, time.time() - psutil.Process().create_time())
 
 
 def main() -> int:

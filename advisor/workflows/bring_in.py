@@ -44,7 +44,10 @@ def bring_in(store: Store, path: Path, *, plan: Path | None = None, checkpoints:
         header = _header(source)
         promised = load_plan(plan) if plan is not None else _plan_of(source)
         record = read_launch(source) or _record(header, _config(source, header), promised)
-        _refuse_twice(store, record.id)
+        run = record.id
+        known = next((row for row in store.runs() if row.id == run), None)
+        if known is not None:
+            raise AdvisorError(f"{run} is here already: {known.path}", f"advisor compare {known.path}")
         folder = store.new_run_folder(record.name, datetime.fromisoformat(record.launched_at))
         _copy(source, folder, checkpoints=checkpoints)
         if promised is not None:
@@ -102,16 +105,10 @@ def _record(header: dict[str, Any], config: RunConfig, plan: Plan | None) -> Lau
         process_started=None,
         command=(),
         gpus=header.get("world_size") or 1,
-        usd_per_hour=plan.usd_per_hour if plan is not None else None,
+        usd_per_hour=plan.offer.usd_per_hour if plan is not None else None,
         plan_id=plan.id if plan is not None else None,
         device_key=plan.workload.gpu if plan is not None else None,
     )
-
-
-def _refuse_twice(store: Store, run: str) -> None:
-    known = next((row for row in store.runs() if row.id == run), None)
-    if known is not None:
-        raise AdvisorError(f"{run} is here already: {known.path}", f"advisor compare {known.path}")
 
 
 def _copy(source: Path, folder: Path, *, checkpoints: bool) -> None:

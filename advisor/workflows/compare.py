@@ -192,7 +192,7 @@ def _reviewed(
 ) -> Reviewed:
     if plan is not None:  # where the log does not say how long the run was to be
         run = with_plan({"planned_steps": plan.run.steps, **run.facts}, run)
-    price = usd_per_hour if usd_per_hour is not None else (plan.usd_per_hour if plan else None)
+    price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
     case = make_case(run, given={"usd_per_hour": price})
     scored = score_run(
         case,

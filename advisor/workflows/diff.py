@@ -15,7 +15,7 @@ from advisor.errors import AdvisorError
 from advisor.laws.flops import parameters
 from advisor.predict.batch import predict_batch
 from advisor.predict.loss import predict_loss
-from advisor.records import Estimate, Plan, PlanPrediction, Prediction, Workload
+from advisor.records import Estimate, Plan, Prediction, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.disk import read_yaml
 from advisor.store.folders import names_apart
@@ -49,7 +49,7 @@ class Side:
     config: RunConfig
     workload: Workload
     usd_per_hour: float | None  # of all devices; None: unknown
-    promised: PlanPrediction | None = None  # by its plan when that was made
+    promised: Prediction | None = None  # by its plan when that was made
     measured: Mapping[str, float | None] | None = None  # of a run that trained, by the quantities of a score
 
     @property
@@ -128,7 +128,13 @@ def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:
         if "bursts" in raw or raw.get("kind") == CALIBRATION:
             return store.load_calibration(path)
         source = read_source(path)
-        return _planned(source, text, gpu)
+        if isinstance(source, Plan):
+            price, promised = source.offer.usd_per_hour, source.prediction
+            return Side(
+                name=text, kind=PLAN, config=source.run, workload=source.workload, usd_per_hour=price, promised=promised
+            )
+        work = workload_of_config(source, gpu)
+        return Side(name=text, kind=CONFIGURATION, config=source, workload=work, usd_per_hour=source.stop.usd_per_hour)
     if path.is_file():
         message = f"{text} is no plan, configuration or calibration: those are YAML"
         raise AdvisorError(message, f"a log beside another: advisor analyze {text} OTHER", exit_code=2)
@@ -136,16 +142,6 @@ def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:
         return store.load_calibration(text)
     folder = path if path.is_dir() and is_run_folder(path) else store.find_run(text)
     return _launched(store, folder)
-
-
-def _planned(source: Plan | RunConfig, name: str, gpu: str | None) -> Side:
-    if isinstance(source, Plan):
-        price, promised = source.usd_per_hour, source.prediction
-        return Side(
-            name=name, kind=PLAN, config=source.run, workload=source.workload, usd_per_hour=price, promised=promised
-        )
-    work = workload_of_config(source, gpu)
-    return Side(name=name, kind=CONFIGURATION, config=source, workload=work, usd_per_hour=source.stop.usd_per_hour)
 
 
 def _launched(store: Store, folder: Path) -> Side:
@@ -272,7 +268,7 @@ def _no_law(name: str) -> str:
 def promise(store: Store, side: Side) -> Promise:
     """What is predicted of one run, by what is believed of its card now; else what its plan promised."""
     work = side.workload
-    found: Prediction | PlanPrediction | None
+    found: Prediction | None
     why_not = ""
     try:
         profile = load_profile(

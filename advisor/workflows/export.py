@@ -71,10 +71,10 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
     """The files of a plan for an engine of `TARGETS`; AdvisorError for what it cannot take."""
     refuse_edited(plan)
     target = TARGETS[to]
-    prices = {"usd_per_hour": plan.usd_per_hour, "max_usd": limits.max_usd, "max_hours": limits.max_hours}
+    prices = {"usd_per_hour": plan.offer.usd_per_hour, "max_usd": limits.max_usd, "max_hours": limits.max_hours}
     guards = make_guards(plan.run, loss=limits.loss or (), **prices)
-    prediction = plan.prediction
-    config = guarded(plan.run, guards, usd_per_hour=plan.usd_per_hour, step_seconds=prediction.step_seconds.value)
+    step_seconds = plan.chosen.step_seconds.value
+    config = guarded(plan.run, guards, usd_per_hour=plan.offer.usd_per_hour, step_seconds=step_seconds)
     data = None
     if config.data.path is not None:
         data = Path(config.data.path).expanduser().resolve()

@@ -65,7 +65,7 @@ def plan_stages(
     if source.is_file():
         plan = load_plan(source)
         base, pace_of_run = plan.run, _PlannedPace(plan)
-        price = usd_per_hour if usd_per_hour is not None else _each(plan.usd_per_hour, pace_of_run.cards)
+        price = usd_per_hour if usd_per_hour is not None else _each(plan.offer.usd_per_hour, pace_of_run.cards)
         origin = out.resolve() / RUNS / f"0-{base.name}"
         stages.append(_of_plan(plan, source, origin))
     else:
@@ -92,7 +92,6 @@ def plan_stages(
 
 
 def _of_plan(plan: Plan, path: Path, run_dir: Path) -> Stage:
-    promise = plan.prediction
     return Stage(
         name=run_dir.name,
         config=None,
@@ -100,8 +99,8 @@ def _of_plan(plan: Plan, path: Path, run_dir: Path) -> Stage:
         run_dir=run_dir,
         tokens=plan.chosen.tokens,
         learnt_tokens=None,
-        seconds=promise.wall_clock.total_seconds,
-        usd=promise.cost_usd,
+        seconds=plan.chosen.total_seconds,
+        usd=plan.chosen.cost_usd,
         plan=path,
     )
 
@@ -228,14 +227,14 @@ class _PlannedPace:
 
     def seconds(self, config: RunConfig) -> Estimate:
         """Everything that a stage takes on a machine that is there and set up."""
-        plan, clock = self.plan, self.plan.prediction.wall_clock
+        plan, clock = self.plan, self.plan.bill.wall_clock
         own = planned_evals(plan.run) * plan.run.eval.tokens
         evaluated = planned_evals(config) * config.eval.tokens
         checkpoints = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
         parts = [
             clock.startup_seconds,
             clock.compile_seconds,
-            plan.prediction.step_seconds.scaled(self.cards * config.steps),
+            plan.chosen.step_seconds.scaled(self.cards * config.steps),
             clock.checkpoints_seconds.scaled(1 / checkpoints),
         ]
         if own:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
+from advisor.plan import answer as planner
 from advisor.plan.answer import answer
 from advisor.plan.offers import ANY, OWN
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
@@ -22,6 +23,7 @@ from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.remeasure import remeasured
+from trainer.token_folder import TokenMeta
 
 
 def recommend(
@@ -48,8 +50,28 @@ def recommend(
         on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
         profile = next(profile for profile in profiles if profile.key == plan.workload.gpu)
         plan = remeasured(plan, profile, store, data_meta)
-    plan = with_own_data(plan, data_meta, own_loss_ratios(store, goal.data))
-    return replace(plan, warnings=(*plan.warnings, *_software_needed(plan)))
+    return _finished(plan, store, data_meta)
+
+
+def what_if(goal: Goal, profile: Profile, store: Store, *, scaled: bool = False) -> Plan:
+    """The plan for a goal that leaves nothing open, on one device; nothing is weighed beside it."""
+    data_meta = read_data(goal.data)
+    plan = planner.what_if(goal, profile, now=datetime.now(UTC), data_meta=data_meta, scaled=scaled)
+    return _finished(plan, store, data_meta)
+
+
+def _finished(plan: Plan, store: Store, data_meta: TokenMeta | None) -> Plan:
+    """The plan with losses on the user's data, and which PyTorch the cards of its options need, if not pip's default.
+
+    A calibrated card has one.
+    """
+    plan, needs = with_own_data(plan, data_meta, own_loss_ratios(store, plan.goal.data)), []
+    calibrated = {run.offer.gpu for run in plan.options if run.grounds and run.grounds.calibration}
+    for key in dict.fromkeys(run.offer.gpu for run in (plan.chosen, *plan.options)):
+        spec = find_gpu(key)
+        if spec and key not in calibrated and (need := what_it_needs(spec)):
+            needs.append(need)
+    return replace(plan, warnings=(*plan.warnings, *needs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,25 +97,13 @@ def beside(
     """
     work = plan.workload
     profile = profile_for(plan.goal, work.gpu, store, seen)
-    fresh = plan.chosen.tokens / max(1.0, plan.chosen.epochs or 1.0)
+    fresh = plan.chosen.tokens / max(1.0, plan.chosen.standing.epochs or 1.0)
     here = plan.goal.data is not None
     return Beside(
         memory=memory_bill(profile, work),
         depths=at_depths(profile, current or work, depths) if depths else (),
         data=None if here else download(fresh, work.shape.vocab_size, plan.goal.download_bytes_per_second),
     )
-
-
-def _software_needed(plan: Plan) -> Iterator[str]:
-    """Which PyTorch the cards of the plan and its options need if not pip's default; a calibrated card has one."""
-    options = plan.search.options if plan.search else ()
-    calibrated = {choice.gpu for choice in options if choice.grounds and choice.grounds.calibration}
-    if plan.grounds and plan.grounds.calibration:
-        calibrated.add(plan.workload.gpu)
-    for key in dict.fromkeys((plan.workload.gpu, *(choice.gpu for choice in options))):
-        spec = find_gpu(key)
-        if spec and key not in calibrated and (need := what_it_needs(spec)):
-            yield need
 
 
 def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = None) -> Profile:

@@ -145,7 +145,7 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
 
 def _disk(plan: Plan, folder: Path) -> Iterator[Check]:
     """All checkpoints that are kept at once, and the log, beside what is free."""
-    needed = (plan.prediction.disk_bytes or 0) + plan.run.steps * LOG_BYTES_PER_STEP
+    needed = (plan.bill.disk_bytes or 0) + plan.run.steps * LOG_BYTES_PER_STEP
     there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
     words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
@@ -238,7 +238,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
     seconds = expected_seconds(store, source)
     at_stake = f"all {config.steps:,} steps"
     if seconds is not None:
-        price = source.usd_per_hour if isinstance(source, Plan) else config.stop.usd_per_hour
+        price = source.offer.usd_per_hour if isinstance(source, Plan) else config.stop.usd_per_hour
         usd = "" if price is None else f" and {format_usd(price * seconds / HOUR)}"
         at_stake += f", {format_seconds(seconds)}{usd}"
     end = "" if kept.final else ", and not at its end: the trained weights are written nowhere"
@@ -252,7 +252,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
 def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
     """What a run takes: by its plan, by its own word, or by what is known of this device; None: nothing is."""
     if isinstance(source, Plan):
-        return source.prediction.wall_clock.total_seconds.value
+        return source.bill.wall_clock.total_seconds.value
     if source.stop.step_seconds is not None:
         return source.steps * source.stop.step_seconds
     from advisor.calibrate.profiles import load_profile  # scipy: only where there is neither plan nor measurement

@@ -163,13 +163,15 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
                 "which of them is wrong is not known, so its speed is not used"
             ),
         )
+    # Count the tokens of all planned steps, else of those that were done.
+    steps = planned_steps(analysis.case) or steps_done(analysis.case.run)
     return Origin(
         source=text,
         analysis=analysis,
         workload=workload,
         card_known=known,
         step_tokens=each,
-        tokens=_tokens(analysis.case, each),
+        tokens=(round(steps * each) if steps else None),
         unsure=tuple(word for word in unsure if "--gpu)" not in word),
         seen=seen,
         unseen=why,
@@ -224,12 +226,6 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
         f"its adapters of rank {rank}: {says}, by advisor predict --gpu {card} {sizes} {batch} {part}",
         exit_code=2,
     )
-
-
-def _tokens(case: Case, each: int) -> int | None:
-    """Tokens of all steps that were planned, else of those that were done."""
-    steps = planned_steps(case) or steps_done(case.run)
-    return round(steps * each) if steps else None
 
 
 def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[MeasuredStep | None, str]:

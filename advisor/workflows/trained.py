@@ -61,7 +61,17 @@ def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
         )
         try:
-            yield from _lines(process, prompt)
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(BrokenPipeError):  # it has already said why
+                process.stdin.write(prompt)
+                process.stdin.close()
+            for line in process.stdout:
+                if not line.startswith("{"):  # libraries may print
+                    continue
+                record = json.loads(line)
+                if record["kind"] == "error":
+                    raise AdvisorError(record["text"], record["hint"])
+                yield record
             if process.wait() != 0:
                 errors.seek(0)
                 last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
@@ -69,17 +79,3 @@ def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
         finally:  # also when nobody reads on
             process.kill()
             process.wait()
-
-
-def _lines(process: subprocess.Popen[str], prompt: str) -> Iterator[dict[str, Any]]:
-    assert process.stdin is not None and process.stdout is not None
-    with suppress(BrokenPipeError):  # it has already said why
-        process.stdin.write(prompt)
-        process.stdin.close()
-    for line in process.stdout:
-        if not line.startswith("{"):  # libraries may print
-            continue
-        record = json.loads(line)
-        if record["kind"] == "error":
-            raise AdvisorError(record["text"], record["hint"])
-        yield record

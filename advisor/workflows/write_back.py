@@ -128,19 +128,16 @@ def target_of(path: Path, run: str | None) -> Target:
                       environment={"MLFLOW_ALLOW_FILE_STORE": "true"})  # fmt: skip
     files = sorted(path.glob("run-*.wandb")) if path.is_dir() else [path] if path.suffix == ".wandb" else []
     if files:
-        return _of_wandb(files[0])
+        file = files[0]
+        known = wandb_file.identity(file)
+        if known is None:
+            raise AdvisorError(f"{file} does not say which run it is of", "it is damaged, or was just begun")
+        folder = file.parent.parent.parent  # DIR/wandb/offline-run-DATE-ID/run-ID.wandb
+        request = {"project": known.project, "entity": known.entity, "folder": str(folder)}
+        return Target(library="wandb", run=known.run, request=request)
     if path.suffix == ".db":
         return _of_database(path, run)
     raise AdvisorError(f"{path} is no run of a tracker that is known", f"give {_FORMATS}", exit_code=2)
-
-
-def _of_wandb(file: Path) -> Target:
-    known = wandb_file.identity(file)
-    if known is None:
-        raise AdvisorError(f"{file} does not say which run it is of", "it is damaged, or was just begun")
-    folder = file.parent.parent.parent  # DIR/wandb/offline-run-DATE-ID/run-ID.wandb
-    request = {"project": known.project, "entity": known.entity, "folder": str(folder)}
-    return Target(library="wandb", run=known.run, request=request)
 
 
 def _of_database(path: Path, run: str | None) -> Target:

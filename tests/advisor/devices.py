@@ -10,9 +10,9 @@ import numpy as np
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
+from advisor.plan.answer import weigh
 from advisor.plan.candidates import Device, first_window, make_candidates
 from advisor.plan.choose import select
-from advisor.plan.compose import make_plan
 from advisor.plan.goal import make_brief
 from advisor.plan.search_space import SearchSpace
 from advisor.predict.intervals import EstimateArrays
@@ -167,7 +167,7 @@ def plan_on(offer: Offer, goal: Goal, profile: Profile, now: datetime) -> Plan:
     )
     chosen = select(space, space.limits, spot=True)
     assert chosen is not None
-    return make_plan(space, chosen, now=now)
+    return weigh(space, chosen, now)
 
 
 def token_meta(

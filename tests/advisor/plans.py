@@ -6,14 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.cli.plan import command
-from advisor.records import Basis, Candidate, Estimate, Goal, Plan, PlanPrediction, WallClock, Workload
+from advisor.offer import Offer
+from advisor.records import Basis, Bill, Estimate, Goal, Plan, Prediction, Run, Standing, WallClock, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store
 from advisor.trainers.configured import workload_of_config
 from advisor.workflows.calibrate import CalibrationOptions, calibrate
 from advisor.workflows.goal import PlanOptions, goal_from
 from advisor.workflows.plan import recommend
-from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, TelemetryConfig, make_shape
+from trainer.schema import (
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    RunConfig,
+    TelemetryConfig,
+    make_shape,
+    record_from_dict,
+)
 
 SHAPE = make_shape("nanochat", depth=1, width=32, heads=2, vocab_size=64, seq_len=32)
 
@@ -58,7 +67,8 @@ def small_plan(steps: int = 20, step_seconds: float = 0.01, usd_per_hour: float 
         total_seconds=guess(6.0 + steps * step_seconds),
     )
     workload = Workload(shape=SHAPE, micro_batch=2, gpu="cpu", precision="fp32")
-    prediction = PlanPrediction(
+    prediction = Prediction(
+        workload=workload,
         parameters=20480,
         flops_per_token=1e5,
         step_seconds=guess(step_seconds),
@@ -66,52 +76,56 @@ def small_plan(steps: int = 20, step_seconds: float = 0.01, usd_per_hour: float 
         mfu=None,
         peak_allocated_bytes=None,
         peak_reserved_bytes=guess(5e8),
-        wall_clock=wall,
-        cost_usd=guess(0.01),
-        energy_kwh=None,
-        loss=None,
+        device_memory_bytes=None,
+        fit_probability=None,
+        fits=None,
     )
-    chosen = Candidate(
-        depth=1,
-        width=32,
-        parameters=20480,
-        micro_batch=2,
-        grad_accum=1,
+    chosen = Run(
+        prediction=prediction,
         steps=steps,
         tokens=64 * steps,
-        epochs=None,
-        tokens_per_second=prediction.tokens_per_second,
-        peak_reserved_bytes=prediction.peak_reserved_bytes,
-        total_seconds=wall.total_seconds,
-        cost_usd=prediction.cost_usd,
-        loss=None,
-        score=4.2,
+        offer=Offer(gpu="cpu", gpus=1, provider=None, spot=False, usd_per_hour=usd_per_hour, source="given"),
+        bill=Bill(wall_clock=wall, cost_usd=guess(0.01)),
+        standing=Standing(score=4.2, ratio=12.0, name="balanced"),
     )
     plan = Plan(
         id="plan-small",
         created="2026-11-21T03:00:00+00:00",
         goal=Goal(gpu="cpu", depth=1, ratio=0.1 + 0.2, synthetic=True),
         run=small_run(steps),
-        workload=workload,
-        usd_per_hour=usd_per_hour,
-        price_source="given",
-        prediction=prediction,
-        ratio=12.0,
         chosen=chosen,
-        considered=(chosen, replace(chosen, depth=2, score=float("inf"), rejected="does not fit: 30.1 of 22.0 GiB")),
+        considered=(chosen.judged(score=float("inf"), why="does not fit: 30.1 of 22.0 GiB"),),
         reasons=("the only one; it's “small”",),
         warnings=(),
         inputs=("calibration cpu-1",),
     )
-    return replace(plan, **changes)
+    return altered(plan, **changes)
+
+
+def plan_of(document: dict) -> Plan:
+    """The plan that `advisor plan --json` printed."""
+    return record_from_dict(Plan, document, pass_over_unknown=True)
+
+
+def altered(plan: Plan, **changes) -> Plan:
+    """The plan with other values of fields of its own, of its chosen run, or of that run's parts, by their names."""
+    chosen = plan.chosen
+    for name in ("prediction", "offer", "bill", "standing"):
+        part = getattr(chosen, name)
+        mine = {key: changes.pop(key) for key in list(changes) if key in part.__dataclass_fields__}
+        chosen = replace(chosen, **{name: replace(part, **mine)})
+    theirs = {key: changes.pop(key) for key in list(changes) if key in ("steps", "tokens", "grounds")}
+    return replace(plan, **({"chosen": replace(chosen, **theirs)} | changes))
 
 
 def changed(plan: Plan, *, gpu: str | None = None, gpus: int | None = None, **run) -> Plan:
     """The plan of another run, or of another machine; what it promises stays."""
     config = replace(plan.run, **run)
     work = workload_of_config(config, gpu or plan.workload.gpu, gpus or plan.workload.gpus)
+    offer = replace(plan.offer, gpu=work.gpu, gpus=work.gpus)
     goal = replace(plan.goal, gpu=work.gpu, gpus=work.gpus)
-    return replace(plan, run=config, workload=work, goal=goal, chosen=replace(plan.chosen, steps=config.steps))
+    plan = altered(plan, run=config, workload=work, goal=goal, steps=config.steps)
+    return replace(plan, chosen=replace(plan.chosen, offer=offer))
 
 
 SIZES = ("--seq-len", "64", "--vocab-size", "256", "--depth", "2")  # of models that are measured here

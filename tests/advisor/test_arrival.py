@@ -31,7 +31,7 @@ from advisor.workflows.arrive import LEAST_SECONDS, Arrival, _plan_again, arrive
 from advisor.workflows.arrive_there import arrive_there
 from advisor.workflows.launch import Limits, dry_run, with_notice
 from advisor.workflows.plan import recommend
-from tests.advisor.plans import SIZES, guess, measured_here, planned, slowed
+from tests.advisor.plans import SIZES, altered, guess, measured_here, planned, slowed
 from trainer.budget import Budget, read_spent
 from trainer.runlog import LOG_NAME, load_run_log
 from trainer.schema import DataConfig, Outcome, StopConfig, dump_config, load_config
@@ -55,7 +55,7 @@ def test_what_is_left_is_planned_with_what_is_there(recorded, tmp_path, factor):
     after = recommend(goal, store)
     assert after.workload.step_tokens == before.workload.step_tokens
     assert 0.75 * 0.9 * factor < after.run.steps / before.run.steps < 1.05 * 0.9 * factor
-    assert after.prediction.wall_clock.total_seconds.high <= goal.deadline_seconds
+    assert after.bill.wall_clock.total_seconds.high <= goal.deadline_seconds
     same = recommend(same_work(before, "cpu"), store)
     assert same.run.steps == before.run.steps and same.run.micro_batch == before.run.micro_batch
     assert same.prediction.step_seconds.value == pytest.approx(before.prediction.step_seconds.value / factor, rel=0.1)
@@ -109,7 +109,7 @@ def test_elsewhere_nothing_is_promised_that_is_not_done(recorded, tmp_path, call
 def test_a_cpu_elsewhere_is_measured_there_and_a_card_only_where_it_was_never_measured(recorded, tmp_path):
     plan, store = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"), Store(tmp_path)
     assert is_unknown(plan, store, parse_place("ssh:there")) and not is_unknown(plan, store)
-    card = replace(plan, workload=replace(plan.workload, gpu="l4"))
+    card = altered(plan, workload=replace(plan.workload, gpu="l4"))
     assert not is_unknown(card, store, parse_place("ssh:there"))
     assert is_unknown(card, Store(tmp_path / "elsewhere"), parse_place("ssh:there"))
 
@@ -126,7 +126,7 @@ def come_home(recorded, tmp_path):
     (folder / LOG_NAME).touch()
     stop = StopConfig(notice="/theirs", max_usd=99.0, usd_per_hour=0.01)
     run = replace(plan.run, steps=plan.run.steps // 2, data=DataConfig(path="/theirs"), stop=stop)
-    after = replace(plan, id="of theirs", usd_per_hour=0.01, run=run)
+    after = altered(plan, id="of theirs", usd_per_hour=0.01, run=run)
     record = ArrivalRecord(calibration=recorded.id, device_key="cpu", seconds=360.0, planned_step_seconds=guess(1.0),
                            found_step_seconds=guess(2.0), over=1.0, goes_on=True, reason="slower")  # fmt: skip
     here = replace(recorded, device=replace(recorded.device, name=cpu_name()))
@@ -144,7 +144,7 @@ def test_what_comes_home_is_settled_once_within_what_was_given(come_home, record
     assert config.stop.max_seconds == pytest.approx(7200 - 360)
     assert (record.guards.max_usd, record.arriving.told) == (config.stop.max_usd, True)
     now = load_plan(folder / "plan.yaml")
-    assert (now.id, now.usd_per_hour, now.run.steps) == (plan.id, 0.5, config.steps)
+    assert (now.id, now.offer.usd_per_hour, now.run.steps) == (plan.id, 0.5, config.steps)
     assert load_plan(folder / "plan-before.yaml") == plan
     assert recorded.id in {entry.id for entry in store.list_calibrations()}
     settle(folder, store, over=True)
@@ -289,7 +289,7 @@ def test_a_run_ends_inside_its_deadline_whatever_was_believed(here, tmp_path, fa
     assert launch.guards.max_seconds == pytest.approx(DEADLINE - arrival["seconds"], abs=1.0)
     if arrival["device_key"] is None:
         pytest.skip(f"the machine was too restless to be measured: {arrival['reason']}")
-    assert after.prediction.wall_clock.total_seconds.high <= DEADLINE - arrival["seconds"] + 1.0
+    assert after.bill.wall_clock.total_seconds.high <= DEADLINE - arrival["seconds"] + 1.0
     # by the step time that was found: the machine may have changed as well since `here` was measured
     found, believed = arrival["found_step_seconds"]["value"], plan.prediction.step_seconds.value
     more = (DEADLINE - arrival["seconds"]) / found / (DEADLINE / believed)

@@ -49,7 +49,7 @@ def test_a_card_trains_as_a_plan_on_it_would(number, key):
     assert row.prediction.tokens_per_second == plan.prediction.tokens_per_second
     if row.usd_per_billion_tokens is not None:
         hours = 1e9 / plan.prediction.tokens_per_second.value / 3600
-        assert row.usd_per_billion_tokens.value == pytest.approx(hours * plan.usd_per_hour)
+        assert row.usd_per_billion_tokens.value == pytest.approx(hours * plan.offer.usd_per_hour)
 
 
 def test_a_model_that_fits_with_activations_recomputed_is_no_model_that_does_not_fit():

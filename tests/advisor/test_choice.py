@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests.advisor.plans import plan_of
+
 H100, A100 = "h100-80gb-sxm", "a100-80gb-sxm"
 pytestmark = pytest.mark.usefixtures("asked_once")
 DEMAND, NAMED = ["--params", "1.1B", "--tokens", "60B"], ["--gpu", f"{H100},{A100}", "--gpus", "8,16"]
@@ -27,47 +29,48 @@ def document(call, *words: str) -> dict:
 
 def test_each_machine_that_was_named_has_a_row(call):
     """Time, dollars, memory and why not, in the brief, by --all and as JSON: two cards at two counts are four rows."""
-    search = document(call, *NAMED, *DEMAND)["search"]
-    rows = {(row["gpu"], row["gpus"]): row for row in search["machines"]}
+    plan = plan_of(document(call, *NAMED, *DEMAND))
+    own = (plan.offer.gpu, plan.offer.gpus)
+    rows = {(run.offer.gpu, run.offer.gpus): run for run in (plan.chosen, *plan.search.machines)}
     assert set(rows) == {(gpu, gpus) for gpu in (H100, A100) for gpus in (8, 16)}
-    [own] = [machine for machine, row in rows.items() if row["why"] == "the plan"]
-    for machine, row in rows.items():
-        assert row["total_seconds"]["value"] > 0 and row["cost_usd"]["value"] > 0 and row["device_bytes"]["value"] > 0
-        assert machine == own or re.search(r"dearer|times as long", row["why"])
+    for machine, run in rows.items():
+        assert run.total_seconds.value > 0 and run.cost_usd.value > 0 and run.prediction.device_bytes.value > 0
+        assert machine == own or re.search(r"dearer|times as long", run.standing.why)
     short, whole = brief(call, *NAMED, *DEMAND), brief(call, *NAMED, *DEMAND, "--all")
     assert "The machines asked for, each at its best" in whole
     assert all(f"not {gpus} x {gpu}: " in short for gpu, gpus in rows if (gpu, gpus) != own)
 
 
 def test_a_machine_that_nothing_fits_on_says_so_in_its_row(call):
-    rows = document(call, "--gpu", f"rtx-4090,{H100}", "--gpus", "1,8", "--params", "7B", "--tokens", "1B")
-    [single] = [c for c in rows["search"]["machines"] if (c["gpu"], c["gpus"]) == ("rtx-4090", 1)]
-    assert single["why"].startswith("does not fit memory: up to")
+    plan = plan_of(document(call, "--gpu", f"rtx-4090,{H100}", "--gpus", "1,8", "--params", "7B", "--tokens", "1B"))
+    [single] = [run for run in plan.search.machines if (run.offer.gpu, run.offer.gpus) == ("rtx-4090", 1)]
+    assert single.standing.why.startswith("does not fit memory: up to")
 
 
 def test_a_machine_of_ones_own_and_one_that_is_rented_have_their_rows_too(call):
-    rows = document(call, "--own", "rtx-4090:1", "--gpu", "l4", "--gpus", "1", "--depth", "12")["search"]["machines"]
-    why = {row["gpu"]: row["why"] for row in rows}
-    assert why["rtx-4090"] == "the plan" and why["l4"].startswith("costs money")
+    plan = plan_of(document(call, "--own", "rtx-4090:1", "--gpu", "l4", "--gpus", "1", "--depth", "12"))
+    [other] = plan.search.machines
+    assert plan.offer.gpu == "rtx-4090" and other.offer.gpu == "l4" and other.standing.why.startswith("costs money")
 
 
 def test_days_on_one_node_are_looked_for_on_several(call):
     """64 cards of eight machines end in a ninth of the days for a tenth more; a short run stays on one node."""
     words = ("--gpu", f"{H100},{A100}", "--tokens", "500B", "--params", "3B")
     long = document(call, *words)
-    assert long["workload"]["gpus"] == 64 and long["machines"] == 8 and "(8 machines)" in long["sentence"]
+    offer = long["chosen"]["offer"]
+    assert offer["gpus"] == 64 and offer["machines"] == 8 and "(8 machines)" in long["sentence"]
     node = document(call, *words, "--gpus", "1,2,4,8")  # typed means typed
-    assert node["workload"]["gpus"] == 8 and node["machines"] == 1
-    seconds = [plan["prediction"]["wall_clock"]["total_seconds"]["value"] for plan in (long, node)]
+    assert node["chosen"]["offer"]["gpus"] == 8 and node["chosen"]["offer"]["machines"] == 1
+    seconds = [plan["chosen"]["bill"]["wall_clock"]["total_seconds"]["value"] for plan in (long, node)]
     assert seconds[1] > 6 * seconds[0]
     short = document(call, "--gpu", f"{H100},{A100}", "--budget", "15")
-    assert {c["gpus"] for c in short["search"]["machines"]} <= {1, 2, 4, 8}
+    assert {run["offer"]["gpus"] for run in short["search"]["machines"]} <= {1, 2, 4, 8}
 
 
 def test_a_deadline_that_leaves_the_money_unspent_is_met_by_more_machines(call):
     words = ("--gpu", f"{H100},{A100}", "--budget", "3000", "--deadline", "20h")
     plan = document(call, *words)
-    assert plan["workload"]["gpus"] > 8 and plan["prediction"]["cost_usd"]["value"] > 0.8 * 3000
+    assert plan["chosen"]["offer"]["gpus"] > 8 and plan["chosen"]["bill"]["cost_usd"]["value"] > 0.8 * 3000
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_even_odds_of_breaking_a_limit_stand_in_the_brief_with_what_sure_would_d
     assert said in brief(call, *asked)
     assert "odds of" not in brief(call, *asked, "--sure")
     sure, plan = document(call, *asked, "--sure")["chosen"], document(call, *asked)["search"]["sure"]
-    assert (plan["depth"], plan["steps"]) == (sure["depth"], sure["steps"])
+    assert (plan["prediction"]["workload"], plan["steps"]) == (sure["prediction"]["workload"], sure["steps"])
 
 
 @pytest.mark.parametrize(
@@ -113,8 +116,9 @@ def test_a_cheaper_marketplace_is_said_to_be_left_out(call):
 
 def test_how_often_the_data_are_seen_stands_in_the_sentence(call):
     plan = document(call, "--gpu", "rtx-4090", "--data-tokens", "80M", "--deadline", "2h")
-    times = f"{plan['chosen']['epochs']:.3g} times over your 80 M"
-    assert plan["chosen"]["epochs"] > 1 and times in plan["sentence"]
+    epochs = plan["chosen"]["standing"]["epochs"]
+    times = f"{epochs:.3g} times over your 80 M"
+    assert epochs > 1 and times in plan["sentence"]
     assert (
         "times over" not in document(call, "--gpu", "rtx-4090", "--data-tokens", "80B", "--deadline", "2h")["sentence"]
     )
@@ -143,23 +147,23 @@ def test_money_that_stays_unspent_has_a_reason(call):
     ],
 )
 def test_an_option_has_something_that_the_plan_lacks_and_says_what(call, words):
-    options = {option["name"]: option for option in document(call, *words)["search"]["options"]}
+    options = {run.standing.name: run for run in plan_of(document(call, *words)).options}
     plan = options.pop("balanced")
     for name, option in options.items():
-        gains = option["why"].partition(";")[0]
+        gains = option.standing.why.partition(";")[0]
         better = {
-            "a better model": 1.001 * option["score"] < plan["score"],
-            "cheaper": option["cost_usd"]["value"] < 0.98 * plan["cost_usd"]["value"],
-            "times as fast": option["total_seconds"]["value"] < 0.98 * plan["total_seconds"]["value"],
-            "of memory free instead of": option["headroom_bytes"] > plan["headroom_bytes"],
+            "a better model": 1.001 * option.score < plan.score,
+            "cheaper": option.cost_usd.value < 0.98 * plan.cost_usd.value,
+            "times as fast": option.total_seconds.value < 0.98 * plan.total_seconds.value,
+            "of memory free instead of": option.headroom_bytes > plan.headroom_bytes,
             "keeps the limits 9 times out of 10": "--sure" not in words,
         }
         assert gains and any(words in gains for words in better)
         assert all(true for words, true in better.items() if words in gains)
         if name == "aggressive":
-            assert option["spot"] and option["score"] <= 1.001 * plan["score"]
+            assert option.offer.spot and option.score <= 1.001 * plan.score
         else:
-            assert option["parameters"] <= plan["parameters"]
+            assert option.parameters <= plan.parameters
 
 
 def refused(call, *words: str) -> str:
@@ -174,7 +178,10 @@ def test_a_model_whose_state_alone_does_not_fit_is_told_how_large_that_is_and_wh
     assert "16 bytes of weights, gradients and optimizer state for each of 7 B parameters alone are 104 GiB" in text
     assert "--gpus 8" in text and "--lora-rank 16" in text and "--seq-len" not in text
     assert (
-        document(call, "--gpu", "rtx-4090", "--params", "7B", "--gpus", "8", "--tokens", "1B")["workload"]["gpus"] == 8
+        document(call, "--gpu", "rtx-4090", "--params", "7B", "--gpus", "8", "--tokens", "1B")["chosen"]["offer"][
+            "gpus"
+        ]
+        == 8
     )
 
 
@@ -186,5 +193,5 @@ def test_activations_that_do_not_fit_are_told_to_shrink(call):
 def test_no_loss_is_promised_on_random_tokens(call):
     code, out, err = call("plan", "--gpu", "l4", "--budget", "5", "--synthetic", "--json")
     plan = json.loads(out)
-    assert code == 0 and plan["prediction"]["loss"] is None, err
+    assert code == 0 and plan["chosen"]["standing"]["loss"] is None, err
     assert "no loss is promised: random tokens teach nothing" in plan["warnings"]

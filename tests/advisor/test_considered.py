@@ -6,6 +6,7 @@ import re
 import pytest
 
 from advisor.report.search import MARKS
+from tests.advisor.plans import plan_of
 
 
 @pytest.mark.parametrize(
@@ -21,19 +22,20 @@ from advisor.report.search import MARKS
 )
 def test_why_another_micro_batch_was_not_chosen_is_what_its_row_says(call, words):
     code, out, _ = call("plan", *words.split(), "--json")
-    plan = json.loads(out)
-    chosen, rows = plan["chosen"], [row for row in plan["considered"] if row["depth"] == plan["chosen"]["depth"]]
+    plan = plan_of(json.loads(out))
+    chosen = plan.chosen
     assert code == 0
-    for row in rows:
-        if not row["rejected"] or "memory: up to" in row["rejected"]:
+    for row in (run for run in plan.considered if run.depth == chosen.depth):
+        why = row.standing.why
+        if "memory: up to" in why:
             continue
-        number, way = re.match(r"([\d.]+) % (more|fewer) tokens/s", row["rejected"]).groups()
-        change = row["tokens_per_second"]["value"] / chosen["tokens_per_second"]["value"] - 1
+        number, way = re.match(r"([\d.]+) % (more|fewer) tokens/s", why).groups()
+        change = row.tokens_per_second.value / chosen.tokens_per_second.value - 1
         assert float(number) == pytest.approx(100 * abs(change), rel=0.02, abs=0.01)
         assert (way == "more") == (change > 0)
-        more_memory = row["device_bytes"]["value"] > chosen["device_bytes"]["value"]
-        assert ("needs more memory" in row["rejected"]) == more_memory
-        assert ("no more than 2 %" in row["rejected"]) == (0 < change <= 0.0205)
+        more_memory = row.prediction.device_bytes.value > chosen.prediction.device_bytes.value
+        assert ("needs more memory" in why) == more_memory
+        assert ("no more than 2 %" in why) == (0 < change <= 0.0205)
 
 
 def test_rows_that_recompute_or_share_out_are_marked(call):
@@ -41,13 +43,12 @@ def test_rows_that_recompute_or_share_out_are_marked(call):
     words = "--gpu h100-80gb-sxm --gpus 8 --params 3.3B --tokens 30B"
     _, out, _ = call("plan", *words.split(), "--json")
     _, text, _ = call("plan", *words.split(), "--all")
-    plan = json.loads(out)
+    plan = plan_of(json.loads(out))
     table = text[text.index("Micro-batches considered") :]
     marks = {"full": "*", "selective": "†", "none": ""}
-    for row in plan["considered"]:
-        if row["depth"] == plan["chosen"]["depth"]:
-            mark = marks[row["activation_checkpointing"]] + ("‡" if row["sharding"] == "full" else "")
-            assert re.search(rf"^ +{row['micro_batch']} x {row['grad_accum']}{re.escape(mark)}  ", table, re.MULTILINE)
+    for work in (run.workload for run in (plan.chosen, *plan.considered) if run.depth == plan.chosen.depth):
+        mark = marks[work.activation_checkpointing] + ("‡" if work.sharding == "full" else "")
+        assert re.search(rf"^ +{work.micro_batch} x {work.grad_accum}{re.escape(mark)}  ", table, re.MULTILINE)
     assert all(f"\n{mark} {words}" in table for mark, words in MARKS.items() if mark != "*")
 
 
@@ -63,4 +64,4 @@ def test_rounding_to_whole_steps_does_not_lose_the_loss(call, gpu, tokens):
     """The laws hold from 1 B to 1 T tokens; so many were asked for, whole steps miss them by a little."""
     _, out, _ = call("plan", "--gpu", gpu, "--tokens", tokens, "--depth", "12", "--json")
     plan = json.loads(out)
-    assert plan["prediction"]["loss"]["value"] > 2 and not any("no loss" in line for line in plan["warnings"])
+    assert plan["chosen"]["standing"]["loss"]["value"] > 2 and not any("no loss" in line for line in plan["warnings"])

@@ -22,7 +22,7 @@ from advisor.plan.costs import Costs
 from advisor.plan.evaluate import LEAST_STEPS, Violation, runs_of
 from advisor.plan.goal import Limits, make_brief
 from advisor.plan.offers import offers_for
-from advisor.plan.trial import make_trial
+from advisor.plan.run import config_of, make_run
 from advisor.predict.batch import predict_batch
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.power import measured_power
@@ -64,9 +64,11 @@ def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
     place = number % len(candidates)
     costs = Costs(candidates.rows(np.array([place])))
     seconds = costs.seconds(np.array([[float(steps)]])).item()
-    trial = make_trial(candidates, Selection(place=place, steps=steps, seconds=0.0, usd=0.0, score=0.0))
-    clock, run, step = trial.bill.clock, trial.run, trial.prediction.step_seconds.value
-    gpus, measured = trial.offer.gpus, trial.device.profile.costs
+    made = make_run(candidates, Selection(place=place, steps=steps, seconds=0.0, usd=0.0, score=0.0))
+    there = candidates.devices[candidates.device[place]]
+    run = config_of(there, made, costs.checkpoint_seconds(0))
+    bill, clock, step = made.bill, made.bill.wall_clock, made.step_seconds.value
+    gpus, measured = made.offer.gpus, there.profile.costs
     assert clock.total_seconds.value == pytest.approx(seconds, rel=1e-12)
     evals = math.ceil(steps / run.eval.every_steps)
     batches = math.ceil(run.eval.tokens / (run.micro_batch * run.model.seq_len) / gpus)
@@ -75,20 +77,20 @@ def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
     assert clock.evals_seconds.value == pytest.approx(evals * batches * forward)
     working = clock.steps_seconds.value + clock.evals_seconds.value
     written = max(0, math.ceil(working / run.checkpoint.every_seconds - 1e-9) - 1) + 1
-    write = trial.bill.disk_bytes / 3 / measured.checkpoint_bytes_per_second.value
+    write = bill.disk_bytes / 3 / measured.checkpoint_bytes_per_second.value
     assert clock.write_seconds.value == pytest.approx(write)
-    held = trial.bill.disk_bytes / 3 / (gpus if trial.prediction.workload.sharding == "full" else 1)
-    stall = min(write, 1.0 + held / 4e9) if trial.device.profile.device_type == "cuda" else write
+    held = bill.disk_bytes / 3 / (gpus if made.prediction.workload.sharding == "full" else 1)
+    stall = min(write, 1.0 + held / 4e9) if there.profile.device_type == "cuda" else write
     assert clock.checkpoints_seconds.value == pytest.approx((written - 1) * stall + write, abs=1.01 * stall)
     parts = (clock.startup_seconds, clock.compile_seconds, clock.steps_seconds, clock.evals_seconds,
              clock.checkpoints_seconds, clock.interruptions_seconds, clock.provisioning_seconds,
              clock.download_seconds)  # fmt: skip
     assert clock.total_seconds.value == pytest.approx(sum(part.value for part in parts if part))
-    rent = seconds / 3600 * trial.offer.usd_per_hour + trial.bill.storage_usd.value
-    energy = (trial.bill.kwh.value if trial.bill.kwh else 0.0) * trial.device.brief.usd_per_kwh
-    assert trial.bill.usd.value == pytest.approx(rent + energy)
-    usd = costs.usd(np.array([[seconds]]), np.array([[float(trial.run.steps)]]))
-    assert usd.item() == pytest.approx(trial.bill.usd.value)
+    rent = seconds / 3600 * made.offer.usd_per_hour + bill.storage_usd.value
+    energy = (bill.energy_kwh.value if bill.energy_kwh else 0.0) * there.brief.usd_per_kwh
+    assert bill.cost_usd.value == pytest.approx(rent + energy)
+    usd = costs.usd(np.array([[seconds]]), np.array([[float(made.steps)]]))
+    assert usd.item() == pytest.approx(bill.cost_usd.value)
 
 
 @pytest.mark.parametrize("name", sorted(CANDIDATES))

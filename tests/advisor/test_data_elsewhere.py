@@ -35,8 +35,8 @@ def rented(words: str, **wishes) -> Plan:
 
 
 def download(plan: Plan) -> float:
-    assert plan.prediction.wall_clock.download_seconds is not None
-    return plan.prediction.wall_clock.download_seconds.value
+    assert plan.bill.wall_clock.download_seconds is not None
+    return plan.bill.wall_clock.download_seconds.value
 
 
 def seconds_of(size: float) -> float:
@@ -49,8 +49,8 @@ def test_data_elsewhere_repeat_as_data_in_a_folder_do(tmp_path):
     here = rented(f"--budget 60 --data {tmp_path}", data_meta=meta)
     away = rented("--budget 60 --data-tokens 200M")
     assert away.run.model == here.run.model
-    assert away.chosen.epochs == pytest.approx(here.chosen.epochs, rel=0.02)
-    assert 4 < away.chosen.epochs <= 16
+    assert away.chosen.standing.epochs == pytest.approx(here.chosen.standing.epochs, rel=0.02)
+    assert 4 < away.chosen.standing.epochs <= 16
     assert any("data to bring: 200 M of 200 M tokens" in reason for reason in away.reasons)
 
 
@@ -61,14 +61,14 @@ def test_only_what_is_trained_on_is_downloaded_and_billed():
     assert download(away) == pytest.approx(seconds_of(size))
     assert download(fresh) == pytest.approx(seconds_of(SOFTWARE_BYTES))
     assert away.chosen.tokens < fresh.chosen.tokens
-    assert away.prediction.cost_usd.value <= 60
-    assert away.prediction.cost_usd.value == pytest.approx(60, rel=0.01)
+    assert away.bill.cost_usd.value <= 60
+    assert away.bill.cost_usd.value == pytest.approx(60, rel=0.01)
 
 
 @pytest.mark.parametrize("words", ["--budget 40", "--budget 40 --sure", "--deadline 5h --sure"])
 def test_limits_are_kept_and_used_up_with_the_download_in_them(words):
     plan = rented(f"{words} --data-tokens 1T --kwh-price 0.3")
-    bill = plan.prediction.cost_usd if "budget" in words else plan.prediction.wall_clock.total_seconds
+    bill = plan.bill.cost_usd if "budget" in words else plan.bill.wall_clock.total_seconds
     counted = bill.high if "sure" in words else bill.value
     limit = 40 if "budget" in words else 5 * 3600
     assert 0.97 * limit < counted <= limit * 1.0001
@@ -77,7 +77,7 @@ def test_limits_are_kept_and_used_up_with_the_download_in_them(words):
 def test_repeated_data_are_downloaded_once_and_said_in_words():
     plan = rented("--depth 12 --data-tokens 300M --epochs 4")
     assert plan.chosen.tokens == pytest.approx(1.2e9, rel=1e-3)
-    assert plan.chosen.epochs == pytest.approx(4, rel=1e-3)
+    assert plan.chosen.standing.epochs == pytest.approx(4, rel=1e-3)
     size = 3e8 * compressed_bytes_per_token(32768)
     assert download(plan) == pytest.approx(seconds_of(SOFTWARE_BYTES + size), rel=1e-3)
     [said] = [reason for reason in plan.reasons if reason.startswith("data to bring")]
@@ -88,7 +88,7 @@ def test_repeated_data_are_downloaded_once_and_said_in_words():
 
 def test_data_elsewhere_reach_a_machine_that_is_at_hand():
     cpu = plan_of("--gpu cpu --deadline 1h --data-tokens 20M", small_cpu())
-    assert cpu.prediction.wall_clock.provisioning_seconds is None
+    assert cpu.bill.wall_clock.provisioning_seconds is None
     fresh = min(cpu.chosen.tokens, 20 * 10**6)
     assert download(cpu) == pytest.approx(seconds_of(fresh * compressed_bytes_per_token(4096)), rel=0.01)
 
@@ -137,7 +137,7 @@ def test_what_is_named_as_a_download_is_in_the_bill_or_says_why_not(call, tmp_pa
     brought = (*words, "--data-tokens", "200B")
     assert "not in the bill, for no data" not in " ".join(call(*brought)[1].split())
     billed = [json.loads(call(*brought, *rate, "--json")[1]) for rate in ((), ("--download-rate", "10MB"))]
-    times = [plan["prediction"]["wall_clock"]["download_seconds"]["value"] for plan in billed]
+    times = [plan["chosen"]["bill"]["wall_clock"]["download_seconds"]["value"] for plan in billed]
     named = [plan["data_to_fetch"]["seconds"]["value"] for plan in billed]
     software = seconds_of(SOFTWARE_BYTES)
     assert times == pytest.approx([seconds + software for seconds in named], rel=1e-3)

@@ -17,8 +17,8 @@ EDITS = [
     (("run", "compile"), True, "compile True against False"),
     (("run", "model", "depth"), 3, "depth 3 against 1"),
     (("run", "optimizer", "name"), "muon", "optimizer muon against adamw"),
-    (("workload", "gpu"), "h100-80gb-sxm", "GPU h100-80gb-sxm against cpu"),
-    (("workload", "gpus"), 4, "4 GPUs against 1"),
+    (("chosen", "prediction", "workload", "gpu"), "h100-80gb-sxm", "GPU h100-80gb-sxm against cpu"),
+    (("chosen", "prediction", "workload", "gpus"), 4, "4 GPUs against 1"),
 ]
 
 

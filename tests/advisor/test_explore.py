@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from advisor.calibrate.profiles import prior_profile
 from advisor.cli import main
 from advisor.cli.plan import command
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.plan import curves, explore, spending
-from advisor.plan.answer import answer
+from advisor.plan.answer import answer, what_if
 from advisor.plan.command import plan_command
 from advisor.plan.explore import Changes
 from advisor.predict.batch import predict_batch
@@ -30,7 +31,7 @@ from advisor.store.store import default_store
 from advisor.workflows.goal import PlanOptions
 from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu, token_meta
-from tests.advisor.plans import goal_of
+from tests.advisor.plans import altered, goal_of
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 PROFILES = {key: prior_profile(require_gpu(key)) for key in ("l4", "h100-80gb-sxm", "rtx-4090")}
@@ -54,76 +55,73 @@ def plan():
     return ask()
 
 
-@pytest.fixture(scope="module")
-def balanced(plan):
-    return explore.find_choice(plan.search, "balanced")
-
-
 # Runs of the search, pinned
 
 
+def ends(estimate):
+    return [estimate.low, estimate.value, estimate.high]
+
+
 def test_every_run_that_is_shown_can_be_planned_by_itself_with_the_same_numbers(plan):
-    shown = {explore.choice_id(c): c for c in (*plan.search.options, *plan.search.front)}
+    shown = {explore.run_id(run): run for run in (*plan.options, *plan.search.front)}
     assert len(shown) > 5
-    for choice in shown.values():
-        alone = answer(explore.pinned(plan, choice), [PROFILES[choice.gpu]], now=NOW)
-        for found, shown_as in (
-            (alone.prediction.wall_clock.total_seconds, choice.total_seconds),
-            (alone.prediction.cost_usd, choice.cost_usd),
-        ):
-            for end in ("low", "value", "high"):
-                assert getattr(found, end) == pytest.approx(getattr(shown_as, end), rel=1e-12)
-        assert (alone.chosen.tokens, alone.chosen.depth, alone.run.grad_accum) == (
-            choice.tokens, choice.depth, choice.grad_accum,
-        )  # fmt: skip
+    for run in shown.values():
+        alone = answer(explore.pinned(plan.goal, run), [PROFILES[run.offer.gpu]], now=NOW).chosen
+        assert ends(alone.total_seconds) == pytest.approx(ends(run.total_seconds), rel=1e-12)
+        assert ends(alone.cost_usd) == pytest.approx(ends(run.cost_usd), rel=1e-12)
+        assert (alone.tokens, alone.workload) == (run.tokens, run.workload)
 
 
-def test_runs_are_found_by_name_and_by_id_and_not_by_anything_else(plan, balanced):
-    assert balanced.depth == plan.chosen.depth and balanced.tokens == plan.chosen.tokens
-    for choice in plan.search.front:
-        found = explore.find_choice(plan.search, explore.choice_id(choice))
-        assert (found.depth, found.tokens, found.gpu) == (choice.depth, choice.tokens, choice.gpu)
-    assert explore.find_choice(plan.search, "another") is None and explore.find_choice(plan.search, None) is None
+def test_runs_are_found_by_name_and_by_id_and_not_by_anything_else(plan):
+    assert explore.find_run(plan, "balanced") is plan.chosen
+    for run in plan.search.front:
+        found = explore.find_run(plan, explore.run_id(run))
+        assert (found.depth, found.tokens, found.offer.gpu) == (run.depth, run.tokens, run.offer.gpu)
+    assert explore.find_run(plan, "another") is None and explore.find_run(plan, None) is None
 
 
-def test_a_change_moves_what_it_should_and_nothing_else(plan, balanced):
-    before, profile = explore.pinned(plan, balanced), PROFILES[balanced.gpu]
-    half = explore.effect(before, explore.pinned(plan, balanced, Changes(tokens=balanced.tokens // 2)), profile, None)
+def changed(plan, **changes):
+    """The plan's own run with changes, evaluated alone."""
+    goal = explore.pinned(plan.goal, plan.chosen, Changes(**changes))
+    return what_if(goal, PROFILES[goal.gpu], now=NOW)
+
+
+def test_a_change_moves_what_it_should_and_nothing_else(plan):
+    own = plan.chosen
+    half = explore.difference(own, changed(plan, tokens=own.tokens // 2).chosen)
     assert half.seconds < 0 and half.usd < 0 and half.loss > 0
     assert half.device_bytes == 0  # memory knows nothing of the number of steps
-    double = explore.pinned(plan, balanced, Changes(usd_per_gpu_hour=2 * balanced.usd_per_hour / balanced.gpus))
-    dearer = explore.effect(before, double, profile, None)
+    price = 2 * own.offer.usd_per_hour / own.offer.gpus
+    dearer = explore.difference(own, changed(plan, usd_per_gpu_hour=price).chosen)
     assert dearer.usd > 0 and dearer.loss == 0
-    same = explore.effect(before, before, profile, None)
-    assert (same.seconds, same.usd, same.device_bytes, same.loss, same.refused) == (0, 0, 0, 0, None)
-    huge = explore.effect(before, explore.pinned(plan, balanced, Changes(micro_batch=4096)), profile, None)
-    assert "memory" in huge.refused and huge.seconds is None
+    same = explore.difference(own, changed(plan).chosen)
+    assert [same.seconds, same.usd, same.device_bytes, same.loss] == pytest.approx([0, 0, 0, 0], abs=1e-9)
+    with pytest.raises(AdvisorError, match="memory"):
+        changed(plan, micro_batch=4096)
 
 
-def test_effects_are_the_differences_of_whole_plans(plan, balanced):
-    goal = explore.pinned(plan, balanced, Changes(depth=balanced.depth - 2))
-    other = answer(goal, [PROFILES[balanced.gpu]], now=NOW)
-    found = explore.effect(explore.pinned(plan, balanced), goal, PROFILES[balanced.gpu], None)
-    seconds = other.prediction.wall_clock.total_seconds.value - balanced.total_seconds.value
-    assert found.seconds == pytest.approx(seconds, rel=1e-12)
-    assert found.usd == pytest.approx(other.prediction.cost_usd.value - balanced.cost_usd.value, rel=1e-12)
-    assert found.loss == pytest.approx(other.prediction.loss.value - balanced.loss.value, abs=5e-4)
+@pytest.mark.parametrize("name", ["depth", "tokens", "micro_batch", "seq_len", "gpus", "usd_per_gpu_hour"])
+def test_a_what_if_is_the_run_of_a_whole_plan(plan, name):
+    """One evaluation with nothing weighed beside it comes to what a search for the same goal comes to."""
+    own, values = explore.ranges(plan.chosen)[name]
+    for value in [other for other in values if other != own][:2]:
+        alone = changed(plan, **{name: value})
+        whole = answer(alone.goal, [PROFILES[alone.goal.gpu]], now=NOW)
+        assert alone.chosen == whole.chosen and alone.run == whole.run
+        assert alone.considered == () and alone.search is None
 
 
 def test_ranges_hold_the_run_itself_and_rise(plan):
-    for choice in plan.search.options:
-        found = explore.ranges(plan, choice)
+    for run in plan.options:
+        found = explore.ranges(run)
         for name in (f.name for f in fields(Changes) if f.name != "gpu"):  # any card of the catalog
-            values = getattr(found, name)
-            assert list(values) == sorted(set(values)), name
-            assert getattr(found.own, name) in values, name
+            own, values = found[name]
+            assert list(values) == sorted(set(values)) and own in values, name
 
 
-def test_limits_that_a_what_if_breaks_are_said(plan, balanced):
-    assert explore.broken_limits(GOAL, plan) == ()
-    more = answer(
-        explore.pinned(plan, balanced, Changes(tokens=4 * balanced.tokens)), [PROFILES[balanced.gpu]], now=NOW
-    )
+def test_limits_that_a_what_if_breaks_are_said(plan):
+    assert explore.broken_limits(GOAL, plan.chosen) == ()
+    more = changed(plan, tokens=4 * plan.chosen.tokens).chosen
     [said] = [text for text in explore.broken_limits(GOAL, more) if text.startswith("costs")]
     assert said.endswith("of $20")
 
@@ -135,14 +133,14 @@ def test_the_command_line_gives_the_same_plan(advisor_home, capsys):
     goal = Goal(gpu="l4,rtx-4090", gpus=1, counts=(1, 2, 4, 8), budget_usd=7.5, deadline_seconds=36000.0, spot="any")
     assert read_back(plan_command(goal)) == goal
     mine = recommend(goal, default_store())
-    for said in (goal, explore.pinned(mine, mine.search.options[0], Changes(depth=14, usd_per_gpu_hour=0.35))):
+    for said in (goal, explore.pinned(mine.goal, mine.options[0], Changes(depth=14, usd_per_gpu_hour=0.35))):
         with pytest.raises(SystemExit, match="0"):
             main(shlex.split(plan_command(said))[1:] + ["--json"])
         theirs = json.loads(capsys.readouterr().out)
         here = recommend(said, default_store())
-        assert theirs["prediction"]["cost_usd"]["high"] == here.prediction.cost_usd.high
-        assert theirs["prediction"]["loss"]["value"] == here.prediction.loss.value
-        assert theirs["run"]["steps"] == here.run.steps and theirs["workload"]["gpu"] == here.workload.gpu
+        assert theirs["chosen"]["bill"]["cost_usd"]["high"] == here.bill.cost_usd.high
+        assert theirs["chosen"]["standing"]["loss"]["value"] == here.chosen.loss.value
+        assert theirs["run"]["steps"] == here.run.steps and theirs["chosen"]["offer"]["gpu"] == here.workload.gpu
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +188,7 @@ def test_any_goal_reads_back_from_its_command_line(
 def test_the_summary_has_the_numbers_the_reasons_and_the_command(plan):
     text = markdown(plan, GOAL)
     assert plan.reasons[0] in text and plan_command(GOAL, "plan.yaml") in text
-    assert f"| cost | ${plan.prediction.cost_usd.value:.0f}" in text
+    assert f"| cost | ${plan.bill.cost_usd.value:.0f}" in text
     assert all(sentence in text for sentence in plan.search.sensitivity)
 
 
@@ -262,8 +260,8 @@ def test_loss_falls_with_tokens_and_marks_lie_where_the_limits_end():
     nearest, other = sorted((marks["budget of $20"], marks["deadline of 12 h"]))
     assert nearest == pytest.approx(tokens, rel=0.01) and other >= nearest
     [at] = [p for p in found.points if p.tokens == tokens]
-    assert at.loss == plan.prediction.loss
-    shifted = replace(plan, prediction=replace(plan.prediction, loss_shift=math.log(1.1)))
+    assert at.loss == plan.chosen.loss
+    shifted = altered(plan, loss_shift=math.log(1.1))
     moved = curves.loss(GOAL, shifted, profile, None)
     assert moved.points[3].loss.value == pytest.approx(1.1 * found.points[3].loss.value)
 
@@ -286,9 +284,9 @@ def test_repeated_data_are_marked_and_tiny_models_are_promised_nothing():
 def test_the_bill_sums_to_the_totals(wishes):
     plan = ask(replace(GOAL, **wishes))
     parts = spending.parts(plan)
-    clock = plan.prediction.wall_clock
+    clock = plan.bill.wall_clock
     assert sum(p.seconds.value for p in parts if p.seconds) == pytest.approx(clock.total_seconds.value, rel=1e-9)
-    assert sum(p.usd for p in parts) == pytest.approx(plan.prediction.cost_usd.value, rel=1e-9)
+    assert sum(p.usd for p in parts) == pytest.approx(plan.bill.cost_usd.value, rel=1e-9)
     assert spending.largest_first(plan)[0].key == "steps"
     lost = next(p for p in parts if p.key == "interruptions").seconds.value / clock.steps_seconds.value
     assert (lost > 0.01) == (wishes.get("spot") == "only")  # machines that nobody takes back fail too, but rarely
@@ -297,18 +295,8 @@ def test_the_bill_sums_to_the_totals(wishes):
 def test_a_bill_without_a_price_has_no_dollars():
     goal = Goal(gpu="h200-141gb-nvl", deadline_seconds=3600.0)  # nobody's price list has it
     plan = answer(goal, [prior_profile(require_gpu(goal.gpu))], now=NOW)
-    assert plan.prediction.cost_usd is None
+    assert plan.bill.cost_usd is None
     assert all(part.usd is None for part in spending.parts(plan))
-
-
-def test_the_front_holds_the_plan_and_crosses_are_the_near_misses(plan):
-    points = explore.front_points(plan.search)
-    assert [p.kind for p in points].count("plan") == 1
-    assert [p.choice for p in points if p.kind == "missed"] == list(plan.search.near_misses)
-    for point in points:
-        assert point.hours == point.choice.total_seconds.value / 3600
-        assert point.usd == point.choice.cost_usd.value
-    assert explore.hours(None) is None and explore.hours(5400.0) == 1.5
 
 
 def test_the_ideal_line_starts_at_the_curve_and_is_straight(plan):

@@ -11,7 +11,7 @@ from advisor.errors import AdvisorError
 from advisor.store.plan_files import dump_plan
 from advisor.workflows.data import prepare_conversations, prepare_data
 from advisor.workflows.finetune import plan_stages
-from tests.advisor.plans import small_plan, small_run
+from tests.advisor.plans import altered, small_plan, small_run
 from trainer.run import run
 from trainer.runlog import LOG_NAME, load_run_log
 from trainer.schema import DataConfig, EvalConfig, Outcome, dump_config, load_config, make_shape, to_dict
@@ -92,13 +92,13 @@ def test_a_plan_is_the_first_of_its_stages(home, call, tmp_path):
     shape = replace(base.model, vocab_size=max(base.model.vocab_size, plan.run.model.vocab_size))
     run_of_plan = replace(plan.run, model=replace(shape, seq_len=plan.run.model.seq_len))
     path = tmp_path / "plan.yaml"
-    path.write_text(dump_plan(replace(plan, run=run_of_plan, usd_per_hour=3.6)))
+    path.write_text(dump_plan(altered(plan, run=run_of_plan, usd_per_hour=3.6)))
     words = ("finetune", str(path), "--data", str(home / "mid"), "--data", str(home / "chats"))
     code, out, err = call(*words, "--out", str(tmp_path / "stages"), "--json")
     assert code == 0, err
     first, mid, chats = json.loads(out)["stages"]
-    assert first["seconds"] == to_dict(plan.prediction.wall_clock.total_seconds) and first["steps"] == 40
-    clock = plan.prediction.wall_clock
+    assert first["seconds"] == to_dict(plan.bill.wall_clock.total_seconds) and first["steps"] == 40
+    clock = plan.bill.wall_clock
     least = clock.startup_seconds.value + clock.compile_seconds.value + 0.5 * mid["steps"]
     assert least <= mid["seconds"]["value"] < least + clock.total_seconds.value
     assert mid["usd"]["value"] == pytest.approx(mid["seconds"]["value"] / 1000)

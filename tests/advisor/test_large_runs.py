@@ -29,7 +29,7 @@ LLAMA_3_70B = (
 def test_llama_3_70b_takes_what_meta_says(call):
     """6.4 M H100 hours for 15 T tokens (Meta's model card)."""
     _, out, _ = call("plan", "--gpu", "h100-80gb-sxm", "--gpus", "1024", *LLAMA_3_70B.split(), "--json")
-    total = json.loads(out)["prediction"]["wall_clock"]["total_seconds"]
+    total = json.loads(out)["chosen"]["bill"]["wall_clock"]["total_seconds"]
     assert total["value"] / 3600 * 1024 == pytest.approx(6.4e6, rel=0.25)
 
 
@@ -49,7 +49,7 @@ def test_failures_and_checkpoints_take_under_a_tenth_of_the_time(gpu, nodes, dep
     except AdvisorError as error:
         assume("nothing fits the memory" not in str(error))
         raise
-    clock = plan.prediction.wall_clock
+    clock = plan.bill.wall_clock
     lost = clock.interruptions_seconds.value + clock.checkpoints_seconds.value
     assert lost < 0.1 * clock.total_seconds.value
 
@@ -84,4 +84,4 @@ def test_one_machine_is_calibrated_however_many_are_rented(call, gpu, gpus):
     plan = json.loads(out)
     [warning] = [line for line in plan["warnings"] if "never calibrated" in line]
     asked = float(re.search(r"about \$([\d.]+) for one machine", warning)[1])
-    assert asked == pytest.approx(plan["usd_per_hour"] / (gpus / 8) / 30, rel=0.02)
+    assert asked == pytest.approx(plan["chosen"]["offer"]["usd_per_hour"] / (gpus / 8) / 30, rel=0.02)

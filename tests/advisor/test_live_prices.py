@@ -16,7 +16,7 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.live_prices import _card, _row, _spot_joined, _thinned, refresh_prices
-from advisor.hardware.offers import cheapest_offer
+from advisor.hardware.offers import cheapest_offer, price_row
 from advisor.hardware.price_hunt import FIELDS
 from advisor.hardware.prices import live_prices_path, load_prices, price_problem, shipped_prices
 
@@ -103,7 +103,11 @@ def test_one_broken_provider_does_not_break_the_rest(tmp_path: Path, monkeypatch
     assert done.rejected == 1
     assert live_prices_path().is_file()
     fresh = cheapest_offer("l4", providers=("aws",))
-    assert fresh.usd_per_hour == 0.55 and fresh.row.age_days(TODAY) == 0 and fresh.row.spot_usd_per_hour == 0.2
+    assert (
+        fresh.offer.usd_per_hour == 0.55
+        and price_row(fresh).age_days(TODAY) == 0
+        and price_row(fresh).spot_usd_per_hour == 0.2
+    )
     others = {r for r in shipped_prices() if r.provider != "aws"}
     assert others <= set(load_prices()) and len(load_prices()) == len(others) + len(done.rows)
 

@@ -57,9 +57,13 @@ def test_the_plan_is_what_its_device_alone_would_be_planned(plan):
     [offer] = offers_for(GOAL, w.gpu, w.gpus)
     goal = replace(GOAL, gpu=w.gpu, gpus=w.gpus, counts=(), seq_len=2048, vocab_size=32768)
     alone = bare_plan(goal, profile, now=NOW)
-    assert (alone.run, alone.prediction, alone.usd_per_hour) == (plan.run, plan.prediction, plan.usd_per_hour)
-    assert plan.goal == GOAL and plan.provider == offer.provider and not plan.spot
-    total, cost = plan.prediction.wall_clock.total_seconds, plan.prediction.cost_usd
+    assert (alone.run, alone.prediction, alone.offer.usd_per_hour) == (
+        plan.run,
+        plan.prediction,
+        plan.offer.usd_per_hour,
+    )
+    assert plan.goal == GOAL and plan.offer.provider == offer.provider and not plan.offer.spot
+    total, cost = plan.bill.wall_clock.total_seconds, plan.bill.cost_usd
     assert total.value <= 8 * 3600 and 15 < cost.value <= 20
     rent_alone = total.value / 3600 * offer.usd_per_hour
     assert rent_alone <= cost.value <= 1.03 * rent_alone  # the disk for its checkpoints on top
@@ -71,15 +75,15 @@ def test_more_of_a_limit_never_gives_worse(name):
     plans = [ask(**{name: amount}) for amount in amounts]
     for less, more in zip(plans, plans[1:], strict=False):
         assert more.chosen.score <= LEVEL * less.chosen.score
-        if less.prediction.loss and more.prediction.loss:
-            assert more.prediction.loss.value <= less.prediction.loss.value + 0.01
+        if less.chosen.loss and more.chosen.loss:
+            assert more.chosen.loss.value <= less.chosen.loss.value + 0.01
 
 
 def test_spot_machines_only_when_wanted(plan):
     spot = ask(spot="only")
-    assert not plan.spot and spot.spot and spot.price_source.count("spot") == 1
-    clock = spot.prediction.wall_clock
-    rare = plan.prediction.wall_clock
+    assert not plan.offer.spot and spot.offer.spot and spot.offer.source.count("spot") == 1
+    clock = spot.bill.wall_clock
+    rare = plan.bill.wall_clock
     shares = [c.interruptions_seconds.value / c.steps_seconds.value for c in (rare, clock)]
     assert 0 < shares[0] < 0.01 < shares[1]
     either = ask(spot="any")
@@ -88,8 +92,8 @@ def test_spot_machines_only_when_wanted(plan):
 
 def test_a_given_price_wins_and_a_provider_is_kept():
     cheap = ask(prices=(GpuPrice(gpu="rtx-4090", usd_per_gpu_hour=0.01),), budget_usd=0.64)
-    assert cheap.workload.gpu == "rtx-4090" and cheap.price_source == "given" and cheap.provider is None
-    assert ask(providers=("gcp",)).provider == "gcp"
+    assert cheap.workload.gpu == "rtx-4090" and cheap.offer.source == "given" and cheap.offer.provider is None
+    assert ask(providers=("gcp",)).offer.provider == "gcp"
     with pytest.raises(AdvisorError, match="unknown provider 'gpc'") as caught:
         ask(providers=("gpc",))
     assert caught.value.exit_code == 2 and "gcp" in caught.value.hint
@@ -99,19 +103,19 @@ def test_settled_work_goes_to_the_cheapest_or_the_fastest():
     wishes = {"depth": 12, "tokens": 2 * 10**9, "budget_usd": None, "deadline_seconds": None}
     cheap, fast = ask(objective="cost", **wishes), ask(objective="time", **wishes)
     assert cheap.chosen.depth == fast.chosen.depth == 12
-    assert cheap.prediction.cost_usd.value < fast.prediction.cost_usd.value
-    assert fast.prediction.wall_clock.total_seconds.value < cheap.prediction.wall_clock.total_seconds.value
+    assert cheap.bill.cost_usd.value < fast.bill.cost_usd.value
+    assert fast.bill.wall_clock.total_seconds.value < cheap.bill.wall_clock.total_seconds.value
     assert fast.workload.gpu == "h100-80gb-sxm" and fast.workload.gpus == 8
     in_an_hour = ask(objective="cost", **wishes | {"deadline_seconds": 3600.0})
-    assert in_an_hour.prediction.wall_clock.total_seconds.value <= 3600
-    assert cheap.prediction.cost_usd.value <= in_an_hour.prediction.cost_usd.value
+    assert in_an_hour.bill.wall_clock.total_seconds.value <= 3600
+    assert cheap.bill.cost_usd.value <= in_an_hour.bill.cost_usd.value
     usual = ask(objective="cost", **wishes | {"tokens": None, "deadline_seconds": 7200.0})
-    assert usual.ratio == pytest.approx(12, rel=0.02)  # as much work as is usual, not as fits the limit
+    assert usual.chosen.standing.ratio == pytest.approx(12, rel=0.02)  # as much work as is usual, not as fits the limit
 
 
 def test_tokens_alone_get_the_depth_they_suit():
     plan = ask(tokens=3 * 10**9, budget_usd=None, deadline_seconds=None)
-    assert 8 <= plan.ratio <= 18 and plan.prediction.wall_clock.total_seconds.value <= 86400
+    assert 8 <= plan.chosen.standing.ratio <= 18 and plan.bill.wall_clock.total_seconds.value <= 86400
 
 
 def test_the_same_question_gets_the_same_answer(plan, tmp_path):
@@ -125,20 +129,19 @@ def test_the_same_question_gets_the_same_answer(plan, tmp_path):
 
 
 def test_options_keep_what_their_names_promise(plan):
-    safe, balanced, bold = plan.search.options
-    assert [o.name for o in plan.search.options] == ["conservative", "balanced", "aggressive"]
-    assert safe.cost_usd.high <= 20 and safe.total_seconds.high <= 8 * 3600 and not safe.spot
-    held, memory = safe.device_bytes, safe.device_bytes.value + safe.headroom_bytes
+    safe, balanced, bold = plan.options
+    assert [o.standing.name for o in plan.options] == ["conservative", "balanced", "aggressive"]
+    assert safe.cost_usd.high <= 20 and safe.total_seconds.high <= 8 * 3600 and not safe.offer.spot
+    held, memory = safe.prediction.device_bytes, safe.prediction.device_bytes.value + safe.headroom_bytes
     assert held.high <= 0.85 * memory
     assert balanced.score == plan.chosen.score and balanced.steps == plan.run.steps
     assert safe.score >= balanced.score / LEVEL
-    assert (bold.spot and bold.score < balanced.score) or bold.parameters > balanced.parameters
+    assert (bold.offer.spot and bold.score < balanced.score) or bold.parameters > balanced.parameters
     assert bold.cost_usd.value <= 20 and bold.total_seconds.value <= 8 * 3600
 
 
 def test_the_front_is_beaten_by_nothing_and_holds_the_plan(plan):
-    front = plan.search.front
-    assert any(c.score == plan.chosen.score and c.why == "the plan" for c in front)
+    front = (plan.chosen, *plan.search.front)
     assert len(front) > 4 and plan.search.front_size >= len(front)
     for one in front:
         assert one.cost_usd.value <= 20 * 1.0001 and one.total_seconds.value <= 8 * 3600 * 1.0001
@@ -156,18 +159,17 @@ def test_near_misses_are_better_and_break_exactly_what_they_say(plan):
         over = {
             "over budget": miss.cost_usd.value > 20,
             "too slow": miss.total_seconds.value > 8 * 3600,
-            "does not fit memory": miss.headroom_bytes < 0.03 * (miss.device_bytes.value + miss.headroom_bytes)
-            or miss.device_bytes.high > 0.97 * (miss.device_bytes.value + miss.headroom_bytes),
-            "a spot machine": miss.spot,
+            "does not fit memory": miss.prediction.device_bytes.high > 0.97 * miss.prediction.device_memory_bytes,
+            "a spot machine": miss.offer.spot,
         }
         assert miss.score < plan.chosen.score
-        assert [words for words, broken in over.items() if broken] == [miss.why.split(":")[0].split(",")[0]]
+        assert [words for words, broken in over.items() if broken] == [miss.standing.why.split(":")[0].split(",")[0]]
 
 
 def test_scaling_stays_at_the_plans_provider_and_says_where_it_cannot(plan):
     for point in plan.search.scaling:
-        own = cheapest_offer(plan.workload.gpu, point.gpus, spot=False, providers=(plan.provider,))
-        assert (point.provider == plan.provider) == (own is not None)
+        own = cheapest_offer(plan.workload.gpu, point.gpus, spot=False, providers=(plan.offer.provider,))
+        assert (point.provider == plan.offer.provider) == (own is not None)
         assert point.rented is None or point.rented >= point.gpus
     two = cheapest_offer("b200", 4, spot=False, providers=("nebius",))
     assert two.rented == 8 and two.gpus == 4  # nebius rents one or eight of them
@@ -178,8 +180,8 @@ def test_scaling_is_the_same_run_on_other_counts(plan):
     assert [p.gpus for p in points][:4] == [1, 2, 4, 8]
     assert points[0].efficiency == 1 and all(p.efficiency <= 1.02 for p in points)  # the batch rule
     mine = next(p for p in points if p.gpus == plan.workload.gpus)
-    assert mine.total_seconds == pytest.approx(plan.prediction.wall_clock.total_seconds.value, rel=0.03)
-    assert mine.cost_usd == pytest.approx(plan.prediction.cost_usd.value, rel=0.03)
+    assert mine.total_seconds == pytest.approx(plan.bill.wall_clock.total_seconds.value, rel=0.03)
+    assert mine.cost_usd == pytest.approx(plan.bill.cost_usd.value, rel=0.03)
     burdens = {p.gpus: p.cost_usd * p.total_seconds for p in points}
     if plan.search.pays_up_to_gpus is not None:
         last = plan.search.pays_up_to_gpus
@@ -228,7 +230,7 @@ def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which()
 
 def test_data_are_repeated_at_most_sixteen_times():
     plan = ask(data_meta=replace(ALONE, tokens=10**7), data="corpus")
-    assert all(c.epochs <= 16.01 for c in plan.search.front) and plan.chosen.epochs <= 16.01
+    assert all(c.standing.epochs <= 16.01 for c in plan.search.front) and plan.chosen.standing.epochs <= 16.01
 
 
 @settings(max_examples=25, deadline=None)
@@ -242,29 +244,30 @@ def test_one_device_keeps_any_deadline_or_says_why_not(seconds, sure, unique, de
     except AdvisorError as error:
         assert error.exit_code == 3 and error.hint
         return
-    for c in plan.search.options if plan.search else ():
-        kept = c.total_seconds.high if sure or c.name == "conservative" else c.total_seconds.value
+    for c in plan.options if plan.search else ():
+        kept = c.total_seconds.high if sure or c.standing.name == "conservative" else c.total_seconds.value
         assert kept <= seconds and c.cost_usd.value == 0
 
 
 def test_one_device_gets_options_too():
     plan = answer(Goal(gpu="l4", deadline_seconds=7200.0), [prior_profile(require_gpu("l4"))], now=NOW)
-    assert plan.workload.gpus == 1 and {o.gpu for o in plan.search.options if not o.spot} == {"l4"}
+    assert plan.workload.gpus == 1 and {o.offer.gpu for o in plan.options if not o.offer.spot} == {"l4"}
     assert plan.search.devices == ("l4",) and plan.search.sensitivity
 
 
 def test_rows_shown_are_predicted_one_by_one(plan):
-    for c in (*plan.search.front, *plan.search.options):
-        profile = next(p for p in PROFILES if p.key == c.gpu)
-        w = Workload(shape=make_shape("nanochat", depth=c.depth, vocab_size=32768, seq_len=2048), gpu=c.gpu,
-                     gpus=c.gpus, micro_batch=c.micro_batch, grad_accum=c.grad_accum, compile=True,
-                     precision=profile.precision, activation_checkpointing=c.activation_checkpointing,
-                     sharding=c.sharding)  # fmt: skip
+    for c in (*plan.search.front, *plan.options):
+        profile = next(p for p in PROFILES if p.key == c.offer.gpu)
+        w = Workload(shape=make_shape("nanochat", depth=c.depth, vocab_size=32768, seq_len=2048), gpu=c.offer.gpu,
+                     gpus=c.offer.gpus, micro_batch=c.workload.micro_batch, compile=True,
+                     grad_accum=c.workload.grad_accum,
+                     precision=profile.precision, activation_checkpointing=c.workload.activation_checkpointing,
+                     sharding=c.workload.sharding)  # fmt: skip
         [prediction] = predict_batch(profile, [w], expected=True)
         sides = [(e.low, e.value, e.high) for e in (prediction.step_seconds, c.step_seconds)]
         assert sides[0] == pytest.approx(sides[1], rel=1e-12) and prediction.fits
         assert c.tokens == c.steps * w.step_tokens
-        assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.usd_per_hour, rel=0.03)
+        assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.offer.usd_per_hour, rel=0.03)
 
 
 # The command
@@ -275,7 +278,7 @@ def test_any_card_by_the_command(call, tmp_path):
     code, out, _ = call("plan", "--gpu", "any", "--budget", "20", "--deadline", "8h", "--out", str(path), "--json")
     document = json.loads(out)
     assert code == 0 and document["search"]["candidates"] > 100_000 and len(document["search"]["devices"]) > 25
-    assert len(document["search"]["options"]) == 3 and load_plan(path).search is not None
+    assert len(document["search"]["options"]) == 2 and load_plan(path).search is not None
     assert document["sentence"].startswith("Train depth") and document["search"]["sensitivity"]
     code, _, err = call("launch", str(path))
     assert code == 1 and "the plan is for" in err and "this machine has" in err
@@ -306,7 +309,7 @@ def test_usage_errors(call, arguments, words):
 
 def test_prices_by_card(call):
     code, out, _ = call("plan", "--gpu", "l4", "--price", "l4=0.5", "--budget", "5", "--json")
-    assert code == 0 and json.loads(out)["usd_per_hour"] == 0.5
+    assert code == 0 and json.loads(out)["chosen"]["offer"]["usd_per_hour"] == 0.5
 
 
 def test_the_candidates_of_the_default_question_are_all_numbers():
@@ -346,6 +349,6 @@ def test_the_usual_question_is_asked_once():
 def test_nothing_is_refused_before_the_smallest_batches_were_tried():
     """Of 4.5 cents an L4 takes most before the first step: a little more buys a run, a little less is refused."""
     plan = ask(budget_usd=0.0451, deadline_seconds=None)
-    assert plan.prediction.cost_usd.value <= 0.0451 and plan.run.steps >= 20
+    assert plan.bill.cost_usd.value <= 0.0451 and plan.run.steps >= 20
     with pytest.raises(AdvisorError, match="least worth doing"):
         ask(budget_usd=0.0445, deadline_seconds=None)

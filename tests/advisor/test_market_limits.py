@@ -15,9 +15,9 @@ from advisor.plan import curves
 from advisor.plan.answer import answer
 from advisor.plan.choose import LEVEL, search, select
 from advisor.plan.goal import Limits
+from advisor.plan.run import make_run
 from advisor.plan.search_space import open_space
 from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
-from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan
 from advisor.units import parse_seconds, parse_usd
@@ -57,13 +57,13 @@ def test_time_has_a_value_where_nothing_but_a_budget_ends_the_run():
     """By hand: √1,200 dollars a day after the first; the patient answer takes longer, and the front has it."""
     goal = replace(GOAL, deadline_seconds=None, budget_usd=1200.0)
     plan, patient = (answer(replace(goal, usd_per_waiting_hour=v), PROFILES, now=NOW) for v in (None, 0.0))
-    hours = [p.prediction.wall_clock.total_seconds.value / 3600 for p in (plan, patient)]
-    assert plan.prediction.cost_usd.value + math.sqrt(1200) / 24 * max(hours[0] - 24, 0) <= 1200
+    hours = [p.bill.wall_clock.total_seconds.value / 3600 for p in (plan, patient)]
+    assert plan.bill.cost_usd.value + math.sqrt(1200) / 24 * max(hours[0] - 24, 0) <= 1200
     assert hours[0] < hours[1] and plan.chosen.score >= patient.chosen.score
     assert any("$34.60" in reason for reason in plan.reasons)
     said = [text for text in plan.search.sensitivity if "cheapest is" in text]
     assert len(said) == 1 and "fastest" in said[0]
-    best, paid = patient.chosen.score, patient.prediction.cost_usd.value  # or a larger model of the same score
+    best, paid = patient.chosen.score, patient.bill.cost_usd.value  # or a larger model of the same score
     assert any(c.score <= LEVEL * best and c.cost_usd.value <= LEVEL * paid for c in plan.search.front)
 
 
@@ -87,7 +87,7 @@ def test_wider_limits_are_planned_anew_as_said():
     space = open_space(GOAL, PROFILES, None)
     plan = ask()
     chosen = select(space, space.limits)
-    said = list(sensitivity(space, make_trial(space.candidates, chosen).choice(), chosen))
+    said = list(sensitivity(space, make_run(space.candidates, chosen), chosen))
     assert [item.text for item in said] == list(plan.search.sensitivity)
     checked = 0
     for item in (item for item in said if item.limits is not None and "nothing" not in item.text):
@@ -104,7 +104,7 @@ def test_the_choice_changes_where_it_is_said_to():
     plan = ask()
     space = open_space(GOAL, PROFILES, None)
     chosen = select(space, space.limits)
-    item = list(sensitivity(space, make_trial(space.candidates, chosen).choice(), chosen))[-1]
+    item = list(sensitivity(space, make_run(space.candidates, chosen), chosen))[-1]
     mine = plan.workload.gpu
     assert "this choice holds" in item.text and mine in item.text
 
@@ -126,11 +126,11 @@ def test_a_given_price_is_for_a_card_that_must_be_ordered_too():
     goal = replace(GOAL, gpu="l4", counts=(), gpus=1, deadline_seconds=None, budget_usd=None, depth=12, tokens=10**9)
     profile = [prior_profile(require_gpu("l4"))]
     listed = answer(goal, profile, now=NOW)
-    given = answer(replace(goal, usd_per_gpu_hour=listed.usd_per_hour), profile, now=NOW)
-    assert given.prediction.wall_clock == listed.prediction.wall_clock
-    assert given.prediction.wall_clock.provisioning_seconds is not None
+    given = answer(replace(goal, usd_per_gpu_hour=listed.offer.usd_per_hour), profile, now=NOW)
+    assert given.bill.wall_clock == listed.bill.wall_clock
+    assert given.bill.wall_clock.provisioning_seconds is not None
     own = answer(replace(goal, usd_per_gpu_hour=0.0), profile, now=NOW)
-    assert own.prediction.wall_clock.provisioning_seconds is None
+    assert own.bill.wall_clock.provisioning_seconds is None
 
 
 def test_cards_that_cannot_be_capped_so_far_are_left_out():
@@ -235,7 +235,7 @@ def test_a_card_that_costs_nothing_is_left_out_where_only_money_would_end_its_ru
 def test_a_card_of_ones_own_is_weighed_against_the_rented_by_its_deadline():
     """It is the plan that a deadline alone gives on it, for nothing; with five cents nothing better can be rented."""
     plan = ask(prices=OWN, budget_usd=0.05)
-    assert plan.workload.gpu == "l4" and plan.prediction.cost_usd.value == plan.prediction.cost_usd.high == 0
+    assert plan.workload.gpu == "l4" and plan.bill.cost_usd.value == plan.bill.cost_usd.high == 0
     goal = replace(GOAL, gpu="l4", counts=(plan.workload.gpus,), gpus=plan.workload.gpus, budget_usd=None, prices=OWN)
     alone = answer(replace(goal, seq_len=plan.run.model.seq_len), [prior_profile(require_gpu("l4"))], now=NOW)
     assert plan.chosen.depth == alone.chosen.depth
@@ -246,4 +246,4 @@ def test_a_card_of_ones_own_is_weighed_against_the_rented_by_its_deadline():
 
 def test_a_settled_run_on_a_card_of_ones_own_ends_without_a_price():
     plan = ask(prices=OWN, deadline_seconds=None, depth=12, objective="cost")
-    assert plan.workload.gpu == "l4" and plan.prediction.cost_usd.value == 0
+    assert plan.workload.gpu == "l4" and plan.bill.cost_usd.value == 0

@@ -25,7 +25,7 @@ def test_saving_takes_the_longer_of_a_step_and_an_evaluation_and_a_checkpoint():
     run = replace(
         plan.run, eval=EvalConfig(every_steps=10, tokens=64), checkpoint=replace(plan.run.checkpoint, every_steps=25)
     )
-    clock = replace(plan.prediction.wall_clock, checkpoints_seconds=guess(20.0), evals_seconds=guess(30.0))
+    clock = replace(plan.bill.wall_clock, checkpoints_seconds=guess(20.0), evals_seconds=guess(30.0))
     assert round(save_seconds(run, clock, guess(4.0)), 6) == 1.1 * (6.0 + 10.0)
     assert round(save_seconds(run, clock, guess(8.0)), 6) == 1.1 * (8.0 + 10.0)
 
@@ -40,20 +40,20 @@ def test_a_machine_that_goes_before_the_run_has_saved_is_not_planned_on():
     words = "--gpu h100-80gb-sxm --gpus 8 --budget 5000 --depth 32 --provider gcp"
     profile, now = prior_profile(require_gpu("h100-80gb-sxm")), datetime(2026, 11, 22, tzinfo=UTC)
     own = bare_plan(goal_of(shlex.split(f"{words} --spot none")), profile, now=now)
-    assert save_seconds(own.run, own.prediction.wall_clock, own.prediction.step_seconds) > NOTICE_SECONDS["gcp"]
+    assert save_seconds(own.run, own.bill.wall_clock, own.prediction.step_seconds) > NOTICE_SECONDS["gcp"]
     with pytest.raises(AdvisorError, match=r"saves before it is taken away.* gcp gives 30 s") as refused:
         bare_plan(goal_of(shlex.split(f"{words} --spot only")), profile, now=now)
     assert "--spot none" in refused.value.hint
     either = bare_plan(goal_of(shlex.split(f"{words} --spot any")), profile, now=now)
-    assert not either.spot
+    assert not either.offer.spot
 
 
 def test_what_is_planned_on_spot_machines_saves_in_time():
     profile, now = prior_profile(require_gpu("h100-80gb-sxm")), datetime(2026, 11, 22, tzinfo=UTC)
     words = "--gpu h100-80gb-sxm --gpus 8 --budget 500 --depth 16 --provider gcp --spot only"
     plan = bare_plan(goal_of(shlex.split(words)), profile, now=now)
-    needed = save_seconds(plan.run, plan.prediction.wall_clock, plan.prediction.step_seconds)
-    assert plan.spot and needed <= NOTICE_SECONDS["gcp"]
+    needed = save_seconds(plan.run, plan.bill.wall_clock, plan.prediction.step_seconds)
+    assert plan.offer.spot and needed <= NOTICE_SECONDS["gcp"]
 
 
 def test_a_launch_is_told_where_the_end_of_its_machine_is_announced(call, tmp_path):

@@ -27,7 +27,7 @@ def test_a_spot_plan_says_what_its_price_may_become():
     plan = ask("l4", spot="only")
     [said] = [w for w in plan.warnings if "spot machine moves" in w]
     assert "gcp asks $0.31 to $0.40 an hour by region" in said
-    cost = plan.prediction.cost_usd
+    cost = plan.bill.cost_usd
     assert cost.high / cost.value > 0.3973 / 0.3106
     once = ask("h100-80gb-sxm", spot="only", budget_usd=20.0, gpus=8)
     assert any("moves: nebius lists it in one region only" in w for w in once.warnings)
@@ -65,8 +65,8 @@ def test_the_age_of_a_price_widens_the_cost_and_is_said():
     profile = prior_profile(require_gpu("a100-80gb-sxm"))
     fresh = answer(goal, [profile], now=datetime(2026, 6, 18, tzinfo=UTC))
     old = answer(goal, [profile], now=datetime(2027, 6, 18, tzinfo=UTC))
-    assert (fresh.price_age_days, old.price_age_days) == (0, 365)
-    cost, later = fresh.prediction.cost_usd, old.prediction.cost_usd
+    assert (fresh.offer.age_days, old.offer.age_days) == (0, 365)
+    cost, later = fresh.bill.cost_usd, old.bill.cost_usd
     assert later.value == cost.value and later.low < cost.low and later.high > cost.high
     # 10 % by the square root of the months, in quadrature with what the time is unsure by
     beyond = math.hypot(math.log(cost.high / cost.value), 0.1 * math.sqrt(365 / 30.44))
@@ -80,4 +80,4 @@ def test_the_age_of_a_price_widens_the_cost_and_is_said():
 def test_a_price_that_was_given_has_no_age():
     goal = Goal(gpu="l4", usd_per_gpu_hour=0.5, budget_usd=5.0)
     plan = answer(goal, [prior_profile(require_gpu("l4"))], now=NOW)
-    assert plan.price_age_days is None and not any("days old" in text for text in plan.warnings)
+    assert plan.offer.age_days is None and not any("days old" in text for text in plan.warnings)

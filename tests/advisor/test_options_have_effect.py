@@ -138,15 +138,16 @@ def test_own_gpus_with_a_price_cost_that_price(answer):
     """8 GPUs at 2.50 dollars are 20 dollars an hour, whichever way the price is typed."""
     words = ("--own", "h100-80gb-sxm:8", "--budget", "5000", "--deadline", "14d")
     by_name = answer("plan", *words, "--price", "h100-80gb-sxm=2.5")[1]
-    assert by_name["usd_per_hour"] == 20.0 and by_name["price_source"] == "your own machine"
+    offer = by_name["chosen"]["offer"]
+    assert offer["usd_per_hour"] == 20.0 and offer["source"] == "your own machine"
     cost, hours = (
-        by_name["prediction"]["cost_usd"]["value"],
-        by_name["prediction"]["wall_clock"]["total_seconds"]["value"],
+        by_name["chosen"]["bill"]["cost_usd"]["value"],
+        by_name["chosen"]["bill"]["wall_clock"]["total_seconds"]["value"],
     )
     assert cost == pytest.approx(20.0 * hours / 3600) and 0.9 * 5000 < cost <= 5000
-    assert by_name["prediction"]["wall_clock"]["provisioning_seconds"] is None  # it is here
+    assert by_name["chosen"]["bill"]["wall_clock"]["provisioning_seconds"] is None  # it is here
     assert answer("plan", *words, "--price", "2.5")[1]["chosen"] == by_name["chosen"]
-    metered = answer("plan", *words, "--price", "2.5", "--kwh-price", "0.3")[1]["prediction"]
+    metered = answer("plan", *words, "--price", "2.5", "--kwh-price", "0.3")[1]["chosen"]["bill"]
     energy = 0.3 * metered["energy_kwh"]["value"]
     hours = metered["wall_clock"]["total_seconds"]["value"] / 3600
     assert metered["cost_usd"]["value"] == pytest.approx(20.0 * hours + energy, rel=1e-3) and energy > 1

@@ -38,16 +38,16 @@ def law(plan: Plan) -> float:
 @pytest.mark.parametrize("ratios", [[], [0.1]])
 def test_fewer_than_two_runs_change_nothing_and_say_so(plan: Plan, ratios: list[float]):
     found = with_own_data(plan, META, ratios)
-    assert found.prediction.loss == plan.prediction.loss and found.prediction.loss_shift == 0
+    assert found.chosen.loss == plan.chosen.loss and found.chosen.standing.loss_shift == 0
     assert f"the loss is not calibrated to your data: {len(ratios)} of 2 runs on it compared" in found.warnings
 
 
 def test_two_runs_move_every_loss_of_the_plan(plan: Plan):
     found = with_own_data(plan, META, [0.1, 0.1])
     shift = 0.1 * 5000 / (5000 + 1 / 0.0036)
-    assert found.prediction.loss.value == pytest.approx(law(plan) * math.exp(shift))
-    assert found.chosen.loss == found.prediction.loss and found.prediction.loss.basis == Basis.EXTRAPOLATED
-    assert found.prediction.loss_shift == pytest.approx(shift)
+    assert found.chosen.loss.value == pytest.approx(law(plan) * math.exp(shift))
+    assert found.chosen.loss == found.chosen.loss and found.chosen.loss.basis == Basis.EXTRAPOLATED
+    assert found.chosen.standing.loss_shift == pytest.approx(shift)
     assert any("2 finished runs on this data" in reason for reason in found.reasons)
     assert not any("not calibrated" in warning for warning in found.warnings)
 
@@ -55,10 +55,10 @@ def test_two_runs_move_every_loss_of_the_plan(plan: Plan):
 def test_bits_per_byte_by_the_measured_bytes_per_token(plan: Plan):
     """2.904 nats at 4.833 bytes per token are 0.8669 bits per byte (sources §4.6)."""
     found = with_own_data(plan, META, [])
-    bits = found.prediction.bits_per_byte
-    assert bits.value / found.prediction.loss.value == pytest.approx(0.8669 / 2.904, rel=1e-3)
+    bits = found.chosen.standing.bits_per_byte
+    assert bits.value / found.chosen.loss.value == pytest.approx(0.8669 / 2.904, rel=1e-3)
     assert bits.low < bits.value < bits.high
-    assert with_own_data(plan, None, []).prediction.bits_per_byte is None
+    assert with_own_data(plan, None, []).chosen.standing.bits_per_byte is None
 
 
 def finished(store: Store, name: str, plan: Plan, actual: float) -> None:
@@ -67,7 +67,7 @@ def finished(store: Store, name: str, plan: Plan, actual: float) -> None:
     folder.mkdir(parents=True)
     (folder / "log.jsonl").write_text("")
     store.save_plan(plan, folder / "plan.yaml")
-    promised: Estimate = plan.prediction.loss
+    promised: Estimate = plan.chosen.loss
     row = ScoreRow(run_id=name, quantity="loss", device_key="h100-80gb-sxm", predicted=promised, actual=actual,
                    created="2026-11-21T00:00:00+00:00")  # fmt: skip
     store.record_scores(name, [row])
@@ -94,9 +94,9 @@ def test_serving_asks_for_more_tokens_per_parameter():
 
 
 def test_carbon_is_at_the_goals_grid_factor(plan: Plan):
-    assert plan.prediction.grid_grams_per_kwh == 475.0
+    assert plan.bill.grid_grams_per_kwh == 475.0
     profile = prior_profile(require_gpu("h100-80gb-sxm"))
     goal = replace(GOAL, grid_grams_per_kwh=46.0)
-    clean = bare_plan(goal, profile, now=NOW, data_meta=META).prediction
+    clean = bare_plan(goal, profile, now=NOW, data_meta=META).bill
     assert clean.grid_grams_per_kwh == 46.0
-    assert clean.carbon_kg.value == pytest.approx(plan.prediction.carbon_kg.value * 46 / 475)
+    assert clean.carbon_kg.value == pytest.approx(plan.bill.carbon_kg.value * 46 / 475)

@@ -13,9 +13,8 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan import explore
-from advisor.plan.answer import answer
+from advisor.plan.answer import answer, as_measured_goal
 from advisor.plan.command import plan_command
-from advisor.plan.compose import as_measured_goal
 from advisor.plan.explore import Changes
 from advisor.plan.search_space import open_space
 from advisor.records import OwnMachine, Plan
@@ -47,14 +46,14 @@ def mixed() -> Plan:
 
 def machines_of(plan: Plan) -> set[tuple[str, int]]:
     assert plan.search is not None
-    runs = (*plan.search.options, *plan.search.front, *plan.search.near_misses)
-    return {(run.gpu, run.gpus) for run in runs if run.price_source == OWN_MACHINE}
+    runs = (*plan.options, *plan.search.front, *plan.search.near_misses)
+    return {(run.offer.gpu, run.offer.gpus) for run in runs if run.offer.source == OWN_MACHINE}
 
 
 def test_no_copies_of_an_own_machine_are_invented():
     plan = plan_of("--own rtx-4090:1 --own rtx-3090:1 --deadline 24h")
     assert machines_of(plan) <= {("rtx-4090", 1), ("rtx-3090", 1)}
-    assert plan.workload.gpus == 1 and plan.provider is None and plan.usd_per_hour == 0
+    assert plan.workload.gpus == 1 and plan.offer.provider is None and plan.offer.usd_per_hour == 0
     assert "1 x rtx-4090 of your own" in sentence(plan)
     assert all(point.gpus == 1 for point in plan.search.scaling)
 
@@ -87,26 +86,25 @@ def test_own_machines_pay_energy_and_rented_ones_rent(mixed):
     assert {(o.gpu, o.gpus) for o in space.candidates.offers if o.source == OWN_MACHINE} == {
         ("rtx-4090", 1), ("rtx-4090", 2)}  # fmt: skip
     assert {o.gpu for o in space.candidates.offers if o.provider} == {"rtx-4090", "h100-80gb-sxm"}
-    prediction = mixed.prediction
-    assert mixed.price_source == OWN_MACHINE and mixed.workload.gpus == 2
-    assert prediction.cost_usd.value == pytest.approx(0.35 * prediction.energy_kwh.value)
+    assert mixed.offer.source == OWN_MACHINE and mixed.workload.gpus == 2
+    assert mixed.bill.cost_usd.value == pytest.approx(0.35 * mixed.bill.energy_kwh.value)
 
 
 def test_a_rented_plan_beside_own_machines_holds_no_tariff():
     plan = plan_of(MIXED.replace("2d", "6h").replace("rtx-4090,h100-80gb-sxm", "h100-80gb-sxm"))
-    assert plan.provider is not None
-    rent = plan.usd_per_hour * plan.prediction.wall_clock.total_seconds.value / 3600
-    assert plan.prediction.cost_usd.value == pytest.approx(rent + plan.prediction.storage_usd.value)
+    assert plan.offer.provider is not None
+    rent = plan.offer.usd_per_hour * plan.bill.wall_clock.total_seconds.value / 3600
+    assert plan.bill.cost_usd.value == pytest.approx(rent + plan.bill.storage_usd.value)
 
 
 def test_a_what_if_stays_on_the_own_machine_until_it_asks_for_more(mixed):
-    own = next(option for option in mixed.search.options if option.name == "balanced")
-    same = explore.pinned(mixed, own, Changes(depth=own.depth - 2))
+    own = mixed.chosen
+    same = explore.pinned(mixed.goal, own, Changes(depth=own.depth - 2))
     assert (same.gpu, same.own, same.usd_per_kwh) == ("own", (OwnMachine(gpu="rtx-4090", gpus=2),), 0.35)
-    again = answer(explore.pinned(mixed, own), [PROFILES["rtx-4090"]], now=NOW)
-    assert again.prediction.cost_usd.value == pytest.approx(mixed.prediction.cost_usd.value)
+    again = answer(explore.pinned(mixed.goal, own), [PROFILES["rtx-4090"]], now=NOW)
+    assert again.bill.cost_usd.value == pytest.approx(mixed.bill.cost_usd.value)
     for changes in (Changes(gpus=4), Changes(gpu="h100-80gb-sxm"), Changes(usd_per_gpu_hour=0.4)):
-        moved = explore.pinned(mixed, own, changes)
+        moved = explore.pinned(mixed.goal, own, changes)
         assert moved.own == () and moved.usd_per_kwh is None and moved.gpu in KEYS
 
 

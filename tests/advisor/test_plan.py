@@ -82,7 +82,7 @@ def test_however_many_tokens_limits_allow_the_batch_suits_them(card, wishes):
 
 def test_sure_keeps_the_high_end():
     plain, sure = plan_cpu(deadline_seconds=600.0), plan_cpu(deadline_seconds=600.0, sure=True)
-    assert plain.prediction.wall_clock.total_seconds.high > 600 >= sure.prediction.wall_clock.total_seconds.high
+    assert plain.bill.wall_clock.total_seconds.high > 600 >= sure.bill.wall_clock.total_seconds.high
     assert any("--sure" in reason and "high end" in reason for reason in plain.reasons)
 
 
@@ -107,7 +107,7 @@ def test_tokens_alone_choose_the_depth_they_suit():
     assert plan.chosen.tokens == pytest.approx(50e6, rel=0.01)
     counted = {c.depth: flops.scaling_parameters(make_shape("nanochat", depth=c.depth, vocab_size=4096, seq_len=256),
                                                  "matrices+head") for c in others}  # fmt: skip
-    off = abs(math.log(plan.ratio / 12))
+    off = abs(math.log(plan.chosen.standing.ratio / 12))
     assert all(off <= abs(math.log(50e6 / counted[c.depth] / 12)) + 0.01 for c in others)
 
 
@@ -118,9 +118,9 @@ def test_more_time_means_a_deeper_model():
 
 def test_the_chosen_depth_has_the_best_score_of_those_that_stand():
     plan = plan_gpu(deadline_seconds=7200.0)
-    standing = [c for c in plan.considered if c.rejected is None]
-    assert plan.chosen in standing and plan.chosen.score <= 1.001 * min(c.score for c in standing)
-    assert plan.prediction.loss is not None and plan.prediction.loss.basis == Basis.PRIOR
+    standing = [c for c in plan.considered if not c.standing.why]
+    assert plan.chosen.score <= 1.001 * min(c.score for c in standing)
+    assert plan.chosen.loss is not None and plan.chosen.loss.basis == Basis.PRIOR
 
 
 # Batch
@@ -159,7 +159,7 @@ def test_a_global_batch_is_met_exactly_or_what_it_misses_is_said(gpus, sequences
     warned = [text for text in plan.warnings if "asked for" in text]
     if sequences % gpus == 0:
         assert plan.workload.step_tokens == asked and "as asked" in plan.reasons[2] and not warned
-        assert all(c.micro_batch * c.grad_accum * gpus == sequences for c in plan.considered)
+        assert all(c.workload.micro_batch * c.workload.grad_accum * gpus == sequences for c in plan.considered)
     else:
         share = plan.workload.step_tokens / asked - 1
         assert 0 < abs(share) <= 0.05
@@ -170,7 +170,7 @@ def test_no_recommendation_exceeds_the_memory_with_margin():
     tight = big_gpu(memory_bytes=24 * 2**30)
     plan = plan_gpu(profile=tight, deadline_seconds=7200.0, depth=16)
     assert tight.memory.device_total_bytes(plan.workload).high <= 0.97 * 24 * 2**30
-    assert any(c.rejected and c.rejected.startswith("does not fit memory") for c in plan.considered)
+    assert any(c.standing.why and c.standing.why.startswith("does not fit memory") for c in plan.considered)
 
 
 def test_recomputation_only_where_nothing_else_fits():
@@ -183,21 +183,21 @@ def test_recomputation_only_where_nothing_else_fits():
 def test_what_fits_fits_with_its_gradients_kept_and_what_does_not_has_the_accumulation_it_would_have():
     limit = 22.5 * 2**30  # where gradients decide: sizes fit alone that do not fit accumulated
     plan = plan_gpu(profile=big_gpu(memory_bytes=int(limit)), budget_usd=60.0)
-    too_large = [c for c in plan.considered if (c.rejected or "").startswith("does not fit memory")]
+    too_large = [c for c in plan.considered if c.standing.why.startswith("does not fit memory")]
     assert any(c.depth == plan.chosen.depth for c in too_large)
     for c in plan.considered:
-        assert (c.device_bytes.high > 0.97 * limit) == (c in too_large)
-        assert c.tokens == c.steps * c.micro_batch * c.grad_accum * 2048
+        assert (c.prediction.device_bytes.high > 0.97 * limit) == (c in too_large)
+        assert c.tokens == c.steps * c.workload.micro_batch * c.workload.grad_accum * 2048
     batch = plan.workload.step_tokens
     for c in (c for c in plan.considered if c.depth == plan.chosen.depth):
-        assert c.micro_batch * c.grad_accum * 2048 == pytest.approx(batch, rel=0.2)
+        assert c.workload.micro_batch * c.workload.grad_accum * 2048 == pytest.approx(batch, rel=0.2)
 
 
 def test_a_depth_is_said_not_to_fit_only_after_recomputing_its_activations():
     plan = plan_gpu(profile=big_gpu(memory_bytes=12 * 2**30), budget_usd=60.0)
     depths = {c.depth: c for c in reversed(plan.considered)}
-    unfit = {d for d, c in depths.items() if (c.rejected or "").startswith("does not fit")}
-    full = {d for d, c in depths.items() if c.activation_checkpointing == "full"}
+    unfit = {d for d, c in depths.items() if c.standing.why.startswith("does not fit")}
+    full = {d for d, c in depths.items() if c.workload.activation_checkpointing == "full"}
     assert unfit and unfit < full and plan.chosen.depth in full - unfit
     assert 8 not in full and "activations recomputed" in sentence(plan)
 
@@ -217,16 +217,16 @@ def test_vocabulary_comes_from_the_data():
 )
 def test_repeated_data_are_shown_and_warned_about(epochs, words):
     plan = plan_cpu(tokens=6_000_000, depth=2, data_meta=data_of(6_000_000 // epochs))
-    assert plan.chosen.epochs == pytest.approx(epochs, rel=0.01)
+    assert plan.chosen.standing.epochs == pytest.approx(epochs, rel=0.01)
     said = [w for w in plan.warnings if "the data would be seen" in w]
     assert bool(said) == bool(words) and (not words or words in said[0])
 
 
 def test_no_time_is_spent_on_a_seventeenth_epoch_unasked():
     plan = plan_cpu(deadline_seconds=36000.0, data_meta=data_of(500_000))
-    assert all(c.epochs <= 16 for c in plan.considered if not c.rejected)
-    small = min((c for c in plan.considered if c.rejected is None), key=lambda c: c.depth)
-    assert small.epochs == pytest.approx(16, abs=0.1) and small.total_seconds.value < 36000
+    assert all(c.standing.epochs <= 16 for c in plan.considered if not c.standing.why)
+    small = min((c for c in plan.considered if not c.standing.why), key=lambda c: c.depth)
+    assert small.standing.epochs == pytest.approx(16, abs=0.1) and small.total_seconds.value < 36000
 
 
 def test_with_data_for_none_of_them_the_smallest_model_is_chosen():
@@ -263,7 +263,6 @@ def test_a_plan_is_complete_and_survives_its_file(tmp_path):
     path.write_text(dump_plan(plan), encoding="utf-8")
     assert load_plan(path) == plan
     assert "calibration h200-1" in plan.inputs and "price: given" in plan.inputs
-    assert plan.considered[0] == plan.chosen
     assert plan.run.compile and plan.run.device == "cuda" and plan.run.precision == "bf16"
 
 
@@ -295,23 +294,28 @@ def test_activations_are_recomputed_where_that_is_faster_than_the_little_that_fi
     )
     assert plain.run.micro_batch <= 2 and free.run.activation_checkpointing != "none"
     assert free.prediction.tokens_per_second.value > 1.1 * plain.prediction.tokens_per_second.value
-    others = [c for c in free.considered if c.depth == 24 and c.activation_checkpointing == "none"]
-    assert plain.run.micro_batch in [c.micro_batch for c in others]
+    others = [c for c in free.considered if c.depth == 24 and c.workload.activation_checkpointing == "none"]
+    assert plain.run.micro_batch in [c.workload.micro_batch for c in others]
     assert pytest.approx(plain.chosen.tokens_per_second.value, rel=1e-3) in [c.tokens_per_second.value for c in others]
     roomy = bare_plan(replace(goal, depth=12), prior_profile(require_gpu("l4")), now=NOW)
     assert roomy.run.activation_checkpointing == "none"
-    again = [c for c in roomy.considered if c.depth == 12 and c.activation_checkpointing == "full" and c.rejected]
-    assert len([c for c in again if "memory" not in c.rejected]) <= 1  # the best of them says enough
+    again = [
+        c
+        for c in roomy.considered
+        if c.depth == 12 and c.workload.activation_checkpointing == "full" and c.standing.why
+    ]
+    assert len([c for c in again if "memory" not in c.standing.why]) <= 1  # the best of them says enough
 
 
 def test_a_verdict_never_calls_a_better_score_beaten():
     plan = plan_gpu(budget_usd=20.0)
     chosen = plan.chosen
-    larger = replace(chosen, parameters=chosen.parameters + 1, score=chosen.score / 1.0005, rejected=None)
+    wider = replace(chosen, prediction=replace(chosen.prediction, parameters=chosen.parameters + 1))
+    larger = wider.judged(score=chosen.score / 1.0005, why="")
     assert verdict(chosen, chosen).startswith("chosen: score ")
     assert verdict(larger, chosen).startswith("level, but larger: score ")
-    assert verdict(replace(larger, score=1.01 * chosen.score), chosen) == f"beaten: score {1.01 * chosen.score:.4g}"
-    assert verdict(replace(larger, rejected="too slow"), chosen) == "too slow"
+    assert verdict(larger.judged(score=1.01 * chosen.score), chosen) == f"beaten: score {1.01 * chosen.score:.4g}"
+    assert verdict(larger.judged(why="too slow"), chosen) == "too slow"
 
 
 def test_one_percent_of_the_score_is_worth_six_percent_of_compute():

@@ -10,10 +10,10 @@ import shlex
 import pytest
 
 from advisor.hardware.catalog import require_gpu
-from advisor.records import Estimate
 from advisor.report import render
 from advisor.store.plan_files import load_plan
 from advisor.units import format_bytes, format_centre, format_estimate
+from tests.advisor.plans import plan_of
 from tests.terminal import advisor
 
 
@@ -28,8 +28,8 @@ def test_a_card_nobody_calibrated_is_planned_by_its_prior(planned, tmp_path):
     document = json.loads(out)
     assert code == 0 and load_plan(path).id == document["id"]
     assert document["sentence"].startswith("Train depth")
-    assert document["prediction"]["cost_usd"]["value"] <= 5.0
-    assert document["prediction"]["step_seconds"]["basis"] == "prior"
+    assert document["chosen"]["bill"]["cost_usd"]["value"] <= 5.0
+    assert document["chosen"]["prediction"]["step_seconds"]["basis"] == "prior"
     assert document["path"] == str(path)
     assert any("never calibrated" in warning for warning in document["warnings"])
 
@@ -109,9 +109,9 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
     _, out, _ = planned("--gpu", "l4", "--budget", "5", "--all")
     lines = [line.rstrip() for line in out.splitlines()]
     marked = [found for line in lines if (found := re.search(r" (\d+) x (\d+)\* ", line))]
-    plan = json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1])
-    again = sorted((c["micro_batch"], c["grad_accum"]) for c in plan["considered"]
-                   if c["activation_checkpointing"] == "full")  # fmt: skip
+    plan = plan_of(json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1]))
+    works = [run.workload for run in (plan.chosen, *plan.considered)]
+    again = sorted((w.micro_batch, w.grad_accum) for w in works if w.activation_checkpointing == "full")
     assert again and sorted((int(m[1]), int(m[2])) for m in marked) == again
     assert sum(line.startswith("* activations recomputed") for line in lines) == 1
     assert sum(line.startswith("score: ") for line in lines) == 1
@@ -121,17 +121,16 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
 
 def test_memory_is_one_number_wherever_it_is_called_so(planned):
     _, out, _ = planned("--gpu", "l4", "--budget", "5", "--all")
-    plan = json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1])
-    balanced = next(o for o in plan["search"]["options"] if o["name"] == "balanced")
-    held = plan["chosen"]["device_bytes"]
-    assert held == balanced["device_bytes"] and held["value"] > plan["prediction"]["peak_reserved_bytes"]["value"]
-    assert held["value"] + balanced["headroom_bytes"] == require_gpu("l4").memory_bytes
-    cell = format_estimate(Estimate(**held), format_bytes)
+    run = plan_of(json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1])).chosen
+    held = run.prediction.device_bytes
+    assert held.value > run.prediction.peak_reserved_bytes.value
+    assert held.value + run.headroom_bytes == require_gpu("l4").memory_bytes
+    cell = format_estimate(held, format_bytes)
     [bill] = [line for line in out.splitlines() if line.startswith("memory per GPU, all of it")]
     [card] = [line for line in out.splitlines() if line.startswith("memory per GPU  ")]
     assert cell in bill and cell in card
     chosen = [line for line in out.splitlines() if "chosen" in line]
-    assert len(chosen) == 2 and all(format_centre(Estimate(**held), format_bytes) in line for line in chosen)
+    assert len(chosen) == 2 and all(format_centre(held, format_bytes) in line for line in chosen)
 
 
 def test_the_loss_on_the_way_ends_at_the_promise(planned):
@@ -140,10 +139,10 @@ def test_the_loss_on_the_way_ends_at_the_promise(planned):
     assert [p["share"] for p in course] == [0.02, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert course[-1]["tokens"] == plan["chosen"]["tokens"] and course[-1]["step"] == plan["run"]["steps"]
     for end in ("value", "low", "high"):
-        assert course[-1]["loss"][end] == pytest.approx(plan["prediction"]["loss"][end])
+        assert course[-1]["loss"][end] == pytest.approx(plan["chosen"]["standing"]["loss"][end])
     assert [p["loss"]["value"] for p in course] == sorted((p["loss"]["value"] for p in course), reverse=True)
     small = json.loads(planned("--gpu", "l4", "--depth", "2", "--deadline", "1h", "--json")[1])
-    assert small["prediction"]["loss"] is None and all(p["loss"] is None for p in small["on_the_way"])
+    assert small["chosen"]["standing"]["loss"] is None and all(p["loss"] is None for p in small["on_the_way"])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.advisor.small_plans import GPU, NOW, data_of, plan_cpu, plan_gpu
 @pytest.mark.parametrize("seconds", [60.0, 300.0, 3600.0])
 def test_a_deadline_is_used_and_kept(seconds):
     plan = plan_cpu(deadline_seconds=seconds)
-    total = plan.prediction.wall_clock.total_seconds
+    total = plan.bill.wall_clock.total_seconds
     assert 0.9 * seconds < total.value <= seconds
     assert plan.chosen.tokens == plan.run.steps * plan.run.tokens_per_step()
     assert plan.run.problems() == []
@@ -30,16 +30,16 @@ def test_a_deadline_is_used_and_kept(seconds):
 
 def test_a_budget_buys_seconds():
     plan = plan_gpu(budget_usd=6.0)
-    assert 5.5 < plan.prediction.cost_usd.value <= 6.0
-    disk = 3 * plan.prediction.checkpoint_bytes * 0.10 / 1e9 / 730  # dollars an hour: two kept and one being written
-    hours = plan.prediction.wall_clock.total_seconds.value / 3600
-    assert plan.prediction.cost_usd.value == pytest.approx(hours * (3.0 + disk))
+    assert 5.5 < plan.bill.cost_usd.value <= 6.0
+    disk = 3 * plan.bill.checkpoint_bytes * 0.10 / 1e9 / 730  # dollars an hour: two kept and one being written
+    hours = plan.bill.wall_clock.total_seconds.value / 3600
+    assert plan.bill.cost_usd.value == pytest.approx(hours * (3.0 + disk))
 
 
 def test_the_tighter_of_budget_and_deadline_binds():
-    assert plan_gpu(budget_usd=6.0, deadline_seconds=1800.0).prediction.cost_usd.value <= 1.501  # 3 $/h and its disk
+    assert plan_gpu(budget_usd=6.0, deadline_seconds=1800.0).bill.cost_usd.value <= 1.501  # 3 $/h and its disk
     both = plan_gpu(budget_usd=1.0, deadline_seconds=36000.0)
-    assert both.prediction.cost_usd.value == pytest.approx(1.0, rel=0.05)
+    assert both.bill.cost_usd.value == pytest.approx(1.0, rel=0.05)
 
 
 def test_a_budget_on_ones_own_machine_needs_a_price_or_a_tariff():
@@ -54,11 +54,11 @@ def test_a_tariff_alone_can_be_the_price():
     profile = small_cpu()
     profile = replace(profile, costs=replace(profile.costs, power=measured_power([0.5], [100.0], None)))
     plan = plan_cpu(budget_usd=0.01, usd_per_kwh=0.30, profile=profile)
-    clock = plan.prediction.wall_clock  # start-up draws next to nothing
+    clock = plan.bill.wall_clock  # start-up draws next to nothing
     loop = (clock.steps_seconds, clock.evals_seconds, clock.checkpoints_seconds, clock.interruptions_seconds)
     hours = sum(part.value for part in loop) / 3600
-    assert plan.prediction.energy_kwh.value == pytest.approx(0.1 * hours)
-    assert plan.prediction.cost_usd.value == pytest.approx(0.03 * hours) and plan.prediction.cost_usd.value <= 0.01
+    assert plan.bill.energy_kwh.value == pytest.approx(0.1 * hours)
+    assert plan.bill.cost_usd.value == pytest.approx(0.03 * hours) and plan.bill.cost_usd.value <= 0.01
 
 
 def test_stated_interruptions_set_the_checkpoints_and_are_billed():
@@ -67,15 +67,15 @@ def test_stated_interruptions_set_the_checkpoints_and_are_billed():
     goals = [replace(GPU, tokens=10**9, depth=12, interruption_seconds=mean) for mean in (None, 6 * 3600.0)]
     calm, rough = (plan_on(offer, goal, big_gpu(), NOW) for goal in goals)
     assert calm.run.checkpoint.every_seconds > 3 * rough.run.checkpoint.every_seconds
-    assumed = calm.prediction.wall_clock.interruptions_seconds  # a failure in five days, about 15 minutes each
-    assert 0.002 < assumed.value / calm.prediction.wall_clock.steps_seconds.value < 0.008
-    stall = 1.0 + rough.prediction.checkpoint_bytes / 4e9  # copied to the host, written beside the run
+    assumed = calm.bill.wall_clock.interruptions_seconds  # a failure in five days, about 15 minutes each
+    assert 0.002 < assumed.value / calm.bill.wall_clock.steps_seconds.value < 0.008
+    stall = 1.0 + rough.bill.checkpoint_bytes / 4e9  # copied to the host, written beside the run
     young = math.sqrt(2 * stall * 6 * 3600.0)
     assert young - 1.5 * stall < rough.run.checkpoint.every_seconds < young
-    lost = rough.prediction.wall_clock.interruptions_seconds
-    share = lost.value / calm.prediction.wall_clock.steps_seconds.value
+    lost = rough.bill.wall_clock.interruptions_seconds
+    share = lost.value / calm.bill.wall_clock.steps_seconds.value
     assert 0.5 * young / (6 * 3600) < share < 0.03 and lost.low == lost.value == lost.high  # as it was stated
-    assert rough.prediction.wall_clock.total_seconds.value > calm.prediction.wall_clock.total_seconds.value
+    assert rough.bill.wall_clock.total_seconds.value > calm.bill.wall_clock.total_seconds.value
 
 
 @pytest.mark.parametrize("depth", [12, 32])
@@ -83,21 +83,21 @@ def test_checkpoints_take_little_unasked_and_as_stated_when_asked(depth):
     offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
     goal = replace(GPU, tokens=2 * 10**10, depth=depth)
     plan = plan_on(offer, goal, big_gpu(), NOW)
-    clock = plan.prediction.wall_clock
+    clock = plan.bill.wall_clock
     assert clock.checkpoints_seconds.value < 0.011 * clock.steps_seconds.value
     asked = plan_on(offer, replace(goal, checkpoint_seconds=900.0), big_gpu(), NOW)
     assert asked.run.checkpoint.every_seconds == 900.0  # the launched run's own configuration
-    write = asked.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
-    work = asked.prediction.wall_clock.steps_seconds.value + asked.prediction.wall_clock.evals_seconds.value
-    waited = (1.0 + asked.prediction.checkpoint_bytes / 4e9) * (math.ceil(work / 900.0) - 1) + write
-    assert asked.prediction.wall_clock.checkpoints_seconds.value == pytest.approx(waited)
+    write = asked.bill.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
+    work = asked.bill.wall_clock.steps_seconds.value + asked.bill.wall_clock.evals_seconds.value
+    waited = (1.0 + asked.bill.checkpoint_bytes / 4e9) * (math.ceil(work / 900.0) - 1) + write
+    assert asked.bill.wall_clock.checkpoints_seconds.value == pytest.approx(waited)
 
 
 def test_a_spot_price_is_a_range_in_the_bill():
     """Twice the price at most: the dollars' high end is twice the value, joined with the time's own in quadrature."""
     offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=True, usd_per_hour=2.0, source="p", most_usd_per_hour=4.0)
     goal = replace(GPU, tokens=10**9, depth=12, spot="only")
-    found = plan_on(offer, goal, big_gpu(), NOW).prediction
+    found = plan_on(offer, goal, big_gpu(), NOW).bill
     total, cost = found.wall_clock.total_seconds, found.cost_usd
     longer, dearer = math.log(total.high / total.value), math.log(2.0)
     assert cost.high / cost.value == pytest.approx(math.exp(math.hypot(longer, dearer)), rel=0.01)
@@ -106,9 +106,9 @@ def test_a_spot_price_is_a_range_in_the_bill():
 
 def test_a_power_cap_saves_energy_and_is_doubted_where_the_card_was_calibrated_without():
     free, capped = (plan_gpu(tokens=10**9, depth=12, power_cap_watts=cap) for cap in (None, 200.0))
-    assert capped.prediction.power_watts.value == capped.prediction.power_watts.high == 200.0
-    assert free.prediction.power_watts.value > 200.0
-    assert capped.prediction.energy_kwh.value < free.prediction.energy_kwh.value
+    assert capped.bill.power_watts.value == capped.bill.power_watts.high == 200.0
+    assert free.bill.power_watts.value > 200.0
+    assert capped.bill.energy_kwh.value < free.bill.energy_kwh.value
     assert any("power limit" in w and "200 W" in w for w in capped.warnings)
 
 
@@ -125,7 +125,7 @@ def test_a_power_cap_slows_a_card_that_is_only_believed_in():
 def test_an_unknown_price_is_unknown_and_not_zero():
     nobody_rents_it = replace(big_gpu(), key="card-of-my-own")
     plan = plan_gpu(price=None, profile=nobody_rents_it, deadline_seconds=3600.0)
-    assert plan.prediction.cost_usd is None and any("cost is unknown" in w for w in plan.warnings)
+    assert plan.bill.cost_usd is None and any("cost is unknown" in w for w in plan.warnings)
     with pytest.raises(AdvisorError, match="--budget needs a price"):
         plan_gpu(price=None, profile=nobody_rents_it, budget_usd=5.0)
 
@@ -133,10 +133,10 @@ def test_an_unknown_price_is_unknown_and_not_zero():
 def test_without_limits_the_families_ratio_and_an_assumed_day():
     plan = plan_gpu()
     counted = flops.scaling_parameters(plan.run.model, "matrices+head")
-    assert plan.chosen.tokens / counted == pytest.approx(12, rel=0.01) == plan.ratio
-    assert plan.prediction.wall_clock.total_seconds.value <= 86400
+    assert plan.chosen.tokens / counted == pytest.approx(12, rel=0.01) == plan.chosen.standing.ratio
+    assert plan.bill.wall_clock.total_seconds.value <= 86400
     deeper = [c for c in plan.considered if c.depth > plan.chosen.depth]
-    assert deeper and all("too slow" in c.rejected for c in deeper)
+    assert deeper and all("too slow" in c.standing.why for c in deeper)
     assert any("assumed because no limit was given" in reason for reason in plan.reasons)
 
 
@@ -183,6 +183,6 @@ def test_any_deadline_is_kept_or_refused(seconds, unique, sure):
     except AdvisorError as error:
         assert error.exit_code == 3
         return
-    total = plan.prediction.wall_clock.total_seconds
+    total = plan.bill.wall_clock.total_seconds
     assert (total.high if sure else total.value) <= seconds
     assert plan.run.problems() == [] and plan.run.steps >= 1

@@ -19,7 +19,7 @@ from advisor.plan.command import plan_command
 from advisor.predict.batch import predict_batch
 from advisor.records import Goal, Plan
 from advisor.report.plan import sentence
-from tests.advisor.plans import goal_of
+from tests.advisor.plans import goal_of, plan_of
 from trainer.schema import config_from_dict, to_dict
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -67,7 +67,7 @@ def test_no_sharding_or_recomputation_that_is_typed_is_faster(gpu: str, gpus: in
 
     def seconds(*more: str) -> float:
         try:
-            return bare_plan(goal_of([*words, *more]), profile, now=NOW).prediction.wall_clock.total_seconds.value
+            return bare_plan(goal_of([*words, *more]), profile, now=NOW).bill.wall_clock.total_seconds.value
         except AdvisorError as refused:
             assert "memory" in str(refused)
             return math.inf
@@ -82,8 +82,9 @@ def test_a_larger_model_never_sees_more_tokens_for_the_same_money(call):
     """Depth 40 had 140 B tokens and depth 42 had 147 B."""
     code, out, _ = call("plan", "--gpu", "h100-80gb-sxm", "--gpus", "8", "--budget", "5000", "--json")
     most: dict[int, float] = {}
-    for row in json.loads(out)["considered"]:
-        most[row["parameters"]] = max(row["tokens"], most.get(row["parameters"], 0))
+    plan = plan_of(json.loads(out))
+    for run in (plan.chosen, *plan.considered):
+        most[run.parameters] = max(run.tokens, most.get(run.parameters, 0))
     tokens = [tokens for _, tokens in sorted(most.items())]
     assert code == 0 and len(tokens) > 20 and tokens == sorted(tokens, reverse=True)
 

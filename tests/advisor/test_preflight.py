@@ -27,7 +27,7 @@ from advisor.workflows import preflight as flow
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
-from tests.advisor.plans import changed, guess, small_plan
+from tests.advisor.plans import altered, changed, guess, small_plan
 from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config, make_shape
 
 H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
@@ -141,8 +141,7 @@ def test_two_runs_on_two_cards_see_one_each_and_a_third_is_refused(machine, tmp_
 def test_all_that_is_missing_is_said_at_once(machine, tmp_path, monkeypatch):
     machine(replace(H100, free_bytes=2**30))
     plan = on_card(data=DataConfig(path=str(tmp_path / "nowhere")))
-    prediction = replace(plan.prediction, peak_reserved_bytes=guess(40e9), disk_bytes=10**18)
-    plan = replace(plan, prediction=prediction)
+    plan = altered(plan, peak_reserved_bytes=guess(40e9), disk_bytes=10**18)
     with held_cards(1, (), RUN), pytest.raises(AdvisorError) as refused:
         told(preflight(Store(tmp_path), plan, Place()))
     words = refused.value.message
@@ -157,7 +156,7 @@ def test_too_few_cards_are_missing_and_a_peak_near_the_limit_is_a_warning(machin
     assert found(preflight(Store(tmp_path), on_card(), Place()), "card")[0][0] is Finding.MISSING
     machine(replace(H100, free_bytes=int(42e9)))
     plan = on_card()
-    plan = replace(plan, prediction=replace(plan.prediction, peak_reserved_bytes=guess(40e9)))  # to 44e9
+    plan = altered(plan, peak_reserved_bytes=guess(40e9))  # to 44e9
     checks = preflight(Store(tmp_path), plan, Place())
     [(finding, words)] = found(checks, "card")
     assert found(checks, "memory")[0][0] is finding is Finding.WARNING
@@ -222,7 +221,7 @@ def test_check_only_looks(call, tmp_path, monkeypatch):
     assert code == 0 and document["can_start"] is True
     assert {check["of"] for check in document["checks"]} >= {"PyTorch", "memory", "disk"}
     assert not (tmp_path / "home" / "runs").exists()
-    big = replace(small_plan(), prediction=replace(small_plan().prediction, disk_bytes=10**18))
+    big = altered(small_plan(), disk_bytes=10**18)
     Store(tmp_path).save_plan(big, path)
     code, out, _ = call("launch", str(path), "--check")
     assert code == 1 and "missing  disk: " in out and "it cannot start" in out

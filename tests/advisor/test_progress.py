@@ -13,7 +13,7 @@ from advisor.report.progress import line
 from advisor.run_records import LaunchRecord
 from advisor.runs.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.store.run_folder import read_run_config
-from tests.advisor.plans import guess, small_plan, small_run
+from tests.advisor.plans import altered, guess, small_plan, small_run
 from trainer.budget import Attempt, Spent
 from trainer.runlog import read_records
 from trainer.schema import CheckpointConfig, EvalConfig, StopConfig
@@ -85,7 +85,7 @@ def test_before_the_first_step_the_plan_says_it_all():
 def test_the_loss_is_held_against_what_the_plan_expects_of_it_at_this_step():
     plan = small_plan(200)
     assert plan_trajectory(plan) is None
-    promised = replace(plan, prediction=replace(plan.prediction, loss=guess(2.0)))
+    promised = altered(plan, loss=guess(2.0))
     course = plan_trajectory(promised)
     early, end = (look(seen(header(), *steps(1, n)), promised.run, course=course) for n in (50, 200))
     assert end.loss_expected.low == pytest.approx(1.8) and end.loss_expected.high == pytest.approx(2.2)
@@ -166,7 +166,7 @@ def test_one_slow_step_moves_neither_pace_nor_rate():
 
 def test_mfu_is_on_the_plans_own_terms():
     plan = small_plan(200, step_seconds=0.2)  # 320 tokens/s
-    plan = replace(plan, prediction=replace(plan.prediction, mfu=guess(0.4)))
+    plan = altered(plan, mfu=guess(0.4))
     assert look(seen(header(), *steps(1, 20)), plan.run, plan=plan).mfu == pytest.approx(0.8)  # twice as fast
     assert look(seen(header(), *steps(1, 20)), plan.run).mfu is None
 

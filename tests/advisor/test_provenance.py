@@ -11,7 +11,7 @@ import yaml
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.plan.answer import answer
-from advisor.plan.provenance import grounds_of
+from advisor.plan.run import grounds_of
 from advisor.predict.prior import published_runs
 from advisor.records import Goal, Grounds
 from advisor.report.plan import briefly, speed_rests_on
@@ -64,14 +64,15 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     goal = Goal(gpu="rtx-6000-ada,a100-80gb-sxm", counts=(1, 2), budget_usd=20.0)
     plan = answer(goal, profiles, now=NOW)
     expected = {p.key: grounds_of(p) for p in profiles}
-    rows = (*plan.search.options, *plan.search.front, *plan.search.near_misses)
-    assert rows and all(row.grounds == expected[row.gpu] for row in rows)
+    rows = (*plan.options, *plan.search.front, *plan.search.near_misses)
+    assert rows and all(row.grounds == expected[row.offer.gpu] for row in rows)
     assert plan.grounds == expected[plan.workload.gpu]
     text = speed_rests_on(plan)
     others = plan.grounds.generation_runs - plan.grounds.card_runs
     assert f"{others or 'none'} of others of its generation ({plan.grounds.generation})" in text
     assert "2 kinds of GPU were compared by their expected times" in text
-    alone = speed_rests_on(replace(plan, search=None, grounds=grounds_of(prior_profile(require_gpu("rtx-4060")))))
+    other = replace(plan.chosen, grounds=grounds_of(prior_profile(require_gpu("rtx-4060"))))
+    alone = speed_rests_on(replace(plan, search=None, chosen=other))
     assert "none of this GPU" in alone and "were compared" not in alone
     (tmp_path / "plan.yaml").write_text(dump_plan(plan))
     assert load_plan(tmp_path / "plan.yaml") == plan
@@ -80,4 +81,4 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
 def test_what_was_measured_says_so_and_older_plans_say_nothing():
     plan = answer(Goal(gpu="cpu", deadline_seconds=300.0), [small_cpu()], now=NOW)
     assert speed_rests_on(plan) == f"The speed was measured here ({small_cpu().calibration_id})."
-    assert speed_rests_on(replace(plan, grounds=None)) is None
+    assert speed_rests_on(replace(plan, chosen=replace(plan.chosen, grounds=None))) is None

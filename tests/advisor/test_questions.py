@@ -22,7 +22,7 @@ from advisor.laws import flops
 from advisor.plan.answer import answer
 from advisor.plan.goal import waiting_price
 from advisor.predict.profile import FIT_MARGIN
-from advisor.records import Choice, Goal, Plan
+from advisor.records import Goal, Plan, Run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.store import Store
 from advisor.workflows.goal import PlanOptions, goal_from
@@ -105,8 +105,8 @@ def believed(goal: Goal):
 NOWHERE = Store("/nonexistent")
 
 
-def choices(plan: Plan) -> list[Choice]:
-    return [*plan.search.options, *plan.search.front] if plan.search else []
+def choices(plan: Plan) -> list[Run]:
+    return [*plan.options, *plan.search.front] if plan.search else []
 
 
 @pytest.fixture(params=QUESTIONS, scope="module")  # one question after the other, each planned once
@@ -119,10 +119,10 @@ def test_there_are_at_least_forty():
 
 
 def test_the_limits_hold(plan: Plan):
-    goal, prediction = plan.goal, plan.prediction
-    total = prediction.wall_clock.total_seconds
+    goal, bill = plan.goal, plan.bill
+    total = bill.wall_clock.total_seconds
     if goal.budget_usd is not None:
-        assert (prediction.cost_usd.high if goal.sure else prediction.cost_usd.value) <= goal.budget_usd * 1.0001
+        assert (bill.cost_usd.high if goal.sure else bill.cost_usd.value) <= goal.budget_usd * 1.0001
     if goal.deadline_seconds is not None:
         assert (total.high if goal.sure else total.value) <= goal.deadline_seconds * 1.0001
 
@@ -130,13 +130,13 @@ def test_the_limits_hold(plan: Plan):
 def test_it_fits_with_room(plan: Plan):
     spec = require_gpu(plan.workload.gpu)
     for choice in choices(plan):
-        assert choice.device_bytes.high <= FIT_MARGIN * require_gpu(choice.gpu).memory_bytes * 1.0001
+        assert choice.prediction.device_bytes.high <= FIT_MARGIN * require_gpu(choice.offer.gpu).memory_bytes * 1.0001
     assert plan.prediction.peak_reserved_bytes.value < spec.memory_bytes
 
 
 def test_the_card_can_run_it(plan: Plan):
     """PyTorch has kernels for the card, and the card units for the precision."""
-    for key in {plan.workload.gpu, *(choice.gpu for choice in choices(plan))}:
+    for key in {plan.workload.gpu, *(choice.offer.gpu for choice in choices(plan))}:
         assert runs_trainer(require_gpu(key))
     assert can_train_in(require_gpu(plan.workload.gpu), plan.workload.precision)
 
@@ -146,20 +146,20 @@ def test_the_numbers_of_one_answer_agree(plan: Plan):
     assert plan.chosen.tokens == run.steps * w.step_tokens
     rate = w.step_tokens / prediction.step_seconds.value
     assert prediction.tokens_per_second.value == pytest.approx(rate, rel=1e-6)
-    steps = prediction.wall_clock.steps_seconds.value
+    steps = plan.bill.wall_clock.steps_seconds.value
     assert steps == pytest.approx(run.steps * prediction.step_seconds.value, rel=0.02)
-    assert prediction.wall_clock.total_seconds.value >= steps
-    if plan.usd_per_hour:
-        rent = prediction.wall_clock.total_seconds.value / 3600 * plan.usd_per_hour
-        assert rent * 0.999 <= prediction.cost_usd.value <= rent * 1.25  # and disks
+    assert plan.bill.wall_clock.total_seconds.value >= steps
+    if plan.offer.usd_per_hour:
+        rent = plan.bill.wall_clock.total_seconds.value / 3600 * plan.offer.usd_per_hour
+        assert rent * 0.999 <= plan.bill.cost_usd.value <= rent * 1.25  # and disks
     assert flops.parameters(w.shape) == prediction.parameters
 
 
 def test_every_interval_holds_its_centre(plan: Plan):
     prediction = plan.prediction
     for estimate in (
-        prediction.step_seconds, prediction.tokens_per_second, prediction.cost_usd, prediction.peak_reserved_bytes,
-        prediction.wall_clock.total_seconds, *(c.total_seconds for c in choices(plan)),
+        prediction.step_seconds, prediction.tokens_per_second, plan.bill.cost_usd, prediction.peak_reserved_bytes,
+        plan.bill.wall_clock.total_seconds, *(c.total_seconds for c in choices(plan)),
     ):  # fmt: skip
         assert estimate is None or estimate.low <= estimate.value <= estimate.high
 
@@ -173,7 +173,7 @@ def test_the_speed_is_possible_and_not_sure_of_itself(plan: Plan):
 
 def test_no_row_of_the_front_is_beaten_by_another(plan: Plan):
     """Within the width of ties: in score, dollars and hours at once."""
-    front = plan.search.front if plan.search else ()
+    front = (plan.chosen, *(plan.search.front if plan.search else ()))
     for one in front:
         for other in front:
             if other is not one and None not in (one.cost_usd, other.cost_usd):
@@ -202,11 +202,11 @@ def test_pinning_what_was_chosen_changes_nothing(plan: Plan):
         micro_batch=plan.run.micro_batch,
         global_batch_tokens=plan.workload.step_tokens,
         activation_checkpointing=plan.workload.activation_checkpointing,
-        providers=(plan.provider,) if plan.provider else plan.goal.providers,
-        spot="only" if plan.spot else "none",
+        providers=(plan.offer.provider,) if plan.offer.provider else plan.goal.providers,
+        spot="only" if plan.offer.spot else "none",
     )
     again = planned(goal)
-    assert (again.workload, again.usd_per_hour) == (plan.workload, plan.usd_per_hour)
+    assert (again.workload, again.offer.usd_per_hour) == (plan.workload, plan.offer.usd_per_hour)
     assert again.run.steps == pytest.approx(plan.run.steps, rel=0.02)
 
 
@@ -255,14 +255,14 @@ def _score(goal: Goal, profiles) -> float:
 
 def _cost(goal: Goal, profiles) -> float:
     try:
-        return answer(goal, profiles, now=NOW).prediction.cost_usd.value
+        return answer(goal, profiles, now=NOW).bill.cost_usd.value
     except AdvisorError:
         return math.inf
 
 
 def test_what_is_recommended_can_be_rented_where_it_says(plan: Plan):
     """A price list of that provider has that many of that card, unless the price was given or the machine is owned."""
-    if plan.provider is None:
+    if plan.offer.provider is None:
         pytest.skip("no provider: a given price, or a machine of one's own")
-    rows = [p for p in load_prices() if p.gpu == plan.workload.gpu and p.provider == plan.provider]
-    assert rows and plan.usd_per_hour > 0
+    rows = [p for p in load_prices() if p.gpu == plan.workload.gpu and p.provider == plan.offer.provider]
+    assert rows and plan.offer.usd_per_hour > 0

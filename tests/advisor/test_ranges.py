@@ -61,7 +61,7 @@ def test_any_number_is_planned_for_or_refused_with_a_next_step(options):
         except AdvisorError as refused:
             assert refused.exit_code in (2, 3) and refused.hint
         else:
-            assert plan.prediction.wall_clock.total_seconds.value > 0
+            assert plan.bill.wall_clock.total_seconds.value > 0
 
 
 def test_every_option_that_takes_a_number_has_a_range():

@@ -48,7 +48,7 @@ def plan_json(call, *words):
 
 def test_eight_cards_to_two_keep_the_run_and_change_how_it_is_split(call, tmp_path):
     plan = plan_json(call, "--from", log(tmp_path / "log.jsonl"), "--gpus", 2)
-    there, work = plan["from"]["there"], plan["workload"]
+    there, work = plan["from"]["there"], plan["chosen"]["prediction"]["workload"]
     assert (there["gpu"], there["gpus"], there["step_seconds"]) == (CARD, 8, 0.25)
     assert (there["steps_done"], there["steps_planned"], there["tokens"]) == (40, 400, 400 * STEP_TOKENS)
     assert there["tokens_per_second"] == pytest.approx(STEP_TOKENS / 0.25)
@@ -66,7 +66,7 @@ def test_a_slow_run_makes_a_slow_plan_and_a_fast_one_a_fast(call, tmp_path):
     for name, seconds in (("slow", 0.4), ("fast", 0.2)):
         path = log(tmp_path / f"{name}.jsonl", seconds=seconds, gpus=1)
         plan = plan_json(call, "--from", path, "--micro-batch", 16)
-        found[name] = plan["prediction"]["step_seconds"]
+        found[name] = plan["chosen"]["prediction"]["step_seconds"]
         assert "rests on it" in plan["from"]["speed"]
         assert found[name]["value"] == pytest.approx(seconds, rel=0.05)  # the very configuration that was measured
         assert found[name]["low"] < seconds < found[name]["high"]
@@ -101,7 +101,7 @@ def test_exchange_between_cards_is_not_taken_for_slow_arithmetic(advisor_home):
 def test_what_is_typed_goes_before_what_the_run_had(call, tmp_path):
     plan = plan_json(call, "--from", log(tmp_path / "log.jsonl"), "--gpu", "l4", "--gpus", 4, "--tokens", "2B",
                      "--depth", 6, "--seq-len", 512)  # fmt: skip
-    work = plan["workload"]
+    work = plan["chosen"]["prediction"]["workload"]
     assert (work["gpu"], work["gpus"], work["shape"]["depth"], work["shape"]["seq_len"]) == ("l4", 4, 6, 512)
     assert work["shape"]["family"] == "gpt2" and work["shape"]["vocab_size"] == 50304
     assert plan["chosen"]["tokens"] == pytest.approx(2e9, rel=0.001)
@@ -165,7 +165,7 @@ def test_what_a_log_does_not_state_is_not_kept(call, tmp_path):
     plan = plan_json(call, "--from", text, "--was", "a100-80gb-sxm:8", "--gpu", CARD)
     knobs = {knob["name"]: knob for knob in plan["from"]["knobs"]}
     assert knobs["compile"]["there"] is None and knobs["precision"]["there"] is None
-    assert plan["workload"]["compile"] and plan["from"]["fate"] == ""
+    assert plan["chosen"]["prediction"]["workload"]["compile"] and plan["from"]["fate"] == ""
 
 
 def test_what_became_of_the_run_is_said(call, tmp_path):

@@ -43,7 +43,7 @@ def cpu_plan() -> Plan:
 def tables(plan: Plan) -> list[Table]:
     search = plan.search
     made = [words.bill(plan), words.summary(plan), words.spending(plan), words.course(plan)]
-    made += [runs.options(search.options, plan.goal), runs.front(search), runs.near_misses(search)]
+    made += [runs.options(plan.options, plan.goal), runs.front(plan, search), runs.near_misses(search)]
     return [table for table in (*made, *runs.candidates(plan), runs.scaling(plan)) if table]
 
 

@@ -12,9 +12,9 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import answer
 from advisor.plan.choose import select
+from advisor.plan.run import make_run
 from advisor.plan.search_space import open_space
 from advisor.plan.sensitivity import Sensitivity, sensitivity
-from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
 from tests.advisor.devices import token_meta
@@ -34,7 +34,7 @@ def said(goal: Goal, data=None) -> tuple[Plan, list[Sensitivity]]:
     plan = answer(goal, PROFILES, now=NOW, data_meta=data)
     space = open_space(goal, PROFILES, data)
     chosen = select(space, space.limits)
-    return plan, list(sensitivity(space, make_trial(space.candidates, chosen).choice(), chosen))
+    return plan, list(sensitivity(space, make_run(space.candidates, chosen), chosen))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_settled_ratio_still_gets_deeper_for_more_money():
 
 def test_it_is_the_data_that_end_the_run_and_not_a_limit_that_is_hardly_touched():
     plan, items = said(replace(GOAL, data="corpus"), DATA)
-    assert plan.prediction.cost_usd.value < 0.5 * 20 and plan.chosen.epochs > 15
+    assert plan.bill.cost_usd.value < 0.5 * 20 and plan.chosen.standing.epochs > 15
     more = [item.text for item in items if "would buy next to nothing" in item.text]
     assert len(more) == 2 and all(text.endswith("the data are used up") for text in more)
     assert any("$10 would still buy the same quality" in item.text for item in items)

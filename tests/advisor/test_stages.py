@@ -8,7 +8,7 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.plan.stages import stages, with_gates
-from tests.advisor.plans import guess, small_plan
+from tests.advisor.plans import altered, guess, small_plan
 
 
 def promising(**changes):
@@ -19,9 +19,7 @@ def promising(**changes):
 
     plan = small_plan(steps=1000, usd_per_hour=3.6)
     run = replace(plan.run, eval=EvalConfig(tokens=64))
-    return replace(
-        plan, run=run, prediction=replace(plan.prediction, loss=guess(3.0), cost_usd=guess(0.016), **changes)
-    )
+    return altered(plan, run=run, loss=guess(3.0), cost_usd=guess(0.016), **changes)
 
 
 def test_a_stage_takes_what_comes_before_the_first_step_and_its_share_of_the_rest():
@@ -62,6 +60,5 @@ def test_without_a_promise_the_loss_has_to_be_said():
 
 
 def with_loss_unknown(plan):
-    from dataclasses import replace
 
-    return replace(plan, prediction=replace(plan.prediction, loss=None))
+    return altered(plan, loss=None)

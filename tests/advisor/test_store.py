@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.records import Basis, Estimate, Goal, GpuPrice, MeasuredStep, Workload
+from advisor.records import Basis, Estimate, GpuPrice, MeasuredStep, Workload
 from advisor.run_records import Guards, LaunchRecord, RunRow
 from advisor.store.calibration import (
     Burst,
@@ -27,10 +27,11 @@ from advisor.store.disk import disk_errors, read_yaml, write_atomic
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import read_launch, read_run_config, run_id, run_row, write_launch
 from advisor.store.store import Store
-from tests.advisor.plans import small_plan, small_run
+from tests.advisor.plans import altered, small_plan, small_run
 from trainer.messages import Ceilings, WorkerDevice
-from trainer.schema import LossStop, StopConfig, dump_config
+from trainer.schema import LossStop, StopConfig, dump_config, to_dict
 
+OLD_PLAN = Path(__file__).parents[2] / "examples" / "run" / "plan.yaml"
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 
 
@@ -92,7 +93,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 def test_any_numbers_and_words_survive_the_plan_file(tmp_path_factory, value, width, text, steps):
     estimate = Estimate(value=value, low=value - width, high=value + width, basis=Basis.PRIOR)
     plan = small_plan(reasons=(text,), run=small_run(steps))
-    plan = replace(plan, prediction=replace(plan.prediction, step_seconds=estimate))
+    plan = altered(plan, step_seconds=estimate)
     path = tmp_path_factory.mktemp("plans") / "plan.yaml"
     write_atomic(path, dump_plan(plan))
     assert load_plan(path) == plan
@@ -101,15 +102,21 @@ def test_any_numbers_and_words_survive_the_plan_file(tmp_path_factory, value, wi
 def test_a_bad_plan_names_the_file_and_every_wrong_field(store, tmp_path):
     path = store.save_plan(small_plan(), tmp_path / "plan.yaml")
     raw = yaml.safe_load(path.read_text())
-    del raw["workload"]
+    del raw["chosen"]["prediction"]["workload"]
     raw["run"]["step"] = raw["run"].pop("steps")
-    raw["prediction"]["step_seconds"]["basis"] = "guessed"
+    raw["chosen"]["prediction"]["step_seconds"]["basis"] = "guessed"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(AdvisorError) as caught:
         load_plan(path)
-    for part in (str(path), "workload: missing", "run.step: unknown", "did you mean steps", "run.steps: missing"):
+    for part in (
+        str(path),
+        "chosen.prediction.workload: missing",
+        "run.step: unknown",
+        "did you mean steps",
+        "run.steps: missing",
+    ):
         assert part in caught.value.message
-    assert "prediction.step_seconds.basis: 'guessed'" in caught.value.message
+    assert "chosen.prediction.step_seconds.basis: 'guessed'" in caught.value.message
 
 
 def test_a_plan_whose_run_cannot_work_is_refused(store, tmp_path):
@@ -136,16 +143,41 @@ def test_a_plan_of_a_newer_version_says_so(store, tmp_path):
         load_plan(tmp_path / "absent.yaml")
 
 
-def test_a_plan_of_schema_1_keeps_the_prices_that_were_given(store, tmp_path):
-    """It called a GPU's price `usd_per_hour`, as the price of all of them is called in the same file."""
-    goal = Goal(gpu="l4", gpus=4, usd_per_gpu_hour=0.5, prices=(GpuPrice(gpu="l4", usd_per_gpu_hour=0.4),))
-    plan = small_plan(goal=goal, usd_per_hour=1.6)
-    path = store.save_plan(plan, tmp_path / "plan.yaml")
-    path.write_text(path.read_text().replace("usd_per_gpu_hour", "usd_per_hour").replace("schema: 2", "schema: 1"))
-    assert path.read_text().count("usd_per_hour") == 4  # and what the trainer counts by
-    assert load_plan(path) == plan
-    path.write_text(path.read_text().replace("\nschema: 1\n", "\n"))
-    assert load_plan(path) == plan
+def test_a_plan_of_an_older_schema_is_read_with_everything_that_its_run_promised(tmp_path):
+    """The example's plan was written when the chosen run was spread over the file."""
+    raw, plan = yaml.safe_load(OLD_PLAN.read_text()), load_plan(OLD_PLAN)
+    chosen, promise = raw["chosen"], raw["prediction"]
+    assert to_dict(plan.workload).items() >= raw["workload"].items() and plan.run.steps == raw["run"]["steps"]
+    for part in (plan.prediction, plan.bill, plan.chosen.standing):
+        mine = {name: value for name, value in to_dict(part).items() if name in promise}
+        assert mine and {name: mine[name] for name in mine if name != "wall_clock"} == {
+            name: promise[name] for name in mine if name != "wall_clock"
+        }
+    assert to_dict(plan.bill.wall_clock).items() >= promise["wall_clock"].items()
+    assert [plan.chosen.steps, plan.chosen.tokens, plan.chosen.score] == [
+        chosen["steps"], chosen["tokens"], chosen["score"],
+    ]  # fmt: skip
+    assert [plan.offer.gpu, plan.offer.usd_per_hour, plan.offer.source] == [
+        raw["workload"]["gpu"], raw["usd_per_hour"], raw["price_source"],
+    ]  # fmt: skip
+    again = tmp_path / "plan.yaml"
+    write_atomic(again, dump_plan(plan))
+    assert load_plan(again) == plan and yaml.safe_load(again.read_text())["schema"] == 3
+
+
+@pytest.mark.parametrize("schema", [None, 1, 2])
+def test_a_price_that_was_given_is_read_from_older_plans(tmp_path, schema):
+    """Schema 1 called a GPU's price `usd_per_hour`, as the price of all of them is called in the same file."""
+    raw = yaml.safe_load(OLD_PLAN.read_text()) | {"schema": schema}
+    if schema is None:
+        del raw["schema"]
+    name = "usd_per_gpu_hour" if schema == 2 else "usd_per_hour"
+    raw["goal"] = {key: value for key, value in raw["goal"].items() if not key.startswith("usd_per")}
+    raw["goal"] |= {name: 0.5, "prices": [{"gpu": "l4", name: 0.4}]}
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    goal = load_plan(path).goal
+    assert goal.usd_per_gpu_hour == 0.5 and goal.prices == (GpuPrice(gpu="l4", usd_per_gpu_hour=0.4),)
 
 
 # Writing

@@ -19,7 +19,7 @@ from advisor.launch.export.slurm import slurm_time
 from advisor.launch.export.targets import TARGETS
 from advisor.workflows.export import Engine, export
 from advisor.workflows.launch import Limits
-from tests.advisor.plans import changed, guess, small_plan
+from tests.advisor.plans import altered, changed, guess, small_plan
 from tests.waiting import waited
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, DataConfig
@@ -34,7 +34,7 @@ def slow_plan(steps: int = 150):
 
 
 def on_card(plan, gpus: int = 8, gpu: str = "h100-80gb-sxm"):
-    return replace(changed(plan, gpu=gpu, gpus=gpus), provider="aws")
+    return altered(changed(plan, gpu=gpu, gpus=gpus), provider="aws")
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def read_by(python: Path, code: str, text: str) -> str:
 
 
 def test_skypilot_reads_its_task(engines_python):
-    exported = export(replace(on_card(small_plan(), 16), spot=True), "skypilot")
+    exported = export(altered(on_card(small_plan(), 16), spot=True), "skypilot")
     said = read_by(engines_python, _SKY, exported.files[exported.main])
     assert said.endswith("2 {'H100-SXM': 8} True 100")
 
@@ -260,13 +260,13 @@ def test_data_lie_where_the_engine_puts_them(tmp_path):
 def test_a_notice_too_short_for_a_checkpoint_is_refused():
     """Write of 100 s at most, after an evaluation of 1.1 s, beside AWS' two minutes and Google's half."""
     plan = on_card(small_plan())
-    clock = replace(plan.prediction.wall_clock, checkpoints_seconds=guess(90.0, 1 / 9))
-    plan = replace(plan, spot=True, prediction=replace(plan.prediction, wall_clock=clock))
+    clock = replace(plan.bill.wall_clock, checkpoints_seconds=guess(90.0, 1 / 9))
+    plan = altered(plan, spot=True, wall_clock=clock)
     assert grace_seconds(plan) == 152  # 1.5 x 101.1 s
-    assert not any("notice" in warning for warning in export(replace(plan, provider="aws"), "skypilot").warnings)
+    assert not any("notice" in warning for warning in export(altered(plan, provider="aws"), "skypilot").warnings)
     with pytest.raises(AdvisorError, match="gcp gives a spot machine 30 s of notice"):
-        export(replace(plan, provider="gcp"), "skypilot")
-    export(replace(plan, provider="gcp", spot=False), "skypilot")
+        export(altered(plan, provider="gcp"), "skypilot")
+    export(altered(plan, provider="gcp", spot=False), "skypilot")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from advisor.launch.sky_log import LAST_LINES, bring, follow
 from advisor.launch.state import RunState
 from advisor.store.run_folder import write_launch
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch
-from tests.advisor.plans import changed, small_plan
+from tests.advisor.plans import altered, changed, small_plan
 from trainer.runlog import load_run_log
 
 SECONDS = 300.0
@@ -80,7 +80,7 @@ def sky(server, monkeypatch):
 
 def rented(usd_per_hour: float = 29.9):
     plan = small_plan(usd_per_hour=usd_per_hour)
-    return replace(changed(plan, gpu="h100-80gb-sxm", gpus=8), provider="aws")
+    return altered(changed(plan, gpu="h100-80gb-sxm", gpus=8), provider="aws")
 
 
 def told(store, plan):

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -25,7 +24,7 @@ from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
 from advisor.workflows.plan import recommend
-from tests.advisor.plans import changed, guess, small_plan
+from tests.advisor.plans import altered, changed, guess, small_plan
 from tests.terminal import document
 from tests.ui.driver import app
 from tests.ui.serving import ROOT
@@ -150,7 +149,7 @@ def test_launch_watch_and_stop_from_the_page(store):
 
 
 def test_a_limit_that_makes_no_sense_is_one_sentence(store):
-    store.save_plan(replace(endless_plan(), usd_per_hour=None))
+    store.save_plan(altered(endless_plan(), usd_per_hour=None))
     at = app("watch").run()
     at.selectbox[0].select_index(0).run()
     at.text_input[0].set_value("soon:low")
@@ -163,7 +162,7 @@ def test_the_expected_loss_is_shown_where_the_laws_give_one(store):
     folder = example_in(store)
     plan = load_plan(folder / PLAN)
     assert "say nothing of runs this small" in words(app("watch").run())
-    promised = replace(plan, id="with-a-loss", prediction=replace(plan.prediction, loss=guess(4.0)))
+    promised = altered(plan, id="with-a-loss", loss=guess(4.0))
     (folder / PLAN).write_text(dump_plan(promised))
     at = app("watch").run()
     assert "Blue band: what the plan promised" in words(at)

@@ -41,17 +41,17 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
     if isinstance(job, AdoptedJob):
         return {SKY: dump_yaml(_command_task(job))}
     resources: dict[str, object] = {
-        **_infra(job.place.name or _SKY.get(job.plan.provider or "") or "*"),
+        **_infra(job.place.name or _SKY.get(job.plan.offer.provider or "") or "*"),
         "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
-        "use_spot": job.plan.spot,
+        "use_spot": job.plan.offer.spot,
         "disk_size": disk_gb(job),
         "autostop": {"idle_minutes": 10, "down": True},
         "job_recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
     }
     variables: dict[str, object] = {"RUN": RUN_FOLDER}
-    if job.plan.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
+    if job.plan.offer.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
         margin = _MARGIN if job.max_usd is None else 1.0
-        resources["max_hourly_cost"] = round(job.plan.usd_per_hour / job.nodes * margin, 2)
+        resources["max_hourly_cost"] = round(job.plan.offer.usd_per_hour / job.nodes * margin, 2)
     seconds = limit_seconds(job.config.stop)
     if job.max_usd is not None and seconds is not None:
         variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(seconds)}
@@ -135,16 +135,16 @@ def dstack(job: ExportJob) -> dict[str, str]:
             "shm_size": "8GB",
             "disk": f"{disk_gb(job)}GB..",
         },
-        "spot_policy": "spot" if job.plan.spot else "on-demand",
+        "spot_policy": "spot" if job.plan.offer.spot else "on-demand",
         "max_duration": f"{job.limit_seconds}s",
         "stop_duration": f"{job.grace_seconds}s",
         "retry": {"on_events": ["no-capacity", "interruption"], "duration": "1d"},
         "utilization_policy": {"min_gpu_utilization": 1, "time_window": "30m"},
     }
-    if backend := job.place.name or _DSTACK.get(job.plan.provider or ""):
+    if backend := job.place.name or _DSTACK.get(job.plan.offer.provider or ""):
         task["backends"] = [backend]
-    if job.plan.usd_per_hour:
-        task["max_price"] = round(job.plan.usd_per_hour / job.nodes * _MARGIN, 2)
+    if job.plan.offer.usd_per_hour:
+        task["max_price"] = round(job.plan.offer.usd_per_hour / job.nodes * _MARGIN, 2)
     volumes = [f"{job.claim}:{RUN_FOLDER}"] if job.claim else []
     if volumes:
         task["volumes"] = volumes
@@ -159,7 +159,7 @@ def dstack_steps(job: ExportJob) -> list[str]:
 def disk_gb(job: ExportJob) -> int:
     """Gigabytes a machine needs: software, the data, and every checkpoint kept beside the one being written."""
     data = sum(path.stat().st_size for path in job.data.rglob("*") if path.is_file()) if job.data else 0
-    needed = (job.plan.prediction.disk_bytes or 0) + data + 30e9
+    needed = (job.plan.bill.disk_bytes or 0) + data + 30e9
     return max(DISK_GB, int(needed / 1e9 * 1.2))
 
 

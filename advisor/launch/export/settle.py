@@ -27,7 +27,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
     `engine` are the fields of `ExportJob` that it must be told beside. AdvisorError for GPUs that fill no nodes, and
     for a spot machine that is taken away before the run has saved.
     """
-    if plan.spot and (problem := short_notice(plan.provider, _save_seconds(plan))) is not None:
+    if plan.offer.spot and (problem := short_notice(plan.offer.provider, _save_seconds(plan))) is not None:
         raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
     nodes, per_node = _nodes(plan.workload.gpus)
     grace = grace_seconds(plan)
@@ -51,14 +51,14 @@ def grace_seconds(plan: Plan) -> int:
 
 
 def _save_seconds(plan: Plan) -> float:
-    return save_seconds(plan.run, plan.prediction.wall_clock, plan.prediction.step_seconds)
+    return save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
 
 
 def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
     """When the engine ends the run: after its own limit, or well beyond the plan's time."""
     if max_seconds is not None:
         return math.ceil(max_seconds) + 2 * grace
-    return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * plan.prediction.wall_clock.total_seconds.high)) + grace
+    return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * plan.bill.wall_clock.total_seconds.high)) + grace
 
 
 def _nodes(gpus: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from advisor.hardware.offers import (
     check_providers,
     listed_bills,
     offers_by_provider,
+    price_row,
     rows_by_gpu,
     unpriced,
 )
@@ -50,7 +51,7 @@ def test_every_card_costs_what_the_list_says(gpus: int):
 def test_an_offer_is_whole_machines():
     for gpu, gpus in (("l4", 1), ("l4", 3), ("h100-80gb-sxm", 8), ("h100-80gb-sxm", 16), ("v100-32gb-sxm2", 1)):
         offer = cheapest_offer(gpu, gpus)
-        row = offer.row
+        row = price_row(offer)
         assert row.gpu == gpu and offer.rented == row.gpu_count * offer.machines >= gpus
         assert offer.usd_per_hour == pytest.approx(offer.machines * row.on_demand_usd_per_hour)
         assert offer.usd_per_gpu_hour == pytest.approx(offer.usd_per_hour / offer.rented)
@@ -74,7 +75,7 @@ def test_sixteen_v100_are_two_nodes():
 
 def test_idle_gpus_are_paid_for():
     one = cheapest_offer("v100-32gb-sxm2", 1)
-    assert one.row.gpu_count == one.rented == 8
+    assert price_row(one).gpu_count == one.rented == 8
     eight = cheapest_offer("v100-32gb-sxm2", 8)
     assert one.usd_per_hour == eight.usd_per_hour
     # a GPU-hour of the list, not the whole node's price under a GPU's name
@@ -104,13 +105,13 @@ def test_what_nobody_rents_has_no_price():
 
 
 def test_the_age_of_a_price():
-    aws = cheapest_offer("l4", providers=("aws",)).row
+    aws = price_row(cheapest_offer("l4", providers=("aws",)))
     assert aws.snapshot_date == datetime.date(2026, 7, 20)
     assert aws.age_days(datetime.date(2026, 8, 1)) == 12
     noted = cheapest_offer("l4", providers=("runpod",))  # its list has no date, only a format from September 2025 on
-    assert noted.row.snapshot_date is None and noted.row.age_days(datetime.date(2026, 8, 1)) == 334
+    assert price_row(noted).snapshot_date is None and price_row(noted).age_days(datetime.date(2026, 8, 1)) == 334
     assert "2025-09 or later" in noted.source
-    silent = replace(noted.row, note="")
+    silent = replace(price_row(noted), note="")
     assert silent.age_days(datetime.date(2026, 8, 1)) is None and silent.dated == "undated"
 
 

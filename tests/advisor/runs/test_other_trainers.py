@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from advisor.readers.own_log import run_table_of
 from advisor.records import Workload
 from advisor.store.store import default_store
 from advisor.workflows.compare import workload_of
-from tests.advisor.plans import guess, small_plan
+from tests.advisor.plans import altered, guess, small_plan
 from tests.advisor.runs.script import RECORDED
 from trainer.runlog import load_run_log
 from trainer.schema import config_from_dict
@@ -33,7 +32,7 @@ def nanogpt_log(folder: Path, *, tokens: int = 64, seconds: float = 0.022, last:
 
 def planned(folder: Path, **promised) -> None:
     plan = small_plan(steps=20, step_seconds=0.02)
-    plan = replace(plan, prediction=replace(plan.prediction, **promised))
+    plan = altered(plan, **promised)
     default_store().save_plan(plan, folder / "plan.yaml")
 
 

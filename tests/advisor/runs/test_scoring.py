@@ -13,7 +13,7 @@ from advisor.findings.run_metrics import step_seconds
 from advisor.records import Basis, Estimate
 from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import score_run
-from tests.advisor.plans import guess, small_plan
+from tests.advisor.plans import altered, guess, small_plan
 from tests.advisor.runs.script import RECORDED, Script, case_of
 from trainer.runlog import load_run_log
 
@@ -139,11 +139,7 @@ def test_a_run_cut_short_is_not_scored_on_its_totals(script):
 
 def test_cost_is_what_was_paid_and_energy_what_was_metered(script):
     plan = small_plan(steps=20, step_seconds=0.5)
-    plan = replace(
-        plan,
-        goal=replace(plan.goal, usd_per_kwh=0.5),
-        prediction=replace(plan.prediction, cost_usd=guess(1.0), energy_kwh=guess(0.1)),
-    )
+    plan = altered(plan, goal=replace(plan.goal, usd_per_kwh=0.5), cost_usd=guess(1.0), energy_kwh=guess(0.1))
     log = script(plan).start(3.0).steps(1, 20, 0.5).end()
     comparison = review(log, plan, usd_per_hour=36.0, energy_kwh=0.12)
     assert comparison.score("cost_usd").actual == pytest.approx(13.0 / 3600 * 36 + 0.06)
@@ -154,7 +150,7 @@ def test_cost_is_what_was_paid_and_energy_what_was_metered(script):
 def test_nothing_promised_and_nothing_paid_is_right(script):
     plan = small_plan(steps=20, step_seconds=0.5, usd_per_hour=0.0)
     nothing = Estimate(value=0.0, low=0.0, high=0.0, basis=Basis.MEASURED)
-    plan = replace(plan, prediction=replace(plan.prediction, cost_usd=nothing))
+    plan = altered(plan, cost_usd=nothing)
     cost = review(script(plan).start().steps(1, 20, 0.5).end(), plan).score("cost_usd")
     assert (cost.actual, cost.error, cost.inside_interval) == (0.0, 0.0, True)
 
