@@ -25,9 +25,10 @@ checks: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/size.py
 
-# each worker has one half of the files, and takes from the other's when it is done: fixtures of a file are made once
+# three workers on two cores, since tests also wait; each has a third of the files and takes from the others' when it is
+# done, so that fixtures of a file are made once
 suite: $(VENV)/dev.stamp
-	$(BIN)/pytest -n 2 --dist worksteal -q -m 'not long' --ignore tests/engines --ignore tests/chaos
+	$(BIN)/pytest -n 3 --dist worksteal -q -m 'not long' --ignore tests/engines --ignore tests/chaos
 
 # lines of each room against its ceiling, which is lowered in each commit that shrinks a room: `benchmarks/size.py --lower`
 size: $(VENV)/core.stamp
@@ -35,7 +36,7 @@ size: $(VENV)/core.stamp
 
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp
-	$(BIN)/pytest -n 2 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos
+	$(BIN)/pytest -n 3 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos
 
 # runs killed, damaged and moved at random moments; the page is written anew (KILLS=200 is what it is published with)
 KILLS ?= 200

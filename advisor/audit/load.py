@@ -34,7 +34,7 @@ def load_card(path: str | Path) -> Card:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         words = " ".join(str(error).split())[:300]
         raise AdvisorError(f"{path} is not a YAML file: {words}", _FORMAT) from error
-    if isinstance(raw, dict) and {"goal", "prediction", "chosen"} <= raw.keys():
+    if isinstance(raw, dict) and {"goal", "chosen"} <= raw.keys():
         raise AdvisorError(
             f"{path} is a plan that `advisor plan` made, not a run card",
             "its numbers are predictions with their intervals: advisor launch runs it, advisor compare judges it",

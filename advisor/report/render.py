@@ -192,6 +192,9 @@ class _WholeWords:
         for number, row in enumerate(self.texts if any(titles) else rows, -1 if any(titles) else 0):
             style = console.get_style(self.styles.get(number, "") if number >= 0 else "bold")
             columns = [_in_column(cell, width).split("\n") for cell, width in zip(row, widths, strict=True)]
+            if number < 0:  # titles stand on their columns
+                tallest = max(map(len, columns))
+                columns = [[""] * (tallest - len(lines)) + lines for lines in columns]
             for line in zip_longest(*columns, fillvalue=""):
                 blanks = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]
                 padded = zip(line, blanks, self.numeric, strict=True)

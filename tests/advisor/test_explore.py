@@ -90,12 +90,12 @@ def test_a_change_moves_what_it_should_and_nothing_else(plan):
     own = plan.chosen
     half = explore.difference(own, changed(plan, tokens=own.tokens // 2).chosen)
     assert half.seconds < 0 and half.usd < 0 and half.loss > 0
-    assert half.device_bytes == 0  # memory knows nothing of the number of steps
+    assert abs(half.device_bytes) < 1  # memory knows nothing of the number of steps
     price = 2 * own.offer.usd_per_hour / own.offer.gpus
     dearer = explore.difference(own, changed(plan, usd_per_gpu_hour=price).chosen)
     assert dearer.usd > 0 and dearer.loss == 0
     same = explore.difference(own, changed(plan).chosen)
-    assert [same.seconds, same.usd, same.device_bytes, same.loss] == pytest.approx([0, 0, 0, 0], abs=1e-9)
+    assert [same.seconds, same.usd, same.loss] == pytest.approx([0, 0, 0], abs=1e-9) and abs(same.device_bytes) < 1
     with pytest.raises(AdvisorError, match="memory"):
         changed(plan, micro_batch=4096)
 

@@ -123,7 +123,8 @@ def walked(answer, verb, words, table, alike) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.long if k in ("own with a price", "again") else []) for k in PLANS]
+    "kind",
+    [pytest.param(k, marks=pytest.mark.long if k in ("own", "own with a price", "again") else []) for k in PLANS],
 )
 def test_an_option_of_plan_has_an_effect_or_is_refused(answer, kind):
     walked(answer, "plan", PLANS[kind], PLAN, {option for name, option in PLAN_ALIKE if name == kind})

@@ -74,7 +74,7 @@ def test_however_many_tokens_limits_allow_the_batch_suits_them(card, wishes):
     workload = plan.workload
     wanted = recipe.recommended_batch(scale_flops(workload.shape), plan.run.steps * workload.step_tokens)
     # half of the grid's √2, and what whole micro-batches on all devices add
-    assert abs(math.log2(workload.step_tokens / wanted)) <= 0.25 + 0.1
+    assert abs(math.log2(workload.step_tokens / wanted)) <= 0.25 + 0.15
 
 
 # Limits
@@ -297,12 +297,12 @@ def test_activations_are_recomputed_where_that_is_faster_than_the_little_that_fi
     others = [c for c in free.considered if c.depth == 24 and c.workload.activation_checkpointing == "none"]
     assert plain.run.micro_batch in [c.workload.micro_batch for c in others]
     assert pytest.approx(plain.chosen.tokens_per_second.value, rel=1e-3) in [c.tokens_per_second.value for c in others]
-    roomy = bare_plan(replace(goal, depth=12), prior_profile(require_gpu("l4")), now=NOW)
+    roomy = bare_plan(replace(goal, depth=10), prior_profile(require_gpu("l4")), now=NOW)
     assert roomy.run.activation_checkpointing == "none"
     again = [
         c
         for c in roomy.considered
-        if c.depth == 12 and c.workload.activation_checkpointing == "full" and c.standing.why
+        if c.depth == 10 and c.workload.activation_checkpointing == "full" and c.standing.why
     ]
     assert len([c for c in again if "memory" not in c.standing.why]) <= 1  # the best of them says enough
 

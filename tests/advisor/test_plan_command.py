@@ -109,7 +109,7 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
     _, out, _ = planned("--gpu", "l4", "--budget", "5", "--all")
     lines = [line.rstrip() for line in out.splitlines()]
     marked = [found for line in lines if (found := re.search(r" (\d+) x (\d+)\* ", line))]
-    plan = plan_of(json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1]))
+    plan = plan_of(json.loads(planned("--gpu", "l4", "--budget", "8", "--json")[1]))
     works = [run.workload for run in (plan.chosen, *plan.considered)]
     again = sorted((w.micro_batch, w.grad_accum) for w in works if w.activation_checkpointing == "full")
     assert again and sorted((int(m[1]), int(m[2])) for m in marked) == again
@@ -121,7 +121,7 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
 
 def test_memory_is_one_number_wherever_it_is_called_so(planned):
     _, out, _ = planned("--gpu", "l4", "--budget", "5", "--all")
-    run = plan_of(json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1])).chosen
+    run = plan_of(json.loads(planned("--gpu", "l4", "--budget", "8", "--json")[1])).chosen
     held = run.prediction.device_bytes
     assert held.value > run.prediction.peak_reserved_bytes.value
     assert held.value + run.headroom_bytes == require_gpu("l4").memory_bytes
@@ -134,7 +134,7 @@ def test_memory_is_one_number_wherever_it_is_called_so(planned):
 
 
 def test_the_loss_on_the_way_ends_at_the_promise(planned):
-    plan = json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1])
+    plan = json.loads(planned("--gpu", "l4", "--budget", "8", "--json")[1])
     course = plan["on_the_way"]
     assert [p["share"] for p in course] == [0.02, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert course[-1]["tokens"] == plan["chosen"]["tokens"] and course[-1]["step"] == plan["run"]["steps"]

@@ -19,6 +19,7 @@ def runs():
         sys.path.remove(str(BENCHMARKS))
 
 
+@pytest.mark.long
 def test_one_whole_run_at_most_is_off_by_more_than_two(runs):
     """Of 18 well-known runs, asked as if the trainer here had done them, 8 lay outside: their own is slower."""
     names = {"LLaMA 7B", "LLaMA 65B", "Llama 2 70B", "Llama 3 8B", "Llama 3 70B", "MPT-7B", "Pythia 12B", "BLOOM 176B"}

@@ -181,6 +181,7 @@ def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
     assert "the user's own mistake" in (crashed / "stdout.log").read_text()
 
 
+@pytest.mark.long
 def test_wrong_words():
     script = (sys.executable, str(SCRIPT))
     for words, said, code in (
