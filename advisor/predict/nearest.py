@@ -161,5 +161,7 @@ def closest(w: Workload, setting: Setting) -> str:
         for name, own, there in zip(_AXES, here.where, run.where, strict=False)
         if abs(own - there) > _SAME_LOG2
     ]
-    words = f"{run.source}, {format_tokens(run.tokens_per_second)} tokens/s on {run.gpus} x {run.gpu} ({run.address})"
+    words = f"{run.source}, {format_tokens(run.tokens_per_second)} tokens/s on {run.gpus} x {run.gpu}"
+    if run.address.startswith("http"):
+        words += f" ({run.address})"
     return f"{words}; this differs in {', '.join(differs)}" if differs else f"{words}, the same in all that is known"
