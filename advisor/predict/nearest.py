@@ -8,6 +8,7 @@ switches; each owner's share an error of their own. `benchmarks/fit_prior.py` wr
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -106,7 +107,7 @@ def published_runs() -> tuple[PublishedRun, ...]:
 def _run(row: dict[str, str]) -> PublishedRun:
     return PublishedRun(
         owner=row["owner"],
-        source=row["source"],
+        source=re.sub(r" \([^()]*\bfile \d+[^()]*\)", "", row["source"]),  # where the table's author kept a copy
         address=row["address"],
         software=row["software"],
         gpu=row["gpu"],

@@ -92,8 +92,9 @@ def require_software(name: str) -> Named:
     names = {also: named for named in table().values() for also in (named.name, *named.also)}
     if asked in names:
         return names[asked]
-    near = difflib.get_close_matches(asked, names, n=3, cutoff=0.5) or list(table())
-    raise AdvisorError(f"no software {name!r} is known", f"one of {', '.join(near)}", exit_code=2)
+    near = difflib.get_close_matches(asked, names, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(table())}"
+    raise AdvisorError(f"no software {name!r} is known", hint, exit_code=2)
 
 
 def software_in(words: str) -> Named | None:

@@ -1,13 +1,14 @@
 """Published runs of the same software pull a prediction towards what they reached, and the nearest one is named."""
 
 import json
+import re
 from dataclasses import replace
 from math import exp
 
 import numpy as np
 import pytest
 
-from advisor.predict.nearest import LENGTH_LOG2, OTHER_CARD, PublishedRun, nearby
+from advisor.predict.nearest import LENGTH_LOG2, OTHER_CARD, PublishedRun, nearby, published_runs
 
 RUN = PublishedRun(
     owner="somebody", source="a report", address="https://example.org", software="nanochat", gpu="h100-80gb-sxm",
@@ -48,3 +49,7 @@ def test_what_differs_from_the_closest_run_is_said(call):
     _, out, _ = call(*words.split())
     line = " ".join(out.split("closest published run: ")[1].split("from:")[0].split())
     assert "tokens/s on" in line and "; this differs in " in line
+
+
+def test_a_source_is_named_without_the_number_of_a_copy():
+    assert not [run.source for run in published_runs() if re.search(r"file \d", run.source)]
