@@ -187,7 +187,8 @@ def test_an_unknown_kernel_is_refused_with_those_that_there_are():
 def test_a_tuned_device_is_calibrated_with_the_best_and_plans_take_it_over():
     words = ["--depth", "2", "--seq-len", "64", "--vocab-size", "512", "--budget-seconds", "40"]
     tuned = document("tune", "--gpu", "cpu", *words)
-    assert {e["setting"] for e in tuned["effects"]} >= {"torch.compile", "bf16", "math attention"}
+    tried = {e["setting"] for e in tuned["effects"]}
+    assert tried >= {"torch.compile", "math attention"} and tried & {"bf16", "fp32"}  # that which is not its own
     assert tuned["uncalibrated"] is None, tuned["uncalibrated"]
     run = document("plan", "--gpu", "cpu", "--deadline", "5min")["run"]
     assert all(run[name] == tuned["run"][name] for name in ("precision", "compile", "attention", "loss_chunk_tokens"))

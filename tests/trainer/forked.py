@@ -50,8 +50,7 @@ class Forked:
 
 def start(folder: Path, settings: RunConfig, variables: dict[str, str] | None = None) -> Forked:
     """The trainer at a folder's run, from a configuration that is written there."""
-    folder.mkdir(exist_ok=True)
-    (folder / "run.yaml").write_text(dump_config(settings), encoding="utf-8")
+    _write(folder, settings)
     return Forked(folder, variables or {})
 
 
@@ -61,14 +60,19 @@ def start_many(folder: Path, settings: RunConfig, processes: int) -> list[Forked
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     together = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [
-        start(folder, settings, {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(processes)
-    ]
+    _write(folder, settings)  # once: who starts early may be reading it
+    return [Forked(folder, {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(processes)]
+
+
+def _write(folder: Path, settings: RunConfig) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.yaml").write_text(dump_config(settings), encoding="utf-8")
 
 
 def _train(folder: str, output: str, variables: dict[str, str], threads: int) -> None:
     from trainer.__main__ import leave, main
 
+    os.environ.clear()  # the server of forks may have been started with variables that a test has taken away
     os.environ.update(variables)
     with open(output, "a", encoding="utf-8") as out:
         for descriptor in (1, 2):
