@@ -1,8 +1,9 @@
 """Regenerate docs/accuracy.md from the raw measurements in this repository: `make accuracy`.
 
-Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py), profiles/public_runs.csv and the newest speed
-measurements in `benchmarks/raw/speed/` (made by search_speed.py and rows_speed.py, which `make accuracy` runs first).
-Nothing is measured here: the same files give the same tables on any machine.
+Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py), profiles/public_runs.csv, the answers in
+`benchmarks/guess/` and the newest speed measurements in `benchmarks/raw/speed/` (made by search_speed.py and
+rows_speed.py, which `make accuracy` runs first). Nothing is measured here: the same files
+give the same tables on any machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import published
 from baselines import constant_mfu, step_flops, straight_line
+from guess import guess
 from timing import in_words
 
 from advisor.calibrate import observations
@@ -79,7 +81,7 @@ def main() -> None:
     sessions = [read_session(p) for p in sorted(options.raw.glob("*.yaml"))]
     text = report(sessions)
     if not options.sessions_only:
-        text += "\n" + published.section() + "\n" + speed(options.raw / "speed")
+        text += "\n" + published.section() + "\n" + guess.section() + "\n" + speed(options.raw / "speed")
     write_atomic(options.out, text)
     print(text)
 

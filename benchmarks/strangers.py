@@ -13,7 +13,8 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +43,47 @@ QUANTITIES: dict[str, Callable[[dict[str, str]], float | None]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Estimates against what was true, every owner once."""
+
+    owners: int
+    median: float  # of |estimate / truth - 1|
+    p90: float
+    inside: float  # share within the 80 % interval
+    width: float  # median of high / low
+    interval_score: float  # in log
+    signed: float  # median of estimate / truth - 1
+
+
+def scores(runs: Sequence[tuple[str, float, Mapping[str, float]]]) -> Scores:
+    """The scores of runs: of each its owner, the truth, and the estimate's value, low and high."""
+    of_owner = Counter(owner for owner, *_ in runs)
+    weight = np.array([1 / of_owner[owner] for owner, *_ in runs]) / len(of_owner)
+    low, error, high = (
+        np.log([estimate[end] / true for _, true, estimate in runs]) for end in ("low", "value", "high")
+    )
+    off, miss = np.abs(np.expm1(error)), np.maximum(0.0, np.maximum(low, -high))
+    return Scores(
+        owners=len(of_owner),
+        median=quantile(off, weight, 0.5),
+        p90=quantile(off, weight, 0.9),
+        inside=float(weight[miss == 0].sum()),
+        width=math.exp(quantile(high - low, weight, 0.5)),
+        interval_score=float((weight * (high - low + MISS * miss)).sum()),
+        signed=math.expm1(quantile(error, weight, 0.5)),
+    )
+
+
 def score(rows: list[dict[str, str]], found: dict[int, dict[str, Any]], quantity: str) -> str:
     """One line: errors, coverage, width and interval score in log, each owner once."""
-    scored, refused = [], 0
-    for number, row in enumerate(rows, 1):
-        if (true := QUANTITIES[quantity](row)) is None:
-            continue
-        if (estimate := found.get(number, {}).get(quantity)) is None:
-            refused += 1
-            continue
-        low, value, high = (math.log(estimate[end] / true) for end in ("low", "value", "high"))
-        scored.append((row.get("owner") or row["source"], value, high - low, max(0.0, low, -high)))
-    of_owner = Counter(owner for owner, *_ in scored)
-    weight = np.array([1 / of_owner[owner] for owner, *_ in scored]) / len(of_owner)
-    error, width, miss = (np.array([run[i] for run in scored]) for i in (1, 2, 3))
-    off, total = np.abs(np.expm1(error)), float((weight * (width + MISS * miss)).sum())
+    asked = [(n, row, true) for n, row in enumerate(rows, 1) if (true := QUANTITIES[quantity](row)) is not None]
+    answered = [(n, row, true) for n, row, true in asked if found.get(n, {}).get(quantity) is not None]
+    s = scores([(row.get("owner") or row["source"], true, found[n][quantity]) for n, row, true in answered])
     return (
-        f"{quantity}: {len(scored)} rows of {len(of_owner)} owners, {refused} refused; "
-        f"median {quantile(off, weight, 0.5):.1%}, p90 {quantile(off, weight, 0.9):.0%}, "
-        f"inside {float(weight[miss == 0].sum()):.0%}, "
-        f"high/low {math.exp(quantile(width, weight, 0.5)):.2f}, interval score {total:.2f}, "
-        f"signed {math.expm1(quantile(error, weight, 0.5)):+.1%}"
+        f"{quantity}: {len(answered)} rows of {s.owners} owners, {len(asked) - len(answered)} refused; "
+        f"median {s.median:.1%}, p90 {s.p90:.0%}, inside {s.inside:.0%}, high/low {s.width:.2f}, "
+        f"interval score {s.interval_score:.2f}, signed {s.signed:+.1%}"
     )
 
 
