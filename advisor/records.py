@@ -270,7 +270,7 @@ class Goal:
     data_tokens: int | None = None  # of one's own data that are not here yet; a token folder counts its own
     epochs: float | None = None  # times the data are seen; the search settles the tokens by it
     own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
-    usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `plan/goal.waiting_price`
+    usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `planning/goal.waiting_price`
     checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
     download_bytes_per_second: float | None = None  # that `data_tokens` come at; None: as is usual
     software: str | None = None  # in profiles/software.csv, whose run it is; None: this project's trainer

@@ -22,14 +22,14 @@ from baselines import constant_mfu, step_flops, straight_line
 from guess import guess
 from timing import in_words
 
-from advisor.calibrate import observations
-from advisor.calibrate.evidence import Evidence
-from advisor.calibrate.fit import predict_held_out
-from advisor.calibrate.profiles import memory_observations, profile_of
+from advisor.calibration import observations
+from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import predict_held_out
+from advisor.calibration.profiles import memory_observations, profile_of
 from advisor.errors import AdvisorError
-from advisor.predict.memory import corrected, load_memory_model
-from advisor.predict.power import datasheet_power
-from advisor.predict.throughput import Posterior
+from advisor.prediction.memory import corrected, load_memory_model
+from advisor.prediction.power import datasheet_power
+from advisor.prediction.throughput import Posterior
 from advisor.records import MeasuredStep
 from advisor.store.calibration import AccuracySession
 from advisor.store.disk import read_yaml, write_atomic

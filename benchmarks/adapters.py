@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.predict.memory import load_memory_model
+from advisor.prediction.memory import load_memory_model
 from advisor.records import Adapters, Software, Workload
 from advisor.store.folders import profiles_folder
 from trainer.schema import make_shape

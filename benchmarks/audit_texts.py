@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.audit.audit import Judged
-from advisor.audit.verdict import Ruling
+from advisor.auditing.audit import Judged
+from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.store.store import Store
 from advisor.workflows.audit import audit_cards

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from advisor.calibrate.measure import Worker, WorkerDied
+from advisor.calibration.measure import Worker, WorkerDied
 from trainer.data import open_tokens
 from trainer.device import describe_device, resolve_device
 from trainer.loop import StepRecord, Trainer

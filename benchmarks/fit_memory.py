@@ -2,8 +2,8 @@
 
     python benchmarks/fit_memory.py [--rows FILE ...]
 
-log peak = log Σ_k exp(θ_k) bytes_k + u_owner + ε, with bytes of `advisor.predict.memory_published`. Each owner's rows
-are one block of correlated errors, so that an owner of 40 rows is one witness of their habits. What a row leaves open
+log peak = log Σ_k exp(θ_k) bytes_k + u_owner + ε, with bytes of `advisor.prediction.memory_published`. Each owner's
+rows are one block of correlated errors, so that an owner of 40 rows is one witness of their habits. What a row leaves open
 is a mixture of cases, each weighed by how well it explains the peak.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 import prior_model
 import yaml
 
-from advisor.predict.memory_published import (
+from advisor.prediction.memory_published import (
     FACTORS,
     PARTS,
     Case,
@@ -37,8 +37,8 @@ from advisor.predict.memory_published import (
     peak,
     published_mixture,
 )
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.rows import RowError, RowReader
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.rows import RowError, RowReader
 from advisor.records import Software, Workload
 
 GIB = 2**30
@@ -67,7 +67,7 @@ class Peak:
     source: str
     meanings: tuple[tuple[Workload, float], ...]
     gib: float
-    counted: str  # as in `advisor.predict.memory_published.peak`, or unsaid
+    counted: str  # as in `advisor.prediction.memory_published.peak`, or unsaid
     note: str
 
 

@@ -24,9 +24,9 @@ from left_out import HeldOut, leave_out, weighted_quantile
 from prior_model import ROOT, RUNS, Run, fitted
 
 from advisor.hardware.catalog import GpuSpec
-from advisor.predict.nearest import PublishedRun
-from advisor.predict.prior import PRIOR_SCHEMA
-from advisor.predict.throughput import TERMS
+from advisor.prediction.nearest import PublishedRun
+from advisor.prediction.prior import PRIOR_SCHEMA
+from advisor.prediction.throughput import TERMS
 
 
 def summary(held: HeldOut) -> dict:
@@ -89,7 +89,7 @@ def document(runs: list[Run], known: dict[str, GpuSpec], source: str) -> tuple[d
 
 
 def write_runs(path: Path, runs: Sequence[PublishedRun]) -> None:
-    """Write what `advisor.predict.nearest` reads."""
+    """Write what `advisor.prediction.nearest` reads."""
     names = ("owner", "source", "address", "software", "gpu", "gpus", "switches", "checkpointing")
     measured = ("tokens_per_second", "residual", "noise", "owner_deviation")
     with path.open("w", encoding="utf-8", newline="") as file:

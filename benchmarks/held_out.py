@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.calibrate import design
-from advisor.calibrate.detect import fillable_bytes, resolve_key
-from advisor.calibrate.measure import Worker
-from advisor.calibrate.one_burst import base_workload, describe, run_burst
-from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.session import Event, calibrate
-from advisor.predict.batch import predict_batch
-from advisor.predict.memory import load_memory_model
-from advisor.predict.profile import Profile
+from advisor.calibration import design
+from advisor.calibration.detect import fillable_bytes, resolve_key
+from advisor.calibration.measure import Worker
+from advisor.calibration.one_burst import base_workload, describe, run_burst
+from advisor.calibration.profiles import profile_of
+from advisor.calibration.session import Event, calibrate
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.memory import load_memory_model
+from advisor.prediction.profile import Profile
 from advisor.records import Workload
 from advisor.store.calibration import AccuracySession, Burst, Settings, calibration_to_dict
 from advisor.store.disk import dump_yaml, write_atomic

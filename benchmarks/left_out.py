@@ -10,10 +10,10 @@ from prior_model import SPREADS, Run, fitted
 
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
-from advisor.predict.nearest import PublishedRun, nearby, switches_of
-from advisor.predict.prior import SharedBelief
-from advisor.predict.published import Setting, Spreads
-from advisor.predict.throughput import coordinates, sizes
+from advisor.prediction.nearest import PublishedRun, nearby, switches_of
+from advisor.prediction.prior import SharedBelief
+from advisor.prediction.published import Setting, Spreads
+from advisor.prediction.throughput import coordinates, sizes
 from advisor.records import Workload
 
 

@@ -3,8 +3,8 @@
     python benchmarks/node_scaling.py
 
 Series of one model, card, micro-batch and source on several numbers of nodes, predicted by the shipped beliefs: the
-slope of log predicted over measured step seconds with the doublings. `_STRAGGLING` of advisor/predict/comm.py is to be
-added to what this prints, which is near nothing where it is right.
+slope of log predicted over measured step seconds with the doublings. `_STRAGGLING` of advisor/prediction/comm.py is to
+be added to what this prints, which is near nothing where it is right.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws import flops
-from advisor.predict.prior import datasheet_rates
-from advisor.predict.throughput import TERMS, sizes, terms
+from advisor.prediction.prior import datasheet_rates
+from advisor.prediction.throughput import TERMS, sizes, terms
 from advisor.records import Workload
 
 Predictor = Callable[[Workload, GpuSpec], float | None]

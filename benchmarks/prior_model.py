@@ -2,9 +2,9 @@
 
     log step = log Σ_k exp(θ_k) x_k + u_owner + f(software, size, card, switches) + ε
 
-x_k are the terms of advisor.predict.throughput at datasheet rates; θ is made of the unknowns of
-advisor.predict.published. u is what one owner's software and machines do to all their rows, f what the terms miss of
-runs of one piece of software that lie near each other (advisor.predict.nearest). Both are integrated out, as errors
+x_k are the terms of advisor.prediction.throughput at datasheet rates; θ is made of the unknowns of
+advisor.prediction.published. u is what one owner's software and machines do to all their rows, f what the terms miss of
+runs of one piece of software that lie near each other (advisor.prediction.nearest). Both are integrated out, as errors
 that are correlated, so that an owner of 129 rows counts as one witness of their software.
 A row that leaves something open is a mixture of the workloads it may mean, and what they differ by is part of its
 error.
@@ -29,10 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from advisor.hardware.catalog import GpuSpec  # noqa: E402
-from advisor.predict import comm  # noqa: E402
-from advisor.predict.nearest import PublishedRun, as_published, correlation  # noqa: E402
-from advisor.predict.prior import FASTEST, SharedBelief, datasheet_rates, power_headroom  # noqa: E402
-from advisor.predict.published import (  # noqa: E402
+from advisor.prediction import comm  # noqa: E402
+from advisor.prediction.nearest import PublishedRun, as_published, correlation  # noqa: E402
+from advisor.prediction.prior import FASTEST, SharedBelief, datasheet_rates, power_headroom  # noqa: E402
+from advisor.prediction.published import (  # noqa: E402
     CLASSES,
     FUSED,
     LAUNCHES,
@@ -43,8 +43,8 @@ from advisor.predict.published import (  # noqa: E402
     selector,
     software_effects,
 )
-from advisor.predict.rows import Reading, RowError, RowReader  # noqa: E402
-from advisor.predict.throughput import TERMS, sizes, terms  # noqa: E402
+from advisor.prediction.rows import Reading, RowError, RowReader  # noqa: E402
+from advisor.prediction.throughput import TERMS, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
 
 Known = dict[str, GpuSpec]
@@ -52,7 +52,7 @@ RUNS = ROOT / "profiles" / "public_runs.csv"
 ENCODERS = ROOT / "profiles" / "public_encoder_runs.csv"
 # Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
 # less their smaller shapes; attention 40 %; activations pass memory some 60 times per layer, forward and backward;
-# launches at 5 µs; the rest as in advisor.predict.prior.measured_prior.
+# launches at 5 µs; the rest as in advisor.prediction.prior.measured_prior.
 # (coefficient, sd of its log, sd of a generation's deviation, sd of one piece of software's)
 BELIEFS = {
     "matmul": (1.35, 0.25, 0.20, 0.06),

@@ -6,7 +6,7 @@ Each process has one thread, so that two of them have twice the cores: run it on
 do not slow each other's arithmetic; two cores do, for they share memory, and virtual ones often a core. What is tested
 is the cost of the exchange: so the step of one process is measured beside another that does the same and knows nothing
 of it, and alone for the record. Measured are further the seconds of an all-reduce between two (gloo over loopback), and
-the trainer's steps on two, whole on each (DDP) and split (FSDP2). Predicted is what `advisor/predict/comm` makes of
+the trainer's steps on two, whole on each (DDP) and split (FSDP2). Predicted is what `advisor/prediction/comm` makes of
 them: nothing hidden, for on a CPU the arithmetic and the exchange share the cores. Asked: within 10 %.
 """
 
@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from advisor.predict.comm import all_reduce_seconds, reduce_scatter_seconds
+from advisor.prediction.comm import all_reduce_seconds, reduce_scatter_seconds
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, EvalConfig, RunConfig, TelemetryConfig, dump_config, make_shape
 

@@ -17,18 +17,18 @@ import whole_runs
 from left_out import HeldOut, leave_out, weighted_quantile
 from prior_model import Run
 
-from advisor.calibrate.fit import fit
+from advisor.calibration.fit import fit
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
-from advisor.predict.prior import (
+from advisor.prediction.prior import (
     CoefficientPrior,
     datasheet_rates,
     measured_prior,
     relative_to_datasheet,
 )
-from advisor.predict.published import CLASSES, Setting, classes
-from advisor.predict.rows import RowError
-from advisor.predict.throughput import Rates, predict_log, sizes
+from advisor.prediction.published import CLASSES, Setting, classes
+from advisor.prediction.rows import RowError
+from advisor.prediction.throughput import Rates, predict_log, sizes
 from advisor.records import MeasuredStep, Workload
 
 CALIBRATION_ROWS = 5

@@ -13,7 +13,7 @@ import gc
 import itertools
 import random
 
-from advisor.predict.memory import MemoryObservation, corrected, held_out_memory, load_memory_model
+from advisor.prediction.memory import MemoryObservation, corrected, held_out_memory, load_memory_model
 from advisor.records import Workload
 from trainer.data import open_tokens
 from trainer.device import DeviceContext, peak_memory, reset_peak_memory, resolve_device

@@ -25,14 +25,14 @@ from pathlib import Path
 from timing import in_words, record, repeat
 
 from advisor.errors import AdvisorError
-from advisor.plan import explore
-from advisor.plan.answer import answer, what_if
-from advisor.plan.candidates import Device, make_candidates
-from advisor.plan.evaluate import evaluate
-from advisor.plan.goal import Limits
-from advisor.plan.offers import NODE_COUNTS
-from advisor.plan.search_space import devices_of
-from advisor.predict.profile import Profile
+from advisor.planning import explore
+from advisor.planning.answer import answer, what_if
+from advisor.planning.candidates import Device, make_candidates
+from advisor.planning.evaluate import evaluate
+from advisor.planning.goal import Limits
+from advisor.planning.offers import NODE_COUNTS
+from advisor.planning.search_space import devices_of
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, Plan
 from advisor.store.store import default_store
 from advisor.workflows.plan import load_profiles

@@ -22,7 +22,7 @@ import yaml
 from traced_peak import TracedPeak, trace_peak
 
 import trainer.loss
-from advisor.predict.memory_terms import (
+from advisor.prediction.memory_terms import (
     TERMS,
     LossChunks,
     Moment,

@@ -19,9 +19,9 @@ import prior_model
 from left_out import log_step
 
 from advisor.laws.intervals import Z80
-from advisor.predict import comm
-from advisor.predict.rows import RowError, RowReader
-from advisor.predict.throughput import sizes, terms
+from advisor.prediction import comm
+from advisor.prediction.rows import RowError, RowReader
+from advisor.prediction.throughput import sizes, terms
 
 # Log of what a run takes beyond its steps: its mean and standard deviation on one machine of 8 GPUs (runs that print
 # both clocks lost 0 to 4 %), and by how much it grows with each doubling of the GPUs beyond it: 12 % at 256

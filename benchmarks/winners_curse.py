@@ -27,19 +27,19 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for the neighbours, when a test imports this
 import prior_model as model
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import runs_trainer
 from advisor.laws.intervals import Z80
-from advisor.plan.choose import select
-from advisor.plan.search_space import SearchSpace, open_space
-from advisor.predict import comm
-from advisor.predict.batch import BACKWARD, predict_batch
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.prior import SharedBelief
-from advisor.predict.profile import Profile
-from advisor.predict.published import OWN, Setting
-from advisor.predict.throughput import TERMS, sizes_of, terms
+from advisor.planning.choose import select
+from advisor.planning.search_space import SearchSpace, open_space
+from advisor.prediction import comm
+from advisor.prediction.batch import BACKWARD, predict_batch
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.prior import SharedBelief
+from advisor.prediction.profile import Profile
+from advisor.prediction.published import OWN, Setting
+from advisor.prediction.throughput import TERMS, sizes_of, terms
 from advisor.records import Goal, Workload
 
 GOAL = Goal(gpu="any", counts=(1, 8), depth=20, tokens=5_000_000_000, objective="cost")

@@ -27,11 +27,11 @@ from advisor.adopt.empirical import (
     unsteady,
 )
 from advisor.adopt.session import seen_times
-from advisor.calibrate.fit import fit
+from advisor.calibration.fit import fit
 from advisor.laws.held_out import HeldOut
 from advisor.laws.intervals import Z80
-from advisor.predict.prior import measured_prior
-from advisor.predict.throughput import Posterior, Rates, predict_log, sizes
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.throughput import Posterior, Rates, predict_log, sizes
 from advisor.records import Basis, Estimate, MeasuredStep, Workload
 from advisor.store.adopted import Adopted
 from trainer.schema import ModelShape

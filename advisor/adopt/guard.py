@@ -22,8 +22,8 @@ import psutil
 from advisor.adopt.command import with_values
 from advisor.adopt.output import TERMINAL, Output
 from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
+from advisor.engines.process import ProcessId, kill_tree
 from advisor.errors import AdvisorError
-from advisor.launch.process import ProcessId, kill_tree
 from advisor.store.adopted import LOG, PLAN, AdoptedPlan, load_adopted_plan
 from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
 from trainer.schema import Outcome

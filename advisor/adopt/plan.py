@@ -15,7 +15,7 @@ from advisor.adopt.session import batch_of, drift_of, memory_kind
 from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
-from advisor.predict.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import Tries, one_micro_batch
 from advisor.records import Basis, Estimate, worst_basis
 from advisor.store.adopted import LOG, PROBE, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
 from advisor.units import format_estimate, format_seconds, format_usd

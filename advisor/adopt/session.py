@@ -17,7 +17,7 @@ from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
 from advisor.adopt.empirical import Batch, Seen
 from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
-from advisor.calibrate.observations import Drift, drift_among
+from advisor.calibration.observations import Drift, drift_among
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
 

@@ -12,9 +12,9 @@ from advisor.report import render
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(device: str | None, as_json: bool) -> None:
     """Show the running error of each predicted quantity and how often its 80 % interval held the outcome."""
+    from advisor.history.ledger_rows import accuracy
     from advisor.report.comparison import track_record
     from advisor.report.table import on_console
-    from advisor.runs.ledger_rows import accuracy
     from advisor.store.store import default_store
 
     accuracies = accuracy(default_store().scores(device))

@@ -10,13 +10,13 @@ import click
 
 from advisor import units
 from advisor.cli.params import FOLDER, LENGTH, NUMBERS, PRECISION, VOCABULARY, Number
+from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError
-from advisor.launch.engines import parse_place
 from advisor.report import render
 from advisor.report.calibration import consequence
 
 if TYPE_CHECKING:
-    from advisor.calibrate.session import Event
+    from advisor.calibration.session import Event
     from advisor.store.calibration import Settings
     from advisor.workflows.calibrate import Calibrated, CalibrationOptions
 
@@ -84,7 +84,7 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
 
 def is_rejected(done: Calibrated) -> bool:
     """Whether no plan will use a calibration."""
-    from advisor.calibrate.quality import quality_of
+    from advisor.calibration.quality import quality_of
     from advisor.store.calibration import Verdict
 
     return quality_of(done.calibration).verdict == Verdict.REJECTED
@@ -119,7 +119,7 @@ def bar() -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]
 
 def summarise(done: Calibrated) -> dict[str, Any]:
     """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
-    from advisor.predict.throughput import TERMS
+    from advisor.prediction.throughput import TERMS
     from advisor.store.calibration import calibration_to_dict
 
     profile, bursts = done.profile, done.calibration.bursts
@@ -168,7 +168,7 @@ def show(done: Calibrated, *, bursts: bool = True) -> None:
 
 def quality(done: Calibrated) -> str:
     """What leaving each configuration out says of the calibration, and what predictions do with it."""
-    from advisor.calibrate.quality import quality_of
+    from advisor.calibration.quality import quality_of
 
     held, found = done.calibration.held_out_error, quality_of(done.calibration)
     errors = (
@@ -183,7 +183,7 @@ def quality(done: Calibrated) -> str:
 
 
 def _rows(done: Calibrated) -> list[tuple[str, ...]]:
-    from advisor.calibrate.summary import burst_lines
+    from advisor.calibration.summary import burst_lines
 
     return [
         (

@@ -62,9 +62,9 @@ def command(
     if forget:
         take_back(runs, as_json)
         return
+    from advisor.history.comparison import compare_runs
     from advisor.report import terminal
     from advisor.report.comparison import kept
-    from advisor.runs.comparison import compare_runs
     from advisor.store.store import default_store
     from advisor.workflows.compare import review, to_document
 

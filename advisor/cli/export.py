@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
-from advisor.launch.export.targets import TARGETS
+from advisor.engines.export.targets import TARGETS
 from advisor.report.render import print_json, remark, show
 from advisor.store.adopted import is_adopted_plan, load_adopted_plan
 from advisor.store.disk import read_yaml

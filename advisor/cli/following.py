@@ -12,15 +12,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from advisor.launch.arrival import PLAN_BEFORE, read_arrival
-from advisor.launch.state import goes_on, settle
+from advisor.engines.arrival import PLAN_BEFORE, read_arrival
+from advisor.engines.state import goes_on, settle
+from advisor.history.adopted import AdoptedProgress
+from advisor.history.follow import follower
+from advisor.history.progress import Progress
 from advisor.report.arrival import table
 from advisor.report.progress import closing_lines, line
 from advisor.report.render import error_console, print_json, remark, show
 from advisor.report.table import on_console
-from advisor.runs.adopted import AdoptedProgress
-from advisor.runs.follow import follower
-from advisor.runs.progress import Progress
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store

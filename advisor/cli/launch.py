@@ -11,12 +11,12 @@ import click
 from advisor.cli.calibrate import bar
 from advisor.cli.following import finish, follow
 from advisor.cli.params import FILE, NEW_FOLDER, SHARE, USD, Number
+from advisor.engines.backend import LaunchRequest
+from advisor.engines.cards import parse_gpu_ids
+from advisor.engines.engines import MEASURED_THERE, parse_place
+from advisor.engines.guards import parse_loss_stop
 from advisor.errors import AdvisorError
-from advisor.launch.backend import LaunchRequest
-from advisor.launch.cards import parse_gpu_ids
-from advisor.launch.engines import MEASURED_THERE, parse_place
-from advisor.launch.guards import parse_loss_stop
-from advisor.plan.stages import with_gates
+from advisor.planning.stages import with_gates
 from advisor.records import Plan
 from advisor.report.arrival import table
 from advisor.report.render import error_console, print_json, remark, show

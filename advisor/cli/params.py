@@ -13,7 +13,7 @@ import click
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
-from advisor.predict.software import require_software
+from advisor.prediction.software import require_software
 from advisor.records import Estimate, Workload
 from advisor.report import render
 from advisor.store.disk import read_yaml

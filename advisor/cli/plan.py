@@ -203,7 +203,7 @@ def command(
     is typed beside it goes before what the run had, and its own speed informs the plan's.
     """
     from advisor.cli.device import warn_of_others
-    from advisor.plan.stages import with_gates
+    from advisor.planning.stages import with_gates
     from advisor.store.store import default_store
     from advisor.workflows.launch import refuse_other_software
     from advisor.workflows.plan import beside, recommend
@@ -226,7 +226,7 @@ def command(
     shown = everything or as_json
     more = beside(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
     if as_json:
-        from advisor.plan.stages import stages
+        from advisor.planning.stages import stages
         from advisor.report.plan import sentence, speed_rests_on
 
         words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": stages(plan)}
@@ -242,7 +242,7 @@ def command(
 
 def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, measure: bool) -> str:
     """The command that gives this plan again."""
-    from advisor.plan.command import plan_command
+    from advisor.planning.command import plan_command
 
     named = goal if goal.data or goal.synthetic else replace(goal, data_tokens=None, data=PREPARED)
     words = [plan_command(named, "plan.yaml")]

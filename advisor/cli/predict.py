@@ -28,14 +28,14 @@ from advisor.cli.params import (
     sharded_instead,
 )
 from advisor.errors import AdvisorError
-from advisor.predict.software import OWN_NAME, software_of, table
+from advisor.prediction.software import OWN_NAME, software_of, table
 from advisor.records import Adapters, Prediction, Software, Workload
 from advisor.report import render
 
 if TYPE_CHECKING:
-    from advisor.predict.depths import DepthOption, Download, MemoryBill
-    from advisor.predict.profile import Profile
-    from advisor.predict.rows import Reading
+    from advisor.prediction.depths import DepthOption, Download, MemoryBill
+    from advisor.prediction.profile import Profile
+    from advisor.prediction.rows import Reading
     from advisor.workflows.goal import PlanOptions
     from trainer.schema import ModelShape
 
@@ -114,9 +114,9 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
 
     With --rows the table's own columns say everything; a row that cannot be predicted gets an `error` in words.
     """
-    from advisor.predict.depths import at_depths, download, memory_bill
-    from advisor.predict.whose import closest_run, whose
-    from advisor.predict.would_fit import would_fit
+    from advisor.prediction.depths import at_depths, download, memory_bill
+    from advisor.prediction.whose import closest_run, whose
+    from advisor.prediction.would_fit import would_fit
     from advisor.report.prediction import network
 
     context = click.get_current_context()
@@ -155,7 +155,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
 
     What was left open and is not plain is said on stderr.
     """
-    from advisor.calibrate.profiles import load_profile
+    from advisor.calibration.profiles import load_profile
     from advisor.cli.device import warn_of_others
     from advisor.hardware.catalog import read_gpus
     from advisor.hardware.here import device_key
@@ -230,8 +230,8 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[s
 
 def _shape(stated: PlanOptions, profile: Profile) -> tuple[ModelShape, list[str]]:
     """The model's sizes as a plan takes them, and which of length and vocabulary nobody stated."""
-    from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE
-    from advisor.plan.models import nearest_shape
+    from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
+    from advisor.planning.models import nearest_shape
     from trainer.schema import make_shape
 
     seq_len = stated.seq_len or profile.seq_len or SEQ_LEN[profile.device_type]
@@ -247,9 +247,9 @@ def _shape(stated: PlanOptions, profile: Profile) -> tuple[ModelShape, list[str]
 
 def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool) -> tuple[Prediction, list[str]]:
     """The configuration predicted, at the batch rule's micro-batch where none was given; and how that was chosen."""
-    from advisor.plan.batches import MICRO_BATCHES
-    from advisor.predict.batch import predict_batch
-    from advisor.predict.micro_batch import fast_enough
+    from advisor.planning.batches import MICRO_BATCHES
+    from advisor.prediction.batch import predict_batch
+    from advisor.prediction.micro_batch import fast_enough
 
     if micro_batch_given:
         return predict_batch(profile, [workload])[0], []
@@ -315,7 +315,7 @@ def predict_rows(path: Path) -> int:
 
     Long tables are dealt out to a process per core.
     """
-    from advisor.predict.rows import row_cells
+    from advisor.prediction.rows import row_cells
 
     cells = row_cells(path)
     answer = RowAnswers(next(cells))
@@ -362,7 +362,7 @@ class RowAnswers:
 
     def __init__(self, columns: list[str]):
         from advisor.hardware.catalog import load_published_gpus
-        from advisor.predict.rows import RowReader
+        from advisor.prediction.rows import RowReader
 
         self._reader = RowReader(load_published_gpus(), columns)
         # by identity, which costs no hash of a dozen fields: rows alike are one object, which the reader keeps
@@ -370,7 +370,7 @@ class RowAnswers:
 
     def __call__(self, chunk: Chunk) -> Answer:
         """The text of a chunk's rows, the number of the first of them given, and which verdicts on fitting it holds."""
-        from advisor.predict.rows import RowError
+        from advisor.prediction.rows import RowError
 
         start, cells = chunk
         rows = [self._reader.read(row, number) for number, row in enumerate(cells, start)]
@@ -404,7 +404,7 @@ def _answer_in_worker(chunk: Chunk) -> Answer:
 
 def predict_readings(readings: Mapping[int, Reading]) -> Iterator[tuple[int, str, bool | None]]:
     """Of each row its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
-    from advisor.predict.batch import mixed
+    from advisor.prediction.batch import mixed
     from advisor.report.prediction import rest_of_line
 
     workloads = [w for reading in readings.values() for w in reading.workloads]
@@ -425,9 +425,9 @@ def predict_readings(readings: Mapping[int, Reading]) -> Iterator[tuple[int, str
 
 def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
     """Each workload's prediction, or in words why there is none; in their order."""
-    from advisor.calibrate.profiles import load_profile, prior_profile
+    from advisor.calibration.profiles import load_profile, prior_profile
     from advisor.hardware.catalog import load_gpus, load_published_gpus
-    from advisor.predict.batch import predict_batch
+    from advisor.prediction.batch import predict_batch
     from advisor.store.store import default_store
 
     unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}

@@ -23,7 +23,7 @@ def command(delete: str | None, as_json: bool) -> None:
 
     A calibration is good, doubtful (predictions widen its intervals) or rejected (they do without it).
     """
-    from advisor.calibrate.quality import with_quality
+    from advisor.calibration.quality import with_quality
     from advisor.store.store import default_store
 
     store = default_store()

@@ -15,7 +15,7 @@ from advisor.errors import AdvisorError
 from advisor.report import render
 
 if TYPE_CHECKING:
-    from advisor.predict.profile import Profile
+    from advisor.prediction.profile import Profile
     from advisor.records import Goal, Plan
     from advisor.store.calibration import Cost
     from advisor.store.store import Store

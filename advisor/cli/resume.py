@@ -6,9 +6,9 @@ import click
 
 from advisor.cli.launch import after_start
 from advisor.cli.params import USD, Number
+from advisor.engines.guards import parse_loss_stop
 from advisor.errors import AdvisorError
-from advisor.launch.guards import parse_loss_stop
-from advisor.runs.adopted import is_adopted
+from advisor.history.adopted import is_adopted
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from advisor.errors import AdvisorError
+from advisor.history.listing import RunSummary, list_runs
 from advisor.report.render import print_json, remark, show, table
-from advisor.runs.listing import RunSummary, list_runs
 from advisor.store.store import Store, default_store
 from advisor.units import format_count, format_number, format_usd
 

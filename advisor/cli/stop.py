@@ -6,8 +6,8 @@ import click
 
 from advisor.cli.following import finish
 from advisor.cli.params import SECONDS
+from advisor.history.follow import follower
 from advisor.report.render import remark
-from advisor.runs.follow import follower
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 

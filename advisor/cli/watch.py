@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from advisor.cli.following import finish, follow, follow_log
+from advisor.history.follow import follower
 from advisor.report.render import remark
-from advisor.runs.follow import follower
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 

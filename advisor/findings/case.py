@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from advisor.predict.profile import Profile
+from advisor.prediction.profile import Profile
 from advisor.readers.run_table import RunTable
 from advisor.records import Estimate, Plan, Prediction, Workload
 

@@ -19,9 +19,9 @@ from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
 from advisor.findings.spend import mean_step_seconds
 from advisor.laws.intervals import Z80
-from advisor.predict.batch import predict_batch
-from advisor.predict.intervals import known, product, sum_independent, sum_shared
-from advisor.predict.profile import Profile
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.intervals import known, product, sum_independent, sum_shared
+from advisor.prediction.profile import Profile
 from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate, Workload
 from advisor.units import HOUR

@@ -11,8 +11,8 @@ from advisor.findings.run_facts import number
 from advisor.findings.run_metrics import share_of_peak
 from advisor.findings.workload_of import ONE_DEVICE, Inferred, infer
 from advisor.hardware.offers import cheapest_offer, unpriced
-from advisor.predict.batch import predict_batch
-from advisor.predict.profile import Profile
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.profile import Profile
 from advisor.readers.run_table import RunTable
 from advisor.records import Plan, Prediction, Workload
 

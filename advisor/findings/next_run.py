@@ -12,7 +12,7 @@ from advisor.findings.forecast import Elsewhere, Place, elsewhere, overhead
 from advisor.findings.run_facts import number, planned_steps, price, step_tokens, vocabulary
 from advisor.findings.spend import mean_step_seconds
 from advisor.laws.text import bytes_per_token
-from advisor.predict.intervals import known, product
+from advisor.prediction.intervals import known, product
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 

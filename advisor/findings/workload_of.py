@@ -16,9 +16,9 @@ from advisor.findings import series
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
-from advisor.predict.gpu_names import match_card
-from advisor.predict.row_shapes import read_shape
-from advisor.predict.row_words import Open, Refusal
+from advisor.prediction.gpu_names import match_card
+from advisor.prediction.row_shapes import read_shape
+from advisor.prediction.row_words import Open, Refusal
 from advisor.readers.run_table import RunTable
 from advisor.records import Workload
 from trainer.schema import ACTIVATION_CHECKPOINTING, FAMILIES, ConfigError, ModelShape, make_shape

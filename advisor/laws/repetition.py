@@ -1,4 +1,4 @@
-"""How often data may be repeated: Muennighoff et al. 2023 (sources §4.3); the law itself is in `predict/loss`."""
+"""How often data may be repeated: Muennighoff et al. 2023 (sources §4.3); the law itself is in `prediction/loss`."""
 
 from __future__ import annotations
 

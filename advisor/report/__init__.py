@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
-    from advisor.runs.comparison import Comparison
+    from advisor.history.comparison import Comparison
     from advisor.workflows.analysis import Analysis
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from advisor.history.paired import LEAST, Contrast
 from advisor.report.quantities import LOSS, STEP_TIME
 from advisor.report.table import Table, in_markdown
-from advisor.runs.paired import LEAST, Contrast
 from advisor.units import format_bytes, format_seconds
 from advisor.workflows.ab import Experiment, other_text
 from trainer.schema import to_dict

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from advisor.launch.state import RunState, goes_on
-from advisor.runs.adopted import AdoptedProgress
+from advisor.engines.state import RunState, goes_on
+from advisor.history.adopted import AdoptedProgress
 from advisor.units import format_count, format_estimate, format_seconds, format_usd
 from trainer.schema import Outcome
 

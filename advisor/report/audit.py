@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.audit.audit import Audit, Judged
-from advisor.audit.verdict import Ruling
+from advisor.auditing.audit import Audit, Judged
+from advisor.auditing.verdict import Ruling
 from advisor.findings.case import Severity
 from advisor.report.table import capital, markdown_table
 

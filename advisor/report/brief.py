@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from advisor.plan.explore import chances
-from advisor.plan.offers import ANY
-from advisor.plan.sensitivity import machine
-from advisor.plan.stages import stages
+from advisor.planning.explore import chances
+from advisor.planning.offers import ANY
+from advisor.planning.sensitivity import machine
+from advisor.planning.stages import stages
 from advisor.records import Plan, Run
 from advisor.report.plan import briefly, sentence
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME

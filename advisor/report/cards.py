@@ -30,8 +30,8 @@ from advisor.units import (
 )
 
 if TYPE_CHECKING:
-    from advisor.plan.adapted import Adapted
-    from advisor.plan.cards import CardRow
+    from advisor.planning.adapted import Adapted
+    from advisor.planning.cards import CardRow
 
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
 # facts of a card that decide what it is good for
@@ -48,8 +48,8 @@ ADAPTED_NUMBERS = ("trained", "memory", "micro-batch", "tokens/s", "longest cont
 def adapted_rows(found: Iterable[Adapted]) -> list[dict[str, str]]:
     """A row for each way: what is trained, what it takes of the card, how fast."""
     # a list of cards needs no arithmetic
-    from advisor.predict.memory_terms import WorkloadArrays
-    from advisor.predict.trained import trained_parameters
+    from advisor.prediction.memory_terms import WorkloadArrays
+    from advisor.prediction.trained import trained_parameters
     from advisor.report.prediction import partial_words
 
     rows = []

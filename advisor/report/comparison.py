@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from advisor.history.comparison import Comparison, Point
+from advisor.history.ledger_rows import QuantityAccuracy
+from advisor.history.scoring import Score, ScoredRun
 from advisor.records import Estimate
 from advisor.report.plan import BASIS, PARTS, WHAT
 from advisor.report.quantities import (
@@ -20,9 +23,6 @@ from advisor.report.quantities import (
     TIME,
 )
 from advisor.report.table import Table, capital
-from advisor.runs.comparison import Comparison, Point
-from advisor.runs.ledger_rows import QuantityAccuracy
-from advisor.runs.scoring import Score, ScoredRun
 from advisor.units import (
     HOUR,
     Formatter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.predict.depths import TOKENS_PER_PARAMETER, DepthOption, Download, MemoryBill
+from advisor.prediction.depths import TOKENS_PER_PARAMETER, DepthOption, Download, MemoryBill
 from advisor.report.quantities import STEP_TIME, TIME
 from advisor.report.table import Table
 from advisor.units import (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
+from advisor.history.comparison import Comparison
 from advisor.report import measured, several, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
-from advisor.runs.comparison import Comparison
 from advisor.workflows.analysis import Analysis
 
 if TYPE_CHECKING:

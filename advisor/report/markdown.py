@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.findings.case import Finding
+from advisor.history.comparison import Comparison
 from advisor.report import measured, several, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.report.table import in_markdown
 from advisor.report.table import markdown_table as table
-from advisor.runs.comparison import Comparison
 from advisor.workflows.analysis import Analysis
 
 _ROWS = 14  # of the loss table

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from advisor.findings.measured import CardReadings, Spread
 from advisor.findings.run_metrics import power_limit_watts
-from advisor.predict.energy import JOULES_PER_KWH
+from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.quantities import COST, TIME
 from advisor.report.words import Pairs
 from advisor.units import (

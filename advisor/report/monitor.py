@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from advisor.predict.energy import JOULES_PER_KWH
+from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.measured import CARDS, Rows, card_rows
 from advisor.units import (
     UNKNOWN,

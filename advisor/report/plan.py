@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan.spending import Part, largest_first, parts
-from advisor.plan.stages import stages
-from advisor.predict.software import words_of
+from advisor.planning.spending import Part, largest_first, parts
+from advisor.planning.stages import stages
+from advisor.prediction.software import words_of
 from advisor.records import Estimate, Grounds, Plan, Run, Workload
 from advisor.report.quantities import (
     ALLOCATED,

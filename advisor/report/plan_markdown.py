@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.plan.command import plan_command
+from advisor.planning.command import plan_command
 from advisor.records import Goal, Plan
 from advisor.report.plan import DEPENDS, RESTS_ON, course, sentence, speed_rests_on, summary
 from advisor.report.table import in_markdown

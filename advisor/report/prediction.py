@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from advisor.predict.comm import assumed_network
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.profile import Profile
-from advisor.predict.software import words_of
-from advisor.predict.trained import trained_parameters
+from advisor.prediction.comm import assumed_network
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.profile import Profile
+from advisor.prediction.software import words_of
+from advisor.prediction.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
 from advisor.report.table import Table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from advisor.launch.state import RunState, goes_on
+from advisor.engines.state import RunState, goes_on
+from advisor.history.adopted import AdoptedProgress
+from advisor.history.progress import Progress
 from advisor.report import adopted_progress
-from advisor.runs.adopted import AdoptedProgress
-from advisor.runs.progress import Progress
 from advisor.units import (
     format_count,
     format_estimate,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from advisor.plan.alternatives import by_price
-from advisor.plan.explain import verdict
-from advisor.plan.explore import chances
-from advisor.plan.sensitivity import machine
+from advisor.planning.alternatives import by_price
+from advisor.planning.explain import verdict
+from advisor.planning.explore import chances
+from advisor.planning.sensitivity import machine
 from advisor.records import Estimate, Goal, Plan, Run, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of

@@ -7,10 +7,10 @@ from math import isfinite
 
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_facts import planned_steps, step_tokens, steps_done
+from advisor.history.comparison import Comparison
 from advisor.report.comparison import differences, groups, side_by_side, speed_changes
 from advisor.report.table import Table
 from advisor.report.words import mfu
-from advisor.runs.comparison import Comparison
 from advisor.units import (
     HOUR,
     format_count,

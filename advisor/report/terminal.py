@@ -8,13 +8,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from advisor.findings.case import Severity
+from advisor.history.comparison import Comparison
+from advisor.history.scoring import ScoredRun
 from advisor.report import comparison as words_of_runs
 from advisor.report import measured, render, words
 from advisor.report import several as words_of_several
 from advisor.report.rows import phase_rows
 from advisor.report.table import on_console
-from advisor.runs.comparison import Comparison
-from advisor.runs.scoring import ScoredRun
 from advisor.workflows.analysis import Analysis
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from advisor.calibrate.effects import Effect, Interval
-from advisor.calibrate.tuning import Tuning
+from advisor.calibration.effects import Effect, Interval
+from advisor.calibration.tuning import Tuning
 from advisor.records import Kernels
 from advisor.units import format_bytes, format_percent, format_seconds
 from advisor.workflows.tune import Tuned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.plan.explore import Effect
+from advisor.planning.explore import Effect
 from advisor.records import Run
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
 from advisor.report.table import Table

@@ -104,7 +104,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """Whether a calibration is believed (`calibrate/quality`), and why."""
+    """Whether a calibration is believed (`calibration/quality`), and why."""
 
     verdict: Verdict
     widening: float  # of the intervals of its step times; 1 unless doubtful

@@ -13,9 +13,9 @@ import streamlit as st
 from advisor.adopt.plan import AdoptedGoal, says_how_long
 from advisor.adopt.session import in_words
 from advisor.adopt.splits import batch_options
+from advisor.engines.engines import describe, parse_place
+from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.launch.engines import describe, parse_place
-from advisor.launch.state import goes_on
 from advisor.report import adoption as words
 from advisor.report import charts
 from advisor.report import comparison as compared

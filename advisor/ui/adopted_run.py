@@ -6,15 +6,15 @@ from pathlib import Path
 
 import streamlit as st
 
+from advisor.engines.engines import describe
+from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import step_points
 from advisor.findings.make_case import make_case
-from advisor.launch.engines import describe
-from advisor.launch.state import goes_on
+from advisor.history.adopted import AdoptedProgress, look
 from advisor.report import charts
 from advisor.report.adopted_progress import closing_lines
 from advisor.report.charts import Axis
-from advisor.runs.adopted import AdoptedProgress, look
 from advisor.store.adopted import PLAN, AdoptedPlan, load_adopted_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.ui import loaders

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from advisor.audit.audit import Audit, Judged
-from advisor.audit.verdict import Ruling
+from advisor.auditing.audit import Audit, Judged
+from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.report import audit as words
 from advisor.ui import loaders

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from advisor.calibrate import background
-from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
-from advisor.calibrate.evidence import Evidence
-from advisor.calibrate.one_burst import describe
-from advisor.calibrate.quality import with_quality
-from advisor.calibrate.summary import burst_lines
+from advisor.calibration import background
+from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.calibration.evidence import Evidence
+from advisor.calibration.one_burst import describe
+from advisor.calibration.quality import with_quality
+from advisor.calibration.summary import burst_lines
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
 from advisor.report import charts

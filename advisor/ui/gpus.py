@@ -17,14 +17,14 @@ from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.laws.flops import parameters
-from advisor.plan import curves
-from advisor.plan.adapted import adapted
-from advisor.plan.cards import CardRow, card_rows, unbeaten
-from advisor.plan.goal import VOCAB_SIZE
-from advisor.plan.models import named_models
-from advisor.plan.offers import ANY
-from advisor.predict.profile import Profile
-from advisor.predict.software import software_of
+from advisor.planning import curves
+from advisor.planning.adapted import adapted
+from advisor.planning.cards import CardRow, card_rows, unbeaten
+from advisor.planning.goal import VOCAB_SIZE
+from advisor.planning.models import named_models
+from advisor.planning.offers import ANY
+from advisor.prediction.profile import Profile
+from advisor.prediction.software import software_of
 from advisor.records import Adapters, Goal, Workload
 from advisor.report import charts
 from advisor.report.cards import (

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import streamlit as st
 
+from advisor.engines.claim import running_with
+from advisor.engines.engines import parse_place
+from advisor.engines.export.targets import TARGETS
+from advisor.engines.guards import NO_DATA, parse_loss_stop
 from advisor.hardware.offers import offers_by_provider
-from advisor.launch.claim import running_with
-from advisor.launch.engines import parse_place
-from advisor.launch.export.targets import TARGETS
-from advisor.launch.guards import NO_DATA, parse_loss_stop
 from advisor.records import Plan
 from advisor.report.cards import OFFER_NUMBERS, offer_rows
 from advisor.report.plan import sentence

@@ -14,12 +14,12 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import Point, points, rate_points
 from advisor.findings.make_case import make_case
-from advisor.predict.trajectory import Trajectory, plan_trajectory
+from advisor.history.devices import read_devices
+from advisor.prediction.trajectory import Trajectory, plan_trajectory
 from advisor.records import Plan
 from advisor.redact import hide_secrets
 from advisor.report import charts
 from advisor.report.charts import Axis
-from advisor.runs.devices import read_devices
 from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders

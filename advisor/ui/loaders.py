@@ -6,9 +6,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from advisor.calibrate.profiles import load_profile, profile_of
-from advisor.predict.profile import Profile
-from advisor.predict.software import software_of
+from advisor.calibration.profiles import load_profile, profile_of
+from advisor.prediction.profile import Profile
+from advisor.prediction.software import software_of
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store, default_store
 

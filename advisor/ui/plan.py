@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.plan import explore
-from advisor.plan.alternatives import by_price
-from advisor.plan.command import plan_command
-from advisor.plan.sensitivity import machine
-from advisor.predict.profile import Profile
+from advisor.planning import explore
+from advisor.planning.alternatives import by_price
+from advisor.planning.command import plan_command
+from advisor.planning.sensitivity import machine
+from advisor.prediction.profile import Profile
 from advisor.records import Basis, Goal, Plan, Run
 from advisor.report import search as runs
 from advisor.report import what_if

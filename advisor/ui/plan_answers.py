@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from advisor.hardware.prices import live_prices_path
-from advisor.plan import curves
-from advisor.predict.profile import Profile
+from advisor.planning import curves
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, OwnMachine, Plan
 from advisor.ui import loaders
 from advisor.workflows import plan as workflow

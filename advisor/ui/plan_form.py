@@ -13,9 +13,9 @@ import streamlit as st
 from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.hardware.offers import provider_names
 from advisor.laws.flops import RATIO_COUNTS
-from advisor.plan.explore import GPU_COUNTS
-from advisor.plan.models import named_models
-from advisor.predict.software import table
+from advisor.planning.explore import GPU_COUNTS
+from advisor.planning.models import named_models
+from advisor.prediction.software import table
 from advisor.records import Goal
 from advisor.ui.controls import ENTERED
 from advisor.units import moment_read, parse_deadline, parse_seconds, parse_tokens, parse_usd

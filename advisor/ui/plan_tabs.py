@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import streamlit as st
 
-from advisor.plan import curves
-from advisor.plan.spending import largest_first
-from advisor.predict.profile import Profile
+from advisor.planning import curves
+from advisor.planning.spending import largest_first
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, Plan, Workload
 from advisor.report import charts
 from advisor.report import plan as report

@@ -9,8 +9,8 @@ from typing import Any
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
-from advisor.predict.profile import Profile
+from advisor.planning.explore import Changes, Effect, difference, pinned, ranges
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, Run
 from advisor.report import what_if
 from advisor.report.quantities import COST, LOSS, TIME

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import streamlit as st
 
+from advisor.engines.engines import describe
+from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.launch.engines import describe
-from advisor.launch.state import goes_on
-from advisor.runs.listing import RunSummary
+from advisor.history.listing import RunSummary
 from advisor.store.about import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, read_about
 from advisor.store.folders import example_run
 from advisor.store.run_folder import is_run_folder

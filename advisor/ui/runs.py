@@ -10,6 +10,10 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
+from advisor.history.comparison import compare_runs
+from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, QuantityAccuracy, accuracy, coverages
+from advisor.history.listing import RunSummary, list_runs
+from advisor.history.scoring import ScoredRun
 from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report import diff as diff_words
@@ -17,10 +21,6 @@ from advisor.report.charts import Axis
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
-from advisor.runs.comparison import compare_runs
-from advisor.runs.ledger_rows import FEWEST_FOR_COVERAGE, QuantityAccuracy, accuracy, coverages
-from advisor.runs.listing import RunSummary, list_runs
-from advisor.runs.scoring import ScoredRun
 from advisor.store.about import read_about
 from advisor.store.folders import example_run
 from advisor.ui import loaders, run_notes

@@ -14,8 +14,13 @@ import sys
 _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
-    *("advisor.report.cards", "advisor.workflows.plan", "advisor.calibrate.background", "advisor.calibrate.profiles"),
-    *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.plan.answer", "advisor.plan.cards"),
+    *(
+        "advisor.report.cards",
+        "advisor.workflows.plan",
+        "advisor.calibration.background",
+        "advisor.calibration.profiles",
+    ),
+    *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.planning.answer", "advisor.planning.cards"),
 )
 
 

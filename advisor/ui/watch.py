@@ -9,14 +9,14 @@ from typing import Literal
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
-from advisor.launch.state import RunState, goes_on
+from advisor.history.adopted import is_adopted
+from advisor.history.follow import RunFollower
+from advisor.history.listing import RunSummary, list_runs
+from advisor.history.progress import Progress
 from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines, line
-from advisor.runs.adopted import is_adopted
-from advisor.runs.follow import RunFollower
-from advisor.runs.listing import RunSummary, list_runs
-from advisor.runs.progress import Progress
 from advisor.store.run_folder import read_run_plan
 from advisor.ui import adopted_run, launch_form, live, loaders
 from advisor.ui.tables import plain

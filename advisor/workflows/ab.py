@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from advisor.engines.state import RunState, check_not_running, run_status, settle
 from advisor.errors import AdvisorError
-from advisor.launch.state import RunState, check_not_running, run_status, settle
+from advisor.history.paired import Contrast, contrasts
 from advisor.records import Plan
-from advisor.runs.paired import Contrast, contrasts
 from advisor.store.run_folder import is_run_folder, read_run_config
 from advisor.store.store import Store
 from advisor.workflows.compare import Reviewed, review

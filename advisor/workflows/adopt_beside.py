@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.engines.beside import Beside
 from advisor.errors import AdvisorError
-from advisor.launch.beside import Beside
-from advisor.runs.adopted import is_adopted
+from advisor.history.adopted import is_adopted
 from advisor.store.adopted import FOLDER, PLAN, load_adopted_plan
 from advisor.store.run_folder import is_run_folder
 from advisor.store.store import Store

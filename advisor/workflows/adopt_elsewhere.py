@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from advisor.engines.export.adopted import AdoptedJob, adopted_files
+from advisor.engines.export.targets import TARGETS
 from advisor.errors import AdvisorError
-from advisor.launch.export.adopted import AdoptedJob, adopted_files
-from advisor.launch.export.targets import TARGETS
 from advisor.store.adopted import AdoptedPlan, load_adopted
 from advisor.store.disk import dump_yaml
 from advisor.store.store import Store

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from advisor.engines.backend import Job, LaunchRequest
+from advisor.engines.engines import backend_of, describe
+from advisor.engines.local import LocalBackend
+from advisor.engines.process import folder_lock
+from advisor.engines.state import RunState, check_not_running, this_host
 from advisor.errors import AdvisorError
-from advisor.launch.backend import Job, LaunchRequest
-from advisor.launch.engines import backend_of, describe
-from advisor.launch.local import LocalBackend
-from advisor.launch.process import folder_lock
-from advisor.launch.state import RunState, check_not_running, this_host
 from advisor.run_records import Guards, LaunchRecord, Place
 from advisor.store.adopted import PLAN, AdoptedPlan, Recipe, dump_adopted_plan, load_adopted, load_adopted_plan
 from advisor.store.disk import disk_errors, dump_yaml

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.calibrate.profiles import load_profile
+from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
@@ -27,7 +27,7 @@ from advisor.findings.savings import file_seconds, main_part, run_seconds, worth
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
-from advisor.predict.profile import Profile
+from advisor.prediction.profile import Profile
 from advisor.readers.config_file import read_config
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.telemetry_file import read_telemetry

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+from advisor.engines.state import RunState, run_status
+from advisor.engines.writers import is_being_written, was_just_written
 from advisor.errors import AdvisorError
 from advisor.findings import series
 from advisor.findings.next_run import NextData
-from advisor.launch.state import RunState, run_status
-from advisor.launch.writers import is_being_written, was_just_written
+from advisor.history.comparison import Comparison, compare_runs, compare_those_far_enough
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.several_logs import logs_of
-from advisor.runs.comparison import Comparison, compare_runs, compare_those_far_enough
 from advisor.store.folders import names_apart
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.calibrate.quality import quality_of
-from advisor.calibrate.remeasure import ChoiceDoesNotRunError, measure_one
-from advisor.calibrate.session import Event, NothingMeasuredError
+from advisor.calibration.quality import quality_of
+from advisor.calibration.remeasure import ChoiceDoesNotRunError, measure_one
+from advisor.calibration.session import Event, NothingMeasuredError
+from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
 from advisor.errors import AdvisorError
-from advisor.launch.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
-from advisor.plan.answer import bare_plan
-from advisor.plan.arrival import same_work, what_is_left
-from advisor.predict.profile import Profile
+from advisor.planning.answer import bare_plan
+from advisor.planning.arrival import same_work, what_is_left
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, Plan
 from advisor.run_records import ArrivalRecord, Place
 from advisor.store.calibration import Calibration, Settings, Verdict, calibration_to_dict

@@ -1,7 +1,7 @@
 """`python -m advisor.workflows.arrive_there --run DIR`: what a job elsewhere does before its first step.
 
 It starts in the folder of the job, with the plan and the configuration that were handed over, and leaves in the run
-folder what `launch/arrival` settles at home, and the configuration that the trainer is to be started with. Exit status
+folder what `engines/arrival` settles at home, and the configuration that the trainer is to be started with. Exit status
 0: go on; bundle.STOPS: do not. It measures once: a second start of the job does not pay for it again.
 
 What it takes is deducted once: from the limits of a run that goes on at once, else by the budget of the run folder,
@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from advisor.engines.arrival import PLAN_AFTER, goes_on_with, read_arrival
+from advisor.engines.export.bundle import CONFIG_AFTER, STOPS
 from advisor.errors import AdvisorError
-from advisor.launch.arrival import PLAN_AFTER, goes_on_with, read_arrival
-from advisor.launch.export.bundle import CONFIG_AFTER, STOPS
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord
 from advisor.store.disk import disk_errors, write_atomic

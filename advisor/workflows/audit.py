@@ -8,15 +8,15 @@ from typing import Any
 
 import yaml
 
-from advisor.audit.audit import Audit, audit
-from advisor.audit.card import Card, Setup
-from advisor.audit.examples import EXAMPLES
-from advisor.audit.load import load_card
-from advisor.audit.paper.read import card_of, draft
-from advisor.calibrate.profiles import load_profile
+from advisor.auditing.audit import Audit, audit
+from advisor.auditing.card import Card, Setup
+from advisor.auditing.examples import EXAMPLES
+from advisor.auditing.load import load_card
+from advisor.auditing.paper.read import card_of, draft
+from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
-from advisor.predict.profile import Profile
+from advisor.prediction.profile import Profile
 from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 

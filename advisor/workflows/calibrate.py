@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
-from advisor.calibrate.evidence import Evidence
-from advisor.calibrate.measure import Worker
-from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.session import Event
-from advisor.calibrate.session import calibrate as run_bursts
+from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
+from advisor.calibration.evidence import Evidence
+from advisor.calibration.measure import Worker
+from advisor.calibration.profiles import profile_of
+from advisor.calibration.session import Event
+from advisor.calibration.session import calibrate as run_bursts
 from advisor.laws.held_out import HeldOut
-from advisor.predict.memory import load_memory_model
-from advisor.predict.profile import Profile
+from advisor.prediction.memory import load_memory_model
+from advisor.prediction.profile import Profile
 from advisor.records import Kernels
 from advisor.store.calibration import Calibration, Settings
 from advisor.store.store import Store

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.engines.arrival import CALIBRATION, enter
+from advisor.engines.backend import Measuring, id_of
+from advisor.engines.engines import MEASURED_THERE, backend_of, handle_of
+from advisor.engines.process import waiting_lock
+from advisor.engines.remote import RemoteBackend
+from advisor.engines.state import RunState, goes_on, last_sighting, last_words, this_host
 from advisor.errors import AdvisorError
-from advisor.launch.arrival import CALIBRATION, enter
-from advisor.launch.backend import Measuring, id_of
-from advisor.launch.engines import MEASURED_THERE, backend_of, handle_of
-from advisor.launch.process import waiting_lock
-from advisor.launch.remote import RemoteBackend
-from advisor.launch.state import RunState, goes_on, last_sighting, last_words, this_host
 from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration

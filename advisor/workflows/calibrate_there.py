@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from advisor.calibrate.session import Event
+from advisor.calibration.session import Event
+from advisor.engines.arrival import CALIBRATION
 from advisor.errors import AdvisorError
-from advisor.launch.arrival import CALIBRATION
 from advisor.records import Kernels
 from advisor.store.calibration import calibration_to_dict
 from advisor.store.disk import disk_errors, dump_yaml, read_json, write_atomic

@@ -13,18 +13,18 @@ from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import find_gpu
-from advisor.predict.energy import JOULES_PER_KWH
+from advisor.history.adopted import is_adopted
+from advisor.history.adopted_scores import score_adopted, why_not_learnt, with_run
+from advisor.history.energy import run_kwh
+from advisor.history.ledger_rows import score_rows
+from advisor.history.scoring import ScoredRun, score_run
+from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.readers import own_log
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import with_plan
 from advisor.records import MeasuredStep, Plan, Workload
 from advisor.run_records import LaunchRecord
-from advisor.runs.adopted import is_adopted
-from advisor.runs.adopted_scores import score_adopted, why_not_learnt, with_run
-from advisor.runs.energy import run_kwh
-from advisor.runs.ledger_rows import score_rows
-from advisor.runs.scoring import ScoredRun, score_run
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import adopted_names, load_adopted, load_adopted_plan, save_adopted
 from advisor.store.plan_files import load_plan

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from advisor.calibrate.one_burst import base_workload
-from advisor.calibrate.profiles import load_profile, profile_of
+from advisor.calibration.one_burst import base_workload
+from advisor.calibration.profiles import load_profile, profile_of
 from advisor.errors import AdvisorError
 from advisor.laws.flops import parameters
-from advisor.predict.batch import predict_batch
-from advisor.predict.loss import predict_loss
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.loss import predict_loss
 from advisor.records import Estimate, Plan, Prediction, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.disk import read_yaml

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from advisor.engines.export.bundle import ExportJob, common_files
+from advisor.engines.export.settle import export_job
+from advisor.engines.export.targets import TARGETS
+from advisor.engines.guards import guarded, limit_seconds, make_guards, refuse_edited
 from advisor.errors import AdvisorError
-from advisor.launch.export.bundle import ExportJob, common_files
-from advisor.launch.export.settle import export_job
-from advisor.launch.export.targets import TARGETS
-from advisor.launch.guards import guarded, limit_seconds, make_guards, refuse_edited
 from advisor.records import Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors, write_atomic

@@ -15,7 +15,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.laws import pace
 from advisor.laws.intervals import Z80
-from advisor.predict.wallclock import planned_checkpoints, planned_evals
+from advisor.prediction.wallclock import planned_checkpoints, planned_evals
 from advisor.records import Basis, Estimate, Plan
 from advisor.store.disk import write_atomic
 from advisor.store.plan_files import load_plan

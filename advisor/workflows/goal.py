@@ -9,10 +9,10 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
-from advisor.plan.models import require_model
-from advisor.plan.offers import ANY, OWN, usual_counts
-from advisor.plan.ranges import check_ranges
-from advisor.predict.software import OWN_NAME, require_software, table
+from advisor.planning.models import require_model
+from advisor.planning.offers import ANY, OWN, usual_counts
+from advisor.planning.ranges import check_ranges
+from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.readers.bounded import parse_json
 from advisor.readers.config_names import facts_of_settings
 from advisor.records import Goal, GpuPrice, OwnMachine

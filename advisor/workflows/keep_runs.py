@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.engines.engines import describe
+from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.launch.engines import describe
-from advisor.launch.state import goes_on
 from advisor.store.about import About, read_about, write_about
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import run_id

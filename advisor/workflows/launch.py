@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import overload
 
+from advisor.engines.backend import Backend, Job, LaunchRequest
+from advisor.engines.claim import claim, refuse_a_running_plan
+from advisor.engines.engines import backend_of, describe, handle_of
+from advisor.engines.guards import guard_warnings
+from advisor.engines.jobs import new_job, refuse_a_second_run, resumed_job, steps_again
+from advisor.engines.process import folder_lock
+from advisor.engines.state import RunStatus, settle
 from advisor.errors import AdvisorError
-from advisor.launch.backend import Backend, Job, LaunchRequest
-from advisor.launch.claim import claim, refuse_a_running_plan
-from advisor.launch.engines import backend_of, describe, handle_of
-from advisor.launch.guards import guard_warnings
-from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job, steps_again
-from advisor.launch.process import folder_lock
-from advisor.launch.state import RunStatus, settle
-from advisor.predict.software import software_of, words_of
+from advisor.prediction.software import software_of, words_of
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
 from advisor.store.disk import disk_errors, read_yaml

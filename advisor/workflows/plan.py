@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from advisor.calibrate.learnt import profile_after
-from advisor.calibrate.profiles import load_profile
+from advisor.calibration.learnt import profile_after
+from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
-from advisor.plan import answer as planner
-from advisor.plan.answer import answer
-from advisor.plan.offers import ANY, OWN
-from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
-from advisor.predict.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
-from advisor.predict.profile import Profile
-from advisor.predict.software import software_of, table
+from advisor.history.ledger_rows import own_loss_ratios
+from advisor.planning import answer as planner
+from advisor.planning.answer import answer
+from advisor.planning.offers import ANY, OWN
+from advisor.planning.own_data import for_inference, why_overtrained, with_own_data
+from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
+from advisor.prediction.profile import Profile
+from advisor.prediction.software import software_of, table
 from advisor.records import Goal, MeasuredStep, Plan, Workload
-from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.remeasure import remeasured

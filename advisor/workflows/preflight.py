@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil
 
+from advisor.engines.cards import choice, taken_by, visible_ids
+from advisor.engines.engines import PLACES, describe
+from advisor.engines.guards import refuse_without_data
+from advisor.engines.state import RunState, this_host
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import FoundCard, broken_cards, check_is_here, device_key
 from advisor.hardware.software_support import installed_problem
-from advisor.launch.cards import choice, taken_by, visible_ids
-from advisor.launch.engines import PLACES, describe
-from advisor.launch.guards import refuse_without_data
-from advisor.launch.state import RunState, this_host
 from advisor.records import Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors
@@ -255,8 +255,8 @@ def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
         return source.bill.wall_clock.total_seconds.value
     if source.stop.step_seconds is not None:
         return source.steps * source.stop.step_seconds
-    from advisor.calibrate.profiles import load_profile  # scipy: only where there is neither plan nor measurement
-    from advisor.predict.batch import predict_batch
+    from advisor.calibration.profiles import load_profile  # scipy: only where there is neither plan nor measurement
+    from advisor.prediction.batch import predict_batch
 
     key = device_key("cpu" if source.device == "cpu" else "auto")
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from advisor.calibrate.remeasure import measure_one
-from advisor.plan.answer import measured_plan
-from advisor.predict.profile import Profile
+from advisor.calibration.remeasure import measure_one
+from advisor.planning.answer import measured_plan
+from advisor.prediction.profile import Profile
 from advisor.records import Plan
 from advisor.store.store import Store
 from trainer.token_folder import TokenMeta

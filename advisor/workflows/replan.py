@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from advisor.calibrate.learnt import FEWEST_STEPS, has_seen, profile_after
-from advisor.calibrate.profiles import load_profile
+from advisor.calibration.learnt import FEWEST_STEPS, has_seen, profile_after
+from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Severity
@@ -16,13 +16,13 @@ from advisor.findings.curves import curve
 from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import read_gpus
+from advisor.history.reference_kernel import reference_seconds
 from advisor.laws import flops
-from advisor.predict.batch import predict_batch
-from advisor.predict.software import software_of
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.software import software_of
 from advisor.readers import own_log
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Adapters, Estimate, MeasuredStep, Plan, Prediction, Workload
-from advisor.runs.reference_kernel import reference_seconds
 from advisor.store.run_folder import is_run_folder, read_run_config, run_id
 from advisor.store.store import Store
 from advisor.units import (

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, device_for, resolve_key
-from advisor.calibrate.measure import Worker
-from advisor.calibrate.session import Event
-from advisor.calibrate.tuning import Tuning
-from advisor.calibrate.tuning import tune as run_tuning
-from advisor.calibrate.variants import variants
+from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, device_for, resolve_key
+from advisor.calibration.measure import Worker
+from advisor.calibration.session import Event
+from advisor.calibration.tuning import Tuning
+from advisor.calibration.tuning import tune as run_tuning
+from advisor.calibration.variants import variants
 from advisor.errors import AdvisorError
 from advisor.records import Kernels, Plan
 from advisor.store.store import Store

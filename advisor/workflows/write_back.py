@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.errors import AdvisorError
+from advisor.history.adopted import is_adopted
+from advisor.history.scoring import ScoredRun
 from advisor.readers import mlflow_files, wandb_file
-from advisor.runs.adopted import is_adopted
-from advisor.runs.scoring import ScoredRun
 from advisor.store.adopted import PLAN, load_adopted_plan
 
 _SECONDS = 300.0  # imports of a tracker take many of them

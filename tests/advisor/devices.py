@@ -10,16 +10,16 @@ import numpy as np
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
-from advisor.plan.answer import weigh
-from advisor.plan.candidates import Device, first_window, make_candidates
-from advisor.plan.choose import select
-from advisor.plan.goal import make_brief
-from advisor.plan.search_space import SearchSpace
-from advisor.predict.intervals import EstimateArrays
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.prior import measured_prior
-from advisor.predict.profile import Profile, RunCosts
-from advisor.predict.throughput import TERMS, Posterior, Rates, coordinates, sizes, terms
+from advisor.planning.answer import weigh
+from advisor.planning.candidates import Device, first_window, make_candidates
+from advisor.planning.choose import select
+from advisor.planning.goal import make_brief
+from advisor.planning.search_space import SearchSpace
+from advisor.prediction.intervals import EstimateArrays
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.profile import Profile, RunCosts
+from advisor.prediction.throughput import TERMS, Posterior, Rates, coordinates, sizes, terms
 from advisor.records import Basis, Estimate, Goal, Plan, Workload
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta

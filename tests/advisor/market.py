@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import answer
+from advisor.planning.answer import answer
 from advisor.records import Goal, Plan
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

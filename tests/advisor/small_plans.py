@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from advisor.plan.answer import bare_plan
+from advisor.planning.answer import bare_plan
 from advisor.records import Goal, Plan
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 from trainer.token_folder import TokenMeta

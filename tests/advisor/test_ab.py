@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.history.paired import contrasts, seeds_needed
 from advisor.report.ab import verdict
-from advisor.runs.paired import contrasts, seeds_needed
 from advisor.workflows.ab import other_text, read_arms
 
 CONFIG = {

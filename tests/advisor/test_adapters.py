@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from advisor.calibrate.profiles import load_profile
+from advisor.calibration.profiles import load_profile
 from advisor.cli.predict import command
 from advisor.laws import flops
-from advisor.plan.adapted import adapted
-from advisor.predict.adapters import share_of_a_step
-from advisor.predict.batch import predict_batch
-from advisor.predict.memory_published import cases, parts
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.software import software_of
+from advisor.planning.adapted import adapted
+from advisor.prediction.adapters import share_of_a_step
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.memory_published import cases, parts
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.software import software_of
 from advisor.records import Adapters, Software, Workload
 from advisor.store.store import Store
 from benchmarks.adapters import GIB, rows

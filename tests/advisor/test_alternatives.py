@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.alternatives import by_price
-from advisor.plan.answer import answer
-from advisor.plan.explain import verdict
+from advisor.planning.alternatives import by_price
+from advisor.planning.answer import answer
+from advisor.planning.explain import verdict
 from advisor.records import Goal, Plan
 from advisor.report.plan import sentence
 

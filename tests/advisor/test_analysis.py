@@ -13,10 +13,10 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.findings.overlap import savings
+from advisor.history.comparison import compare_runs
 from advisor.readers.run_table import Status
 from advisor.report import words, write_reports
 from advisor.report.markdown import document
-from advisor.runs.comparison import compare_runs
 from advisor.store.folders import example_run
 from advisor.store.store import Store
 from advisor.workflows.analysis import Given, to_document

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibrate.quality import quality_of
+from advisor.calibration.quality import quality_of
+from advisor.engines.arrival import PLAN_AFTER, settle
+from advisor.engines.engines import parse_place
+from advisor.engines.folders import write_files
+from advisor.engines.jobs import resumed_job
+from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
-from advisor.launch.arrival import PLAN_AFTER, settle
-from advisor.launch.engines import parse_place
-from advisor.launch.folders import write_files
-from advisor.launch.jobs import resumed_job
-from advisor.launch.state import RunState, RunStatus
-from advisor.plan.arrival import same_work, what_is_left
+from advisor.planning.arrival import same_work, what_is_left
 from advisor.run_records import ArrivalRecord, Arriving
 from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
 from advisor.store.disk import dump_yaml

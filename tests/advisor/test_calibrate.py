@@ -16,15 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from advisor.calibrate import background
-from advisor.calibrate.detect import resolve_key
-from advisor.calibrate.measure import Worker, WorkerDied
-from advisor.calibrate.observations import completed
-from advisor.calibrate.profiles import load_profile, prior_profile, profile_of
-from advisor.calibrate.remeasure import measure_one
+from advisor.calibration import background
+from advisor.calibration.detect import resolve_key
+from advisor.calibration.measure import Worker, WorkerDied
+from advisor.calibration.observations import completed
+from advisor.calibration.profiles import load_profile, prior_profile, profile_of
+from advisor.calibration.remeasure import measure_one
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
-from advisor.predict.batch import predict_batch
+from advisor.prediction.batch import predict_batch
 from advisor.records import Basis, Workload
 from advisor.store.calibration import Burst
 from advisor.store.store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.launch.engines import backend_of, parse_place
+from advisor.engines.engines import backend_of, parse_place
 from advisor.records import Kernels
 from advisor.store.store import Store
 from advisor.workflows.calibrate import CalibrationOptions

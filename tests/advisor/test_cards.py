@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
-from advisor.plan.answer import bare_plan
-from advisor.plan.cards import CardRow, card_rows
-from advisor.predict.profile import Profile
+from advisor.planning.answer import bare_plan
+from advisor.planning.cards import CardRow, card_rows
+from advisor.prediction.profile import Profile
 from advisor.records import Goal
 from trainer.schema import make_shape
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu, load_gpus, peak_flops, read_gpus, require_gpu
-from advisor.predict.gpu_names import match_card
+from advisor.prediction.gpu_names import match_card
 
 
 @pytest.mark.parametrize(

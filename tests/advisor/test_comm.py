@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from advisor.hardware.catalog import GpuSpec, require_gpu
 from advisor.laws import flops
-from advisor.predict import comm
-from advisor.predict.comm import (
+from advisor.prediction import comm
+from advisor.prediction.comm import (
     BUCKET_BYTES,
     all_reduce_seconds,
     bus_bytes_per_second,
     exposed_seconds,
     reduce_scatter_seconds,
 )
-from advisor.predict.memory_terms import WorkloadArrays
+from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.records import Workload
 from trainer.schema import make_shape
 

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.hardware.prices import load_prices
 from advisor.laws.hyperparameters import scale_flops
-from advisor.plan import recipe
-from advisor.plan.candidates import KINDS, Device, make_candidates
-from advisor.plan.choose import Selection
-from advisor.plan.costs import Costs
-from advisor.plan.evaluate import LEAST_STEPS, Violation, runs_of
-from advisor.plan.goal import Limits, make_brief
-from advisor.plan.offers import offers_for
-from advisor.plan.run import config_of, make_run
-from advisor.predict.batch import predict_batch
-from advisor.predict.micro_batch import ENOUGH
-from advisor.predict.power import measured_power
+from advisor.planning import recipe
+from advisor.planning.candidates import KINDS, Device, make_candidates
+from advisor.planning.choose import Selection
+from advisor.planning.costs import Costs
+from advisor.planning.evaluate import LEAST_STEPS, Violation, runs_of
+from advisor.planning.goal import Limits, make_brief
+from advisor.planning.offers import offers_for
+from advisor.planning.run import config_of, make_run
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.micro_batch import ENOUGH
+from advisor.prediction.power import measured_power
 from advisor.records import Goal
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import load_profile
+from advisor.calibration.profiles import load_profile
 from advisor.laws import flops
-from advisor.predict.batch import predict_batch
-from advisor.predict.depths import at_depths, download, memory_bill
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.depths import at_depths, download, memory_bill
 from advisor.records import Adapters, Software, Workload
 from advisor.store.store import Store
 from tests.terminal import advisor, document

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate import design
-from advisor.calibrate.fit import fit
-from advisor.predict.prior import measured_prior
-from advisor.predict.throughput import Rates, predict_log, sizes
+from advisor.calibration import design
+from advisor.calibration.fit import fit
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.throughput import Rates, predict_log, sizes
 from advisor.records import MeasuredStep, Workload
 from trainer.schema import make_shape
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor.calibrate.profiles import load_profile
-from advisor.predict.batch import predict_batch
+from advisor.calibration.profiles import load_profile
+from advisor.prediction.batch import predict_batch
 from advisor.records import Workload
 from advisor.store.store import default_store
 from trainer.schema import make_shape, to_dict

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from advisor.launch.export.targets import TARGETS
+from advisor.engines.export.targets import TARGETS
 from advisor.store.plan_files import dump_plan
 from tests.advisor.plans import small_plan
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR, carbon_kg, energy_kwh, run_cost_usd
-from advisor.predict.intervals import known
-from advisor.predict.power import datasheet_power, measured_power
+from advisor.prediction.energy import STORAGE_USD_PER_BYTE_HOUR, carbon_kg, energy_kwh, run_cost_usd
+from advisor.prediction.intervals import known
+from advisor.prediction.power import datasheet_power, measured_power
 from advisor.records import Basis, Estimate
 
 

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.cli import main
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
-from advisor.plan import curves, explore, spending
-from advisor.plan.answer import answer, what_if
-from advisor.plan.command import plan_command
-from advisor.plan.explore import Changes
-from advisor.predict.batch import predict_batch
-from advisor.predict.throughput import coordinates, sizes
+from advisor.planning import curves, explore, spending
+from advisor.planning.answer import answer, what_if
+from advisor.planning.command import plan_command
+from advisor.planning.explore import Changes
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.throughput import coordinates, sizes
 from advisor.records import Goal, GpuPrice
 from advisor.report.plan_markdown import markdown
 from advisor.store.store import default_store

@@ -11,8 +11,8 @@ import pytest
 
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
-from advisor.plan.answer import answer
-from advisor.plan.choose import search, select
+from advisor.planning.answer import answer
+from advisor.planning.choose import search, select
 from advisor.records import Goal
 from advisor.store.store import default_store
 from advisor.workflows.data import read_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.hardware.catalog import load_gpus, load_published_gpus
-from advisor.predict.gpu_names import match_card, named_cards
+from advisor.prediction.gpu_names import match_card, named_cards
 
 CARDS = load_gpus()
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from advisor.engines.guards import HANG_FACTOR, guarded, limit_seconds, make_guards, parse_loss_stop
 from advisor.errors import AdvisorError
-from advisor.launch.guards import HANG_FACTOR, guarded, limit_seconds, make_guards, parse_loss_stop
 from tests.advisor.plans import small_run
 from trainer.schema import LossStop, StopConfig
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.engines.engines import describe
+from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.launch.engines import describe
-from advisor.launch.state import RunState
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store

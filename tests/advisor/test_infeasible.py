@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import answer
+from advisor.planning.answer import answer
 from advisor.records import Goal, Plan
 from advisor.units import parse_seconds, parse_usd
 

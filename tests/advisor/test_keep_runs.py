@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.launch.state import RunState, Sighting, write_sighting
+from advisor.engines.state import RunState, Sighting, write_sighting
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_launch, run_row, write_launch
 from advisor.store.store import default_store

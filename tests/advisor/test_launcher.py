@@ -12,18 +12,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from advisor.engines.backend import engine_of
+from advisor.engines.engines import BACKENDS, backend_of, describe, handle_of
+from advisor.engines.guards import HANG_FACTOR, make_guards
+from advisor.engines.jobs import steps_again
+from advisor.engines.process import python_command
+from advisor.engines.replay import ReplayBackend
+from advisor.engines.state import RunState, run_status, settle, this_host
 from advisor.errors import AdvisorError
-from advisor.launch.backend import engine_of
-from advisor.launch.engines import BACKENDS, backend_of, describe, handle_of
-from advisor.launch.guards import HANG_FACTOR, make_guards
-from advisor.launch.jobs import steps_again
-from advisor.launch.process import python_command
-from advisor.launch.replay import ReplayBackend
-from advisor.launch.state import RunState, run_status, settle, this_host
+from advisor.history.follow import RunFollower
+from advisor.history.listing import summarize
 from advisor.readers.run_table import Status
 from advisor.run_records import LaunchRecord
-from advisor.runs.follow import RunFollower
-from advisor.runs.listing import summarize
 from advisor.store.run_folder import read_launch, read_run_config, read_run_plan, run_row, write_launch
 from advisor.store.store import Store
 from advisor.trainers.own import OWN, OwnTrainer
@@ -230,7 +230,7 @@ def test_a_folder_is_not_started_twice(store, replay, tmp_path):
 
 def test_of_many_that_start_a_folder_at_once_one_wins(store, replay, tmp_path):
     script = (
-        "from pathlib import Path; from advisor.launch.replay import ReplayBackend;"
+        "from pathlib import Path; from advisor.engines.replay import ReplayBackend;"
         "from advisor.store.store import Store; from advisor.workflows.launch import launch;"
         "from tests.advisor.plans import small_run;"
         f"store = Store(Path({str(store.home)!r})); backend = ReplayBackend(store, Path({str(RECORDING)!r}), {SLOW});"

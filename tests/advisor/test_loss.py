@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.loss import (
+from advisor.prediction.loss import (
     CHINCHILLA,
     HOFFMANN_ROUNDED,
     allocation_score,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.loss_own import calibrate_loss, on_own_data, overtraining_factor
-from advisor.predict.trajectory import expected_trajectory
+from advisor.prediction.loss_own import calibrate_loss, on_own_data, overtraining_factor
+from advisor.prediction.trajectory import expected_trajectory
 from advisor.records import Basis, Estimate
 from trainer.schema import ScheduleConfig
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
-from advisor.plan.answer import answer, bare_plan
-from advisor.plan.candidates import USUAL_WINDOW, WIDEST_WINDOW
-from advisor.plan.choose import LEVEL, Selection, search, select
-from advisor.plan.offers import offers_for
-from advisor.plan.recipe import recommended_batch
-from advisor.plan.search_space import SearchSpace, open_space
-from advisor.predict.batch import predict_batch
+from advisor.planning.answer import answer, bare_plan
+from advisor.planning.candidates import USUAL_WINDOW, WIDEST_WINDOW
+from advisor.planning.choose import LEVEL, Selection, search, select
+from advisor.planning.offers import offers_for
+from advisor.planning.recipe import recommended_batch
+from advisor.planning.search_space import SearchSpace, open_space
+from advisor.prediction.batch import predict_batch
 from advisor.records import Goal, GpuPrice, Plan, Workload
 from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import dump_plan, load_plan

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
-from advisor.plan import curves
-from advisor.plan.answer import answer
-from advisor.plan.choose import LEVEL, search, select
-from advisor.plan.goal import Limits
-from advisor.plan.run import make_run
-from advisor.plan.search_space import open_space
-from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
-from advisor.predict.profile import Profile
+from advisor.planning import curves
+from advisor.planning.answer import answer
+from advisor.planning.choose import LEVEL, search, select
+from advisor.planning.goal import Limits
+from advisor.planning.run import make_run
+from advisor.planning.search_space import open_space
+from advisor.planning.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan
 from advisor.units import parse_seconds, parse_usd
 from tests.advisor.market import GOAL, NOW, PROFILES, ask

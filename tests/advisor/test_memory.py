@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 import trainer.loss
 from advisor.errors import AdvisorError
 from advisor.laws import flops
-from advisor.predict import memory
-from advisor.predict.memory import (
+from advisor.prediction import memory
+from advisor.prediction.memory import (
     MemoryModel,
     MemoryObservation,
     corrected,
     held_out_memory,
     load_memory_model,
 )
-from advisor.predict.memory_line import Line
-from advisor.predict.memory_terms import LossChunks, WorkloadArrays, structure_from_dict, structure_to_dict
+from advisor.prediction.memory_line import Line
+from advisor.prediction.memory_terms import LossChunks, WorkloadArrays, structure_from_dict, structure_to_dict
 from advisor.records import Basis, Workload
 from benchmarks.traced_peak import trace_peak
 from trainer.schema import make_shape

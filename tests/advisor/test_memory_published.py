@@ -8,19 +8,19 @@ import json
 import numpy as np
 import pytest
 
-from advisor.calibrate.profiles import load_profile
+from advisor.calibration.profiles import load_profile
 from advisor.cli.predict import RowAnswers
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
-from advisor.predict.intervals import quantiles_of_mixture
-from advisor.predict.memory import load_memory_model
-from advisor.predict.memory_published import Case, Mixture, cases, parts, published_mixture
-from advisor.predict.memory_terms import WorkloadArrays, by_kind
-from advisor.predict.row_shapes import extra_parameters
-from advisor.predict.row_words import read_checkpointing
-from advisor.predict.rows import Reading, RowReader, row_cells
-from advisor.predict.software import software_of, table
-from advisor.predict.would_fit import would_fit
+from advisor.prediction.intervals import quantiles_of_mixture
+from advisor.prediction.memory import load_memory_model
+from advisor.prediction.memory_published import Case, Mixture, cases, parts, published_mixture
+from advisor.prediction.memory_terms import WorkloadArrays, by_kind
+from advisor.prediction.row_shapes import extra_parameters
+from advisor.prediction.row_words import read_checkpointing
+from advisor.prediction.rows import Reading, RowReader, row_cells
+from advisor.prediction.software import software_of, table
+from advisor.prediction.would_fit import would_fit
 from advisor.records import Basis, Estimate, Software, Workload
 from advisor.store.folders import profiles_folder
 from advisor.store.store import Store

@@ -11,9 +11,9 @@ import torch
 
 from advisor.errors import AdvisorError
 from advisor.laws.flops import parameters
-from advisor.plan.answer import bare_plan
-from advisor.plan.command import plan_command
-from advisor.plan.models import CLOSE, named_models, nearest_shape, require_model
+from advisor.planning.answer import bare_plan
+from advisor.planning.command import plan_command
+from advisor.planning.models import CLOSE, named_models, nearest_shape, require_model
 from advisor.records import Goal, Plan
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 from tests.advisor.plans import goal_of

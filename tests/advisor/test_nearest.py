@@ -8,7 +8,7 @@ from math import exp
 import numpy as np
 import pytest
 
-from advisor.predict.nearest import LENGTH_LOG2, OTHER_CARD, PublishedRun, nearby, published_runs
+from advisor.prediction.nearest import LENGTH_LOG2, OTHER_CARD, PublishedRun, nearby, published_runs
 
 RUN = PublishedRun(
     owner="somebody", source="a report", address="https://example.org", software="nanochat", gpu="h100-80gb-sxm",

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from advisor.engines.backend import engine_of
 from advisor.errors import AdvisorError
-from advisor.launch.backend import engine_of
+from advisor.history.devices import read_devices
+from advisor.history.follow import RunFollower
 from advisor.readers.bounded import parse_json
 from advisor.readers.config_file import read_config
 from advisor.readers.own_log import read
 from advisor.readers.telemetry_file import read_telemetry
-from advisor.runs.devices import read_devices
-from advisor.runs.follow import RunFollower
 from advisor.store.run_folder import read_run_config
 from advisor.store.store import Store
 from trainer.runlog import RunLogWriter

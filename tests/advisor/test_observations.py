@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibrate import observations
-from advisor.calibrate.profiles import profile_of
+from advisor.calibration import observations
+from advisor.calibration.profiles import profile_of
 from advisor.records import Basis, MeasuredStep, Workload
 from advisor.store.calibration import (
     AccuracySession,

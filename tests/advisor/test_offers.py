@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import answer
+from advisor.planning.answer import answer
 from advisor.records import Goal, Plan
 from advisor.report import brief
 

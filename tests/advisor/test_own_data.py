@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import bare_plan
-from advisor.plan.own_data import MOST_OVERTRAINING, for_inference, with_own_data
-from advisor.predict.loss import predict_loss
+from advisor.history.ledger_rows import own_loss_ratios
+from advisor.planning.answer import bare_plan
+from advisor.planning.own_data import MOST_OVERTRAINING, for_inference, with_own_data
+from advisor.prediction.loss import predict_loss
 from advisor.records import Basis, Estimate, Goal, Plan
 from advisor.run_records import ScoreRow
-from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
 from tests.advisor.devices import token_meta
 

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan import explore
-from advisor.plan.answer import answer, as_measured_goal
-from advisor.plan.command import plan_command
-from advisor.plan.explore import Changes
-from advisor.plan.search_space import open_space
+from advisor.planning import explore
+from advisor.planning.answer import answer, as_measured_goal
+from advisor.planning.command import plan_command
+from advisor.planning.explore import Changes
+from advisor.planning.search_space import open_space
 from advisor.records import OwnMachine, Plan
 from advisor.report.plan import sentence
 from advisor.workflows.machines import read_machines

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.laws.hyperparameters import batch_band, scale_flops
-from advisor.plan import recipe
-from advisor.plan.answer import bare_plan, measured_plan
-from advisor.plan.batches import MICRO_BATCHES
-from advisor.plan.explain import verdict
-from advisor.predict.batch import predict_batch
-from advisor.predict.loss import allocation_score
+from advisor.planning import recipe
+from advisor.planning.answer import bare_plan, measured_plan
+from advisor.planning.batches import MICRO_BATCHES
+from advisor.planning.explain import verdict
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.loss import allocation_score
 from advisor.records import Basis, Goal
 from advisor.report.plan import sentence
 from advisor.store.plan_files import dump_plan, load_plan

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import bare_plan
-from advisor.plan.command import plan_command
-from advisor.predict.batch import predict_batch
+from advisor.planning.answer import bare_plan
+from advisor.planning.command import plan_command
+from advisor.prediction.batch import predict_batch
 from advisor.records import Goal, Plan
 from advisor.report.plan import sentence
 from tests.advisor.plans import goal_of, plan_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
-from advisor.predict.batch import predict_batch
+from advisor.prediction.batch import predict_batch
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
 from tests.terminal import advisor

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from advisor.engines import cards as locks
+from advisor.engines.cards import held_cards, parse_gpu_ids, taken_by
+from advisor.engines.engines import parse_place
+from advisor.engines.process import ProcessId, kill_tree, start_detached
 from advisor.errors import AdvisorError
 from advisor.hardware import here
 from advisor.hardware.here import FoundCard
-from advisor.launch import cards as locks
-from advisor.launch.cards import held_cards, parse_gpu_ids, taken_by
-from advisor.launch.engines import parse_place
-from advisor.launch.process import ProcessId, kill_tree, start_detached
 from advisor.run_records import Place
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store

@@ -17,7 +17,7 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.prices import load_prices, price_problem
-from advisor.predict.software import require_software, software_in, table
+from advisor.prediction.software import require_software, software_in, table
 from advisor.store.folders import profiles_folder
 
 # read here without the catalog: while tests are collected, ADVISOR_HOME is still the user's own

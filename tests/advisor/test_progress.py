@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.trajectory import plan_trajectory
+from advisor.history.progress import History, make_progress, pace_seconds, straggler_factor
+from advisor.prediction.trajectory import plan_trajectory
 from advisor.records import Basis
 from advisor.report.progress import line
 from advisor.run_records import LaunchRecord
-from advisor.runs.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.store.run_folder import read_run_config
 from tests.advisor.plans import altered, guess, small_plan, small_run
 from trainer.budget import Attempt, Spent

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
-from advisor.plan.answer import answer
-from advisor.plan.run import grounds_of
-from advisor.predict.prior import published_runs
+from advisor.planning.answer import answer
+from advisor.planning.run import grounds_of
+from advisor.prediction.prior import published_runs
 from advisor.records import Goal, Grounds
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.folders import profiles_folder

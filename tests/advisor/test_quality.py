@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibrate.evidence import Evidence
-from advisor.calibrate.observations import completed
-from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, profile_of
-from advisor.calibrate.quality import judge, judged, quality_of, widening
+from advisor.calibration.evidence import Evidence
+from advisor.calibration.observations import completed
+from advisor.calibration.profiles import calibrated_elsewhere, load_profile, profile_of
+from advisor.calibration.quality import judge, judged, quality_of, widening
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws.held_out import HeldOut, HeldPoint
-from advisor.plan.answer import answer
-from advisor.predict.batch import predict_batch
+from advisor.planning.answer import answer
+from advisor.prediction.batch import predict_batch
 from advisor.records import Basis, Estimate, Plan, Workload
 from advisor.store.calibration import PARTIAL, Calibration, Quality, Verdict, calibration_to_dict
 from advisor.store.disk import dump_yaml

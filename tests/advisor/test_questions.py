@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.prices import load_prices
 from advisor.hardware.software_support import can_train_in, runs_trainer
 from advisor.laws import flops
-from advisor.plan.answer import answer
-from advisor.plan.goal import waiting_price
-from advisor.predict.profile import FIT_MARGIN
+from advisor.planning.answer import answer
+from advisor.planning.goal import waiting_price
+from advisor.prediction.profile import FIT_MARGIN
 from advisor.records import Goal, Plan, Run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.store import Store

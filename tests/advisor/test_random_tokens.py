@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor import launch
+from advisor import engines
+from advisor.engines.backend import Job
+from advisor.engines.engines import BACKENDS, PLACES
+from advisor.engines.export.targets import TARGETS
 from advisor.errors import AdvisorError
-from advisor.launch.backend import Job
-from advisor.launch.engines import BACKENDS, PLACES
-from advisor.launch.export.targets import TARGETS
 from advisor.store.store import Store
 from tests.advisor.plans import changed, small_plan, small_run
 from trainer.schema import DataConfig, dump_config
@@ -88,7 +88,7 @@ def test_what_a_backend_starts_is_a_job_a_measurement_or_a_command_of_somebody_e
     for engine in BACKENDS:
         assert engine == "replay" or engine in PLACES, f"{engine} is started by no word of --on: add it to this test"
     makers = {}
-    for path in Path(launch.__path__[0]).rglob("*.py"):
+    for path in Path(engines.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.returns is not None and not node.name.startswith("_"):
                 given = {ast.unparse(a.annotation) for a in node.args.args if a.annotation is not None}

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import answer
-from advisor.plan.ranges import RANGES
+from advisor.planning.answer import answer
+from advisor.planning.ranges import RANGES
 from tests.advisor.plans import goal_of
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibrate.learnt import has_seen, profile_after
-from advisor.predict.batch import predict_batch
+from advisor.calibration.learnt import has_seen, profile_after
+from advisor.prediction.batch import predict_batch
 from advisor.records import MeasuredStep, Workload
 from advisor.store.store import default_store
 from trainer.schema import make_shape

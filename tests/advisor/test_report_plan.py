@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.cli.plan_tables import recommendation
 from advisor.hardware.catalog import require_gpu
-from advisor.plan import spending
-from advisor.plan.answer import answer
-from advisor.plan.explore import Effect
+from advisor.planning import spending
+from advisor.planning.answer import answer
+from advisor.planning.explore import Effect
 from advisor.records import Goal, Plan
 from advisor.report import plan as words
 from advisor.report import render, what_if

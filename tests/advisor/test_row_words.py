@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.predict.row_adapters import read_adapters, read_moment_bytes
-from advisor.predict.row_words import (
+from advisor.prediction.row_adapters import read_adapters, read_moment_bytes
+from advisor.prediction.row_words import (
     Open,
     Refusal,
     adapters_in,
@@ -20,7 +20,7 @@ from advisor.predict.row_words import (
     read_software,
     read_windows,
 )
-from advisor.predict.software import table
+from advisor.prediction.software import table
 from advisor.records import Adapters
 from trainer.schema import make_shape
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
-from advisor.predict.rows import COLUMNS, Reading, RowError, RowReader, row_cells
+from advisor.prediction.rows import COLUMNS, Reading, RowError, RowReader, row_cells
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
 

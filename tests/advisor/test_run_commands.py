@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.launch.process import kill_tree
-from advisor.launch.state import RunState, run_status
+from advisor.engines.process import kill_tree
+from advisor.engines.state import RunState, run_status
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store, default_store
 from tests import terminal
@@ -103,7 +103,7 @@ def test_of_two_terminals_that_launch_a_plan_at_once_one_starts_it(plan):
 def test_a_terminal_that_is_killed_while_it_starts_a_plan_leaves_no_claim(plan):
     path, store = plan(3), default_store()
     script = (
-        "import sys, time; from advisor.launch.claim import claim; from advisor.store.store import default_store\n"
+        "import sys, time; from advisor.engines.claim import claim; from advisor.store.store import default_store\n"
         "with claim(default_store(), 'plan-small'): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)

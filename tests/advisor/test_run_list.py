@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from advisor.launch.state import this_host
+from advisor.engines.state import this_host
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_launch, run_row, write_launch
 from advisor.store.store import default_store

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
-from advisor.plan.answer import answer
-from advisor.plan.choose import select
-from advisor.plan.run import make_run
-from advisor.plan.search_space import open_space
-from advisor.plan.sensitivity import Sensitivity, sensitivity
-from advisor.predict.profile import Profile
+from advisor.planning.answer import answer
+from advisor.planning.choose import select
+from advisor.planning.run import make_run
+from advisor.planning.search_space import open_space
+from advisor.planning.sensitivity import Sensitivity, sensitivity
+from advisor.prediction.profile import Profile
 from advisor.records import Goal, Plan
 from tests.advisor.devices import token_meta
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from advisor.findings.chart_data import learning_rate_points, mfu_points, step_points
+from advisor.history.comparison import compare_runs, compare_those_far_enough
 from advisor.readers.several_logs import logs_of
 from advisor.report import several, write_reports
-from advisor.runs.comparison import compare_runs, compare_those_far_enough
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze, runs_of
 from tests.terminal import advisor, document

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.plan.stages import stages, with_gates
+from advisor.planning.stages import stages, with_gates
 from tests.advisor.plans import altered, guess, small_plan
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibrate.fit import fit, predict_held_out
+from advisor.calibration.fit import fit, predict_held_out
 from advisor.laws.held_out import leave_one_out
-from advisor.predict.intervals import BASES
-from advisor.predict.prior import measured_prior
-from advisor.predict.throughput import (
+from advisor.prediction.intervals import BASES
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.throughput import (
     TERMS,
     Rates,
     basis_of,

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibrate.fit import fit
-from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, prior_profile
+from advisor.calibration.fit import fit
+from advisor.calibration.profiles import calibrated_elsewhere, load_profile, prior_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
-from advisor.predict import prior
-from advisor.predict.batch import predict_batch
-from advisor.predict.prior import (
+from advisor.prediction import prior
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.prior import (
     Elsewhere,
     calibration_prior,
     datasheet_rates,
@@ -22,7 +22,7 @@ from advisor.predict.prior import (
     relative_to_datasheet,
     transferred,
 )
-from advisor.predict.throughput import TERMS, Rates, predict_log, sizes, terms
+from advisor.prediction.throughput import TERMS, Rates, predict_log, sizes, terms
 from advisor.records import MeasuredStep, Workload
 from advisor.store.store import Store, load_calibration
 from trainer.schema import make_shape

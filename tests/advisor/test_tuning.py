@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.calibrate.effects import Visit, effects, interaction
-from advisor.calibrate.measure import Worker
-from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.tuning import tune
-from advisor.calibrate.variants import Variant, both, variants
+from advisor.calibration.effects import Visit, effects, interaction
+from advisor.calibration.measure import Worker
+from advisor.calibration.profiles import profile_of
+from advisor.calibration.tuning import tune
+from advisor.calibration.variants import Variant, both, variants
 from advisor.errors import AdvisorError
 from advisor.records import Kernels
 from advisor.report.tuning import NONE, rows, verdict

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.laws.flops import parameters
-from advisor.predict.intervals import columns, known, product, reciprocal, sum_independent, sum_shared
-from advisor.predict.profile import RunCosts
-from advisor.predict.wallclock import (
+from advisor.prediction.intervals import columns, known, product, reciprocal, sum_independent, sum_shared
+from advisor.prediction.profile import RunCosts
+from advisor.prediction.wallclock import (
     Checkpoints,
     RunTerms,
     between_failures,

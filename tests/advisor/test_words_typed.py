@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from advisor.cli.params import DEADLINE
-from advisor.plan.command import plan_command
+from advisor.planning.command import plan_command
 from advisor.records import Goal
 from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd, write_count, write_duration
 from tests.advisor.plans import goal_of

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.history.scoring import Score, ScoredRun
 from advisor.records import Basis, Estimate
-from advisor.runs.scoring import Score, ScoredRun
 from advisor.workflows.write_back import parameters_of, target_of, write_back
 from tests.advisor.readers.test_wandb_file import log_file, message
 

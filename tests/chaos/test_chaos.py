@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.predict.wallclock import lost_share
+from advisor.prediction.wallclock import lost_share
 from tests.chaos.attempt import CONTEXT, start
 from tests.chaos.tally import EVERY, KILLS, TALLY
 from tests.trainer.small import config

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from advisor.launch.process import ProcessId, is_alive
-from advisor.launch.state import RunState, run_status, settle
+from advisor.engines.process import ProcessId, is_alive
+from advisor.engines.state import RunState, run_status, settle
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from tests.advisor.plans import changed, small_plan

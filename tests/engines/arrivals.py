@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from advisor.launch.state import RunStatus
+from advisor.engines.state import RunStatus
 from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config

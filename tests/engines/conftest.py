@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibrate.quality import quality_of
+from advisor.calibration.quality import quality_of
 from advisor.store.calibration import Calibration, Verdict
 from advisor.store.store import Store, load_calibration
 from tests.advisor.plans import measured_here

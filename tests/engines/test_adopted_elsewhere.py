@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from advisor.engines.engines import describe, parse_place
+from advisor.engines.export.adopted import AdoptedJob, adopted_files, guard_sources
+from advisor.engines.ssh import SshBackend
+from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.launch.engines import describe, parse_place
-from advisor.launch.export.adopted import AdoptedJob, adopted_files, guard_sources
-from advisor.launch.ssh import SshBackend
-from advisor.launch.state import RunState
+from advisor.history.follow import follower
 from advisor.run_records import Place
-from advisor.runs.follow import follower
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan

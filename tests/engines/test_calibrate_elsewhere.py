@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 import pytest
 
 from advisor.cli import main
-from advisor.launch import slurm as slurm_engine
-from advisor.launch.engines import backend_of, parse_place
-from advisor.launch.remote import RemoteBackend
-from advisor.launch.ssh import SshBackend
-from advisor.launch.state import RunState
+from advisor.engines import slurm as slurm_engine
+from advisor.engines.engines import backend_of, parse_place
+from advisor.engines.remote import RemoteBackend
+from advisor.engines.ssh import SshBackend
+from advisor.engines.state import RunState
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from advisor.workflows.calibrate import CalibrationOptions

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from advisor.engines.export.settle import grace_seconds
+from advisor.engines.export.slurm import slurm_time
+from advisor.engines.export.targets import TARGETS
 from advisor.errors import AdvisorError
-from advisor.launch.export.settle import grace_seconds
-from advisor.launch.export.slurm import slurm_time
-from advisor.launch.export.targets import TARGETS
 from advisor.workflows.export import Engine, export
 from advisor.workflows.launch import Limits
 from tests.advisor.plans import altered, changed, guess, small_plan

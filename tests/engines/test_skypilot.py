@@ -17,13 +17,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from advisor.engines import sky_log, skypilot
+from advisor.engines.engines import describe, parse_place
+from advisor.engines.export.cloud import LOG_LINE
+from advisor.engines.folders import write_files
+from advisor.engines.sky_log import LAST_LINES, bring, follow
+from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.launch import sky_log, skypilot
-from advisor.launch.engines import describe, parse_place
-from advisor.launch.export.cloud import LOG_LINE
-from advisor.launch.folders import write_files
-from advisor.launch.sky_log import LAST_LINES, bring, follow
-from advisor.launch.state import RunState
 from advisor.store.run_folder import write_launch
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch
 from tests.advisor.plans import altered, changed, small_plan

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
+from advisor.engines import slurm as slurm_engine
+from advisor.engines.arrival import read_arrival
+from advisor.engines.engines import backend_of, describe, parse_place
+from advisor.engines.remote import RemoteBackend
+from advisor.engines.state import RunState, last_sighting, write_sighting
 from advisor.errors import AdvisorError
-from advisor.launch import slurm as slurm_engine
-from advisor.launch.arrival import read_arrival
-from advisor.launch.engines import backend_of, describe, parse_place
-from advisor.launch.remote import RemoteBackend
-from advisor.launch.state import RunState, last_sighting, write_sighting
+from advisor.history.follow import RunFollower
 from advisor.run_records import Arriving
-from advisor.runs.follow import RunFollower
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.workflows.compare import review
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch, resume, stop

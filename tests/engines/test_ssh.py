@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from advisor.engines import ssh
+from advisor.engines.engines import backend_of, describe, parse_place
+from advisor.engines.ssh import SshBackend
+from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.launch import ssh
-from advisor.launch.engines import backend_of, describe, parse_place
-from advisor.launch.ssh import SshBackend
-from advisor.launch.state import RunState
+from advisor.history.follow import RunFollower
 from advisor.run_records import Arriving
-from advisor.runs.follow import RunFollower
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch
 from advisor.workflows.compare import review

@@ -8,8 +8,8 @@ import signal
 import threading
 from pathlib import Path
 
-from advisor.launch.engines import describe
-from advisor.launch.state import RunState
+from advisor.engines.engines import describe
+from advisor.engines.state import RunState
 from advisor.workflows.launch import stop
 from tests.waiting import waited
 from trainer.runlog import load_run_log

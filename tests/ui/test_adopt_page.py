@@ -11,9 +11,9 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
+from advisor.engines.engines import describe
+from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.launch.engines import describe
-from advisor.launch.state import goes_on
 from advisor.store.adopted import load_adopted
 from advisor.store.store import default_store
 from advisor.workflows.adopt_beside import (

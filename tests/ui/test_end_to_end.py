@@ -19,7 +19,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 
 from playwright.sync_api import sync_playwright
 
-from advisor.launch.state import RunState, run_status
+from advisor.engines.state import RunState, run_status
 from advisor.store.store import Store
 from advisor.workflows.launch import stop
 from tests.ui.serving import ROOT, chromium, free_port, serving

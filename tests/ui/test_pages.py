@@ -11,8 +11,8 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.calibrate import background
-from advisor.calibrate.quality import judged
+from advisor.calibration import background
+from advisor.calibration.quality import judged
 from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import offers_by_provider
 from advisor.hardware.prices import live_prices_path, load_prices

@@ -15,7 +15,7 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.plan.explore import chances
+from advisor.planning.explore import chances
 from advisor.records import Goal
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.calibration import Quality, Verdict

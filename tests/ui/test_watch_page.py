@@ -13,10 +13,10 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
+from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
-from advisor.launch.state import RunState, run_status
+from advisor.history.devices import read_devices
 from advisor.records import Goal
-from advisor.runs.devices import read_devices
 from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import PLAN, STDOUT, run_row

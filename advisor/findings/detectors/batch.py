@@ -13,8 +13,8 @@ from advisor.findings import run_metrics
 from advisor.findings.case import Case, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.run_metrics import BROKEN_FACTOR, memory_used_share, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
-from advisor.predict.batch import predict_batch
-from advisor.predict.micro_batch import Tries, one_micro_batch
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.micro_batch import Tries, one_micro_batch
 from advisor.records import Estimate, Prediction, Workload
 from advisor.units import format_estimate, format_percent, format_rate
 

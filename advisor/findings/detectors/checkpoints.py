@@ -11,7 +11,7 @@ from advisor.findings.curves import curve, main_rows
 from advisor.findings.run_facts import has_words, number, parameters, planned_steps, price, print_gap, steps_done
 from advisor.findings.spend import mean_step_seconds
 from advisor.laws import flops
-from advisor.predict.wallclock import BETWEEN_FAILURES, daly_interval_seconds
+from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds
 from advisor.readers.run_table import Event
 from advisor.records import Basis, Estimate
 from advisor.units import format_bytes, format_seconds, format_usd

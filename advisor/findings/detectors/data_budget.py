@@ -24,7 +24,7 @@ from advisor.laws import flops
 from advisor.laws.intervals import Z80
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import LAW_BYTES_PER_TOKEN
-from advisor.predict.loss import (
+from advisor.prediction.loss import (
     CHINCHILLA,
     IRREDUCIBLE_ERROR,
     MOST_PREDICTED_EPOCHS,

@@ -6,7 +6,7 @@ from advisor.findings import run_metrics
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.detectors.out_of_memory import KEEP_NUMBERS, KEPT, what_fits
 from advisor.findings.memory_growth import ROWS, memory_growth, memory_of
-from advisor.predict.profile import FIT_MARGIN
+from advisor.prediction.profile import FIT_MARGIN
 from advisor.readers.run_table import Status
 from advisor.units import format_bytes, format_number, format_percent
 

@@ -10,9 +10,9 @@ from advisor.findings.detectors.ending import unsaid
 from advisor.findings.memory_growth import memory_growth
 from advisor.findings.run_facts import number
 from advisor.findings.trainer_options import Options, options_of
-from advisor.predict.batch import predict_batch
-from advisor.predict.memory import MemoryParts
-from advisor.predict.profile import FIT_MARGIN
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.memory import MemoryParts
+from advisor.prediction.profile import FIT_MARGIN
 from advisor.readers.run_table import Event, Status
 from advisor.records import Prediction, Workload
 from advisor.units import GIB, format_bytes, format_estimate, format_number

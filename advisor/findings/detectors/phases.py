@@ -8,7 +8,7 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import PARTS
 from advisor.findings.run_facts import parameters
-from advisor.predict.throughput import OPTIMIZER_BYTES
+from advisor.prediction.throughput import OPTIMIZER_BYTES
 from advisor.units import format_bandwidth, format_bytes, format_flops, format_percent, format_seconds
 
 _SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of fp32's bytes at the least

@@ -11,8 +11,8 @@ from advisor.findings.detectors.machine import slowdown
 from advisor.findings.run_facts import parameters
 from advisor.findings.run_metrics import BROKEN_FACTOR, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
-from advisor.predict.profile import Profile
-from advisor.predict.throughput import TERMS, predict_log, sizes
+from advisor.prediction.profile import Profile
+from advisor.prediction.throughput import TERMS, predict_log, sizes
 from advisor.records import Workload
 from advisor.units import (
     format_centre,

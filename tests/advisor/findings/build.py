@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.findings.case import Case
 from advisor.hardware.catalog import require_gpu
-from advisor.predict.batch import predict_batch
-from advisor.predict.profile import Profile
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.profile import Profile
 from advisor.readers.run_table import COLUMNS, TELEMETRY_COLUMNS, Event, Phase, RunTable, Status
 from advisor.records import Prediction, Workload
 from trainer.schema import ModelShape, make_shape

@@ -17,7 +17,7 @@ from advisor.findings.detectors.data_budget import (
     error_page,
     loss_floor,
 )
-from advisor.predict.loss import CHINCHILLA
+from advisor.prediction.loss import CHINCHILLA
 from tests.advisor.findings.build import case as known_case
 from tests.advisor.findings.build import event
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run

@@ -14,9 +14,9 @@ from advisor.findings.forecast import Place, Targets, elsewhere, forecast, moved
 from advisor.findings.loss_forecast import forecast_loss
 from advisor.findings.run_metrics import step_times
 from advisor.findings.schedule import Schedule, kind_of, schedules_of
+from advisor.history.progress import pace_seconds
 from advisor.laws.annealing import learning_rate_shares
 from advisor.readers.run_table import RunTable, Status
-from advisor.runs.progress import pace_seconds
 from tests.advisor.findings.build import case as known_case
 from tests.advisor.findings.build import healthy, profile, workload
 from tests.advisor.findings.build_learning import learning_case, learning_run

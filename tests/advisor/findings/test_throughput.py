@@ -8,7 +8,7 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors import batch, throughput
-from advisor.predict.batch import predict_batch
+from advisor.prediction.batch import predict_batch
 from advisor.readers.run_table import Status
 from advisor.records import Workload
 from tests.advisor.findings import build

@@ -12,9 +12,9 @@ from advisor.findings.make_case import make_case
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.offers import cheapest_offer, listed_bills, offers_by_provider, rows_by_gpu
 from advisor.hardware.prices import MARKETPLACES
-from advisor.plan.cards import card_rows
-from advisor.plan.offers import offers_for
-from advisor.predict.profile import Profile
+from advisor.planning.cards import card_rows
+from advisor.planning.offers import offers_for
+from advisor.prediction.profile import Profile
 from advisor.records import Goal
 from tests.advisor.findings import build
 

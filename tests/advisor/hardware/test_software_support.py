@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor.calibrate.profiles import prior_profile
+from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.software_support import (
@@ -25,7 +25,7 @@ from advisor.hardware.software_support import (
     wheels,
     wheels_for,
 )
-from advisor.plan.answer import bare_plan
+from advisor.planning.answer import bare_plan
 from advisor.records import Goal
 from advisor.store.folders import profiles_folder
 from advisor.store.store import default_store

@@ -18,9 +18,9 @@ import pandas as pd
 import pynvml
 import pytest
 
+from advisor.engines import cards as locks
+from advisor.engines.cards import held_cards
 from advisor.hardware.here import broken_cards, device_key, used_by
-from advisor.launch import cards as locks
-from advisor.launch.cards import held_cards
 from advisor.store.store import Store
 from advisor.workflows.monitor import Watching
 from tests.advisor.nvml import driver

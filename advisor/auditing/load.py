@@ -1,0 +1,180 @@
+"""Reads a run card; everything wrong with it is said at once, with the names of the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.auditing.card import COLUMNS, MEASURED, PHASES, SCHEMA, SETUP_FIELDS, Card, Claim, Setup
+from advisor.auditing.fields import read_fields
+from advisor.auditing.kinds import KINDS
+from advisor.errors import AdvisorError, close_matches
+
+_CARD_FIELDS = {"schema": "whole", "id": "text", "title": "text", "source": "text?", "assumed": "[text]?"}
+_CARD_FIELDS |= {"unplaced": "[text]?"}
+_PARTS = ("run", "others", "rows", "timing", "claims")
+_CLAIM_FIELDS = {"id": "text", "kind": "text", "text": "text", "line": "whole?", "about": "setup?"}
+_MOST_BYTES = 4 * 2**20
+
+
+def load_card(path: str | Path) -> Card:
+    """Read a card from a YAML file; AdvisorError names every problem at once."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise AdvisorError(
+                f"{path} is larger than any run card", "give a card, not a log: advisor analyze reads logs"
+            )
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise AdvisorError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        words = " ".join(str(error).split())[:300]
+        raise AdvisorError(f"{path} is not a YAML file: {words}", _FORMAT) from error
+    if isinstance(raw, dict) and {"goal", "chosen"} <= raw.keys():
+        raise AdvisorError(
+            f"{path} is a plan that `advisor plan` made, not a run card",
+            "its numbers are predictions with their intervals: advisor launch runs it, advisor compare judges it",
+        )
+    problems: list[str] = []
+    card = card_from_dict(raw, problems)
+    if problems or card is None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise AdvisorError(f"{path} is not a run card:{lines}", _FORMAT)
+    return card
+
+
+_FORMAT = 'docs/file-formats.md, "Run card", lists the fields; examples/reports/ has cards'
+
+
+def card_from_dict(raw: Any, problems: list[str]) -> Card | None:
+    """Build a card from plain dicts; None, and every problem added to the list, where it cannot be built."""
+    if not isinstance(raw, Mapping):
+        problems.append(f"expected a mapping, found {type(raw).__name__}")
+        return None
+    plain = {key: value for key, value in raw.items() if key not in _PARTS}
+    head = read_fields(plain, _CARD_FIELDS, "", problems)
+    if head.get("schema", SCHEMA) != SCHEMA:
+        problems.append(f"schema: {raw.get('schema')} is not one this version reads ({SCHEMA})")
+    run, others = _setups(raw, problems)
+    rows, timing = _rows(raw.get("rows"), problems), _timing(raw.get("timing"), problems)
+    names = ["run", *(other.name for other in others)]
+    claims = _claims(raw.get("claims"), names, problems)
+    if problems:
+        return None
+    return Card(
+        id=head["id"],
+        title=head["title"],
+        source=head.get("source", ""),
+        assumed=head.get("assumed", ()),
+        unplaced=head.get("unplaced", ()),
+        run=run,
+        others=tuple(others),
+        rows=rows,
+        timing=timing,
+        claims=claims,
+    )
+
+
+def _setups(raw: Mapping[str, Any], problems: list[str]) -> tuple[Setup, list[Setup]]:
+    """The run and the other configurations, which inherit what they leave out, measurements excepted."""
+    base = raw.get("run")
+    run = _setup(base if base is not None else {}, "run", problems, name="run")
+    entries, others = raw.get("others") or [], []
+    if not isinstance(entries, list):
+        problems.append(f"others: expected a list, found {type(entries).__name__}")
+        entries = []
+    inherited = {k: v for k, v in base.items() if k not in MEASURED} if isinstance(base, Mapping) else {}
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or not entry.get("name"):
+            problems.append(f"others[{i}]: expected a mapping with a name, found {entry!r}")
+            continue
+        alone = entry.get("inherit") is False
+        own = {k: v for k, v in entry.items() if k != "inherit"}
+        others.append(_setup(own if alone else {**inherited, **own}, f"others[{i}]", problems, name=str(entry["name"])))
+    names = [other.name for other in others]
+    problems += [f"others: two are named {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
+    return run, others
+
+
+def _setup(raw: Any, where: str, problems: list[str], *, name: str) -> Setup:
+    before = len(problems)
+    values = read_fields(raw, SETUP_FIELDS, where, problems)
+    return Setup(**{**values, "name": name}) if len(problems) == before else Setup(name=name)
+
+
+def _rows(raw: Any, problems: list[str]) -> dict[str, list[float | None]]:
+    if raw is None:
+        return {}
+    if (
+        not isinstance(raw, Mapping)
+        or not isinstance(raw.get("columns"), list)
+        or not isinstance(raw.get("values"), list)
+    ):
+        problems.append("rows: expected columns (a list of names) and values (a list of rows)")
+        return {}
+    columns = raw["columns"]
+    for name in columns:
+        if name not in COLUMNS:
+            close = close_matches(str(name), COLUMNS, 1)
+            problems.append(f"rows.columns: {name!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
+    for i, row in enumerate(raw["values"]):
+        if not isinstance(row, list) or len(row) != len(columns):
+            problems.append(f"rows.values[{i}]: expected {len(columns)} values, found {row!r}")
+        elif bad := [v for v in row if v is not None and _number(v) is None]:
+            problems.append(f"rows.values[{i}]: {bad[0]!r} is not a number")
+    if any(problem.startswith("rows") for problem in problems):
+        return {}
+    return {
+        name: [None if row[i] is None else _number(row[i]) for row in raw["values"]] for i, name in enumerate(columns)
+    }
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, also where YAML reads 5e-5 as text; None for anything else."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        return None
+    return number if number is not None and abs(number) < float("inf") else None
+
+
+def _timing(raw: Any, problems: list[str]) -> dict[str, Any]:
+    return (
+        read_fields(raw, {phase: "seconds?" for phase in (*PHASES, "total")}, "timing", problems)
+        if raw is not None
+        else {}
+    )
+
+
+def _claims(raw: Any, setups: list[str], problems: list[str]) -> tuple[Claim, ...]:
+    if not isinstance(raw, list) or not raw:
+        problems.append("claims: expected a list of claims")
+        return ()
+    claims = [_claim(entry, f"claims[{i}]", setups, problems) for i, entry in enumerate(raw)]
+    ids = [claim.id for claim in claims if claim is not None]
+    problems += [f"claims: two have the id {name!r}" for name in sorted({n for n in ids if ids.count(n) > 1})]
+    return tuple(claim for claim in claims if claim is not None)
+
+
+def _claim(raw: Any, where: str, setups: list[str], problems: list[str]) -> Claim | None:
+    if not isinstance(raw, Mapping):
+        problems.append(f"{where}: expected a mapping, found {raw!r}")
+        return None
+    where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
+    named = raw.get("kind")
+    kind = KINDS.get(named) if isinstance(named, str) else None
+    if kind is None and named is not None:
+        close = close_matches(str(named), KINDS, 1)
+        problems.append(f"{where}.kind: {named!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
+    before = len(problems)
+    specs = {**_CLAIM_FIELDS, **(kind.fields if kind else {})}
+    readable = raw if kind else {k: v for k, v in raw.items() if k in _CLAIM_FIELDS}
+    values = read_fields(readable, specs, where, problems, setups=setups)
+    if kind is None or len(problems) > before:
+        return None
+    own = {name: values.pop(name) for name in kind.fields if name in values}
+    return Claim(**values, says=own)

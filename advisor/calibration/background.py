@@ -1,0 +1,68 @@
+"""A calibration as a process of its own: a page can start it, watch it burst by burst, cancel it or be closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.engines.beside import Beside
+from advisor.store.calibration import Calibration
+from advisor.store.store import Store
+
+_CANCEL_SECONDS = 20.0  # for each way to ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Background:
+    """The newest calibration that was started this way."""
+
+    running: bool
+    started: str  # ISO 8601, UTC
+    elapsed_seconds: float
+    budget_seconds: float
+    calibration: Calibration | None  # what has been measured so far; None before the first burst
+    said: tuple[str, ...]  # its newest lines
+
+
+def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
+    """Run `advisor calibrate` with these options beside this process; AdvisorError when one is running already."""
+    _beside(store).start(("calibrate", "--budget-seconds", f"{budget_seconds:g}", *options), budget_seconds)
+
+
+def look(store: Store) -> Background | None:
+    """How the newest background calibration stands; None: there was none."""
+    beside = _beside(store)
+    state = beside.look()
+    if state is None:
+        return None
+    return Background(
+        running=state.running,
+        started=state.started,
+        elapsed_seconds=state.elapsed_seconds,
+        budget_seconds=state.budget_seconds,
+        calibration=_written_since(store, state.unix_seconds),
+        said=beside.said(),
+    )
+
+
+def cancel(store: Store) -> None:
+    """Interrupt it as Ctrl-C would: what was measured stays, and the same command takes it up again."""
+    _beside(store).cancel(_CANCEL_SECONDS)
+
+
+def cost_usd(usd_per_hour: float, seconds: float) -> float:
+    """Dollars of so many seconds: what a calibration costs at most."""
+    return usd_per_hour * seconds / 3600
+
+
+def _beside(store: Store) -> Beside:
+    return Beside(home=store.home, name="calibrating", what="a calibration")
+
+
+def _written_since(store: Store, since: float) -> Calibration | None:
+    """The calibration written last, if it was written after the start (an older one may be continued)."""
+    own = [entry for entry in store.list_calibrations() if not entry.shipped and entry.path.stat().st_mtime >= since]
+    if not own:
+        return None
+    newest = max(own, key=lambda entry: entry.path.stat().st_mtime)
+    return store.load_calibration(newest.path)

@@ -1,0 +1,150 @@
+"""Which burst next: the one that narrows the coming decision most per second it costs.
+
+Pure: beliefs in, burst out. The decision is which depth and micro-batch to recommend, so the variance that counts is
+that of log step seconds at the configurations a plan would weigh, not at those that happen to be cheap to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from advisor.prediction.throughput import Posterior, Sizes, coordinates, kernel, predict_log, sizes, terms
+from advisor.records import Workload
+
+_VISIT_NOISE = 0.04  # expected deviation of one burst's log median, drift-corrected; the fit learns the real one
+_LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstCost:
+    """What a burst costs besides its steps: seconds to build the model, steps before it is steady, steps timed."""
+
+    build_seconds_per_parameter: float = 6e-9
+    fixed_seconds: float = 0.15
+    warmup_steps: int = 2
+    least_steps: int = 3
+    timed_seconds: float = 1.5
+    compile_seconds: float = 0.0  # for a block shape that was not compiled yet
+    compiled: frozenset[tuple[float, ...]] = frozenset()  # block shapes that were, see `block_shapes`
+
+    def seconds(self, z: Sizes, step_seconds: np.ndarray) -> np.ndarray:
+        """Expected wall seconds of one burst of each workload, shape (n,)."""
+        steps = np.maximum(self.least_steps, np.ceil(self.timed_seconds / step_seconds)) + self.warmup_steps
+        new = np.array([shape not in self.compiled for shape in block_shapes(z)])
+        build = self.fixed_seconds + self.build_seconds_per_parameter * z.parameters
+        return build + steps * step_seconds + self.compile_seconds * new
+
+
+def block_shapes(z: Sizes) -> list[tuple[float, ...]]:
+    """What a compiled block is specialised to: width, lanes, context length and micro-batch; never the depth."""
+    return list(zip(z.width, z.lanes, z.seq_len, z.tokens, strict=True))
+
+
+def ladder(most: int) -> list[int]:
+    """Micro-batch sizes worth trying: powers of two and one and a half times them."""
+    return [b for b in _LADDER if b <= most]
+
+
+def candidates(
+    shapes: Sequence[Workload], *, seq_lens: Sequence[int], most_tokens: int, fits: Callable[[Workload], bool]
+) -> list[Workload]:
+    """Every burst that could be run: each base shape at every micro-batch and context length that fits the memory.
+
+    `shapes` holds one workload per depth; accumulation of two micro-batches appears once per depth, at a small
+    micro-batch, since it separates per-step from per-micro-batch cost.
+    """
+    candidates = []
+    for base in shapes:
+        for seq_len in seq_lens:
+            shape = replace(base.shape, seq_len=seq_len)
+            for micro_batch in ladder(max(1, most_tokens // seq_len)):
+                workload = replace(base, shape=shape, micro_batch=micro_batch)
+                if not fits(workload):
+                    break
+                candidates.append(workload)
+                if seq_len == seq_lens[0] and micro_batch == 2:
+                    candidates.append(replace(workload, grad_accum=2))
+    return candidates
+
+
+def target_weights(posterior: Posterior, z: Sizes, seq_len: int) -> np.ndarray:
+    """How much each candidate matters: those near the best tokens/s of their depth most, others a little."""
+    seconds = np.exp(predict_log(posterior, z).mean)
+    rate = z.tokens * z.grad_accum / seconds
+    weight = np.full(len(rate), 0.1)
+    for depth in np.unique(z.layers):
+        here = (z.layers == depth) & (z.seq_len == seq_len) & (z.grad_accum == 1)
+        if here.any():
+            weight[here] += (rate[here] / rate[here].max()) ** 4
+    return weight
+
+
+def choose(
+    posterior: Posterior,
+    pool: Sequence[Workload],
+    weights: np.ndarray,
+    cost: BurstCost,
+    *,
+    count: int,
+    seconds_left: float,
+    visit_noise: float = _VISIT_NOISE,
+) -> list[Workload]:
+    """The next `count` bursts, greedily: most weighted variance removed per second, each assuming the ones before it.
+
+    Empty when nothing fits the seconds left. Conditioning on a burst needs no outcome: in a linearised Gaussian model
+    the variance that is left does not depend on what is measured (MacKay 1992, information-based objective
+    functions).
+    """
+    z = sizes(pool)
+    covariance, mean = _joint(posterior, z)
+    price = cost.seconds(z, np.exp(mean))
+    chosen: list[Workload] = []
+    spent = 0.0
+    for _ in range(count):
+        gain = (covariance**2 * weights[:, None]).sum(axis=0) / (np.diag(covariance) + visit_noise**2)
+        value = np.where(price <= seconds_left - spent, gain / price, -1.0)
+        best = int(np.argmax(value))
+        if value[best] <= 0:
+            break
+        chosen.append(pool[best])
+        spent += float(price[best])
+        column = covariance[:, best]
+        covariance = covariance - np.outer(column, column) / (covariance[best, best] + visit_noise**2)
+    return chosen
+
+
+def _joint(posterior: Posterior, z: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior covariance of log step seconds between all workloads, shape (n, n), and their means."""
+    predicted = predict_log(posterior, z)
+    x = terms(z, posterior.rates) * np.exp(posterior.theta)
+    gradient = x / x.sum(axis=1, keepdims=True)
+    where, scale = coordinates(z), posterior.discrepancy**2
+    covariance, pull = scale * kernel(where, where), gradient
+    if len(posterior.points):
+        cross = scale * kernel(where, posterior.points)
+        inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
+        weights = np.linalg.solve(inside, cross.T).T
+        covariance = covariance - weights @ cross.T
+        pull = gradient - weights @ posterior.gradients
+    return covariance + pull @ posterior.covariance @ pull.T, predicted.mean
+
+
+_CONTRASTS: tuple[Callable[[Workload], int], ...] = (
+    lambda w: w.shape.depth,
+    lambda w: w.micro_batch,
+    lambda w: w.shape.seq_len,
+    lambda w: w.grad_accum,
+)
+
+
+def missing_contrast(done: Sequence[Workload], pool: Sequence[Workload]) -> list[Workload]:
+    """Candidates with a second depth, micro-batch, context length or accumulation where the bursts have only one."""
+    wanted = []
+    for value in _CONTRASTS:
+        seen = {value(w) for w in done}
+        if len(seen) < 2:
+            wanted += [w for w in pool if value(w) not in seen]
+    return wanted

@@ -1,0 +1,155 @@
+"""Measured step times to a posterior: MAP in log coefficients, Laplace covariance, residual process.
+
+Pure: arrays in, records out. The equations are in docs/how-it-predicts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from advisor.laws.held_out import HeldOut, HeldPoint
+from advisor.laws.intervals import Z80
+from advisor.prediction.prior import CoefficientPrior
+from advisor.prediction.throughput import (
+    TERMS,
+    Posterior,
+    Rates,
+    Sizes,
+    coordinates,
+    kernel,
+    predict_log,
+    sizes,
+    tag,
+    terms,
+)
+from advisor.records import Basis, Estimate, MeasuredStep
+
+# Candidates for the residual process' standard deviation.
+_DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
+_DISCREPANCY_PRIOR = (
+    np.log(0.03),
+    0.7,
+)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (sources §3.1)
+_OUTLIER = 3.0  # standardised residuals beyond this count as disturbed measurements and are down-weighted
+
+
+def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
+    """Fit the throughput model; with no observations the posterior is the prior.
+
+    `drift` is the standard deviation of the log of the machine's speed, passed through to predictions of later runs.
+    The residual process' width is averaged over candidates by their Laplace evidence.
+    """
+    if not observations:
+        return Posterior(
+            rates=rates,
+            theta=prior.mean,
+            covariance=prior.covariance,
+            discrepancy=prior.discrepancy,
+            drift=drift,
+            points=np.zeros((0, 6)),
+            gradients=np.zeros((0, len(TERMS))),
+            residuals=np.zeros(0),
+            noise=np.zeros(0),
+        )
+    z = sizes([o.workload for o in observations])
+    y = np.log([o.step_seconds for o in observations])
+    noise = np.array([o.noise for o in observations])
+    tags = tuple(tag(o.workload) for o in observations)
+    first = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
+    # the noise of disturbed measurements is widened so that each stands at the outlier limit (Huber's weights, once)
+    excess = np.abs(first.residuals) / first.deviations / _OUTLIER
+    noise = np.where(excess > 1, noise + first.deviations * (excess - 1), noise)
+    best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
+    return Posterior(
+        rates=rates,
+        theta=best.theta,
+        covariance=best.covariance,
+        discrepancy=best.discrepancy,
+        drift=drift,
+        points=coordinates(z),
+        gradients=best.gradients,
+        residuals=best.residuals,
+        noise=noise,
+        tags=tags,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    theta: np.ndarray
+    covariance: np.ndarray
+    discrepancy: float
+    gradients: np.ndarray
+    residuals: np.ndarray
+    deviations: np.ndarray  # prior predictive standard deviation of each residual
+    evidence: float
+
+
+def _fit_at(
+    z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float
+) -> _Fit:
+    """MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
+    x, where = terms(z, rates), coordinates(z)
+    error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
+    whiten, prior_whiten = _whitener(error), _whitener(prior.covariance)
+
+    def residual(theta: np.ndarray) -> np.ndarray:
+        misfit = y - np.log(x @ np.exp(theta))
+        return np.concatenate((whiten @ misfit, prior_whiten @ (theta - prior.mean)))
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
+
+    solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
+    slopes = np.asarray(solution.jac)
+    precision = slopes.T @ slopes
+    covariance = np.linalg.inv(precision)
+    evidence = (
+        -solution.cost
+        + np.log(np.diag(whiten)).sum()
+        + np.log(np.diag(prior_whiten)).sum()
+        - 0.5 * np.linalg.slogdet(precision)[1]
+        - 0.5 * ((np.log(discrepancy) - _DISCREPANCY_PRIOR[0]) / _DISCREPANCY_PRIOR[1]) ** 2
+    )
+    return _Fit(
+        theta=solution.x,
+        covariance=covariance,
+        discrepancy=discrepancy,
+        gradients=_gradient(x, solution.x),
+        residuals=y - np.log(x @ np.exp(solution.x)),
+        deviations=np.sqrt(np.diag(error)),
+        evidence=float(evidence),
+    )
+
+
+def _whitener(covariance: np.ndarray) -> np.ndarray:
+    """The inverse of the lower Cholesky factor: it turns correlated residuals into independent ones of variance one."""
+    return np.linalg.inv(np.linalg.cholesky(covariance))
+
+
+def _plausible_discrepancy(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior) -> float:
+    """Root mean square of the candidates, weighted by evidence: few bursts cannot single one out, and should not."""
+    evidence = np.array([_fit_at(z, y, noise, rates, prior, d).evidence for d in _DISCREPANCIES])
+    weight = np.exp(evidence - evidence.max())
+    return float(np.sqrt((weight * np.square(_DISCREPANCIES)).sum() / weight.sum()))
+
+
+def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """d log(step seconds) / dθ: the share of each term, shape (n, k)."""
+    scaled = x * np.exp(theta)
+    return scaled / scaled.sum(axis=1, keepdims=True)
+
+
+def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> HeldOut:
+    """Predict configurations that were measured but not fitted (drift-corrected, so without the drift's width)."""
+    found = predict_log(posterior, sizes([one.workload for one in held]))
+    widths = np.exp(Z80 * np.hypot(found.deviation, [one.noise for one in held]))
+    points = []
+    for one, value, width in zip(held, np.exp(found.mean).tolist(), widths.tolist(), strict=True):
+        estimate = Estimate(value=value, low=value / width, high=value * width, basis=Basis.INTERPOLATED)
+        points.append(HeldPoint(configuration=one.workload, predicted=estimate, actual=one.step_seconds))
+    return HeldOut(points=tuple(points))

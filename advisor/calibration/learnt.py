@@ -1,0 +1,124 @@
+"""What one run says of the speed of its software: a profile that has seen it, of its own card or of another.
+
+A plan of the same run elsewhere should be as fast as that run was, not as our trainer is on average. Nothing is stored:
+the run is one more observation of this one profile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from advisor.calibration.fit import fit
+from advisor.calibration.profiles import calibrated_elsewhere, load_profile, prior_profile, profile_of
+from advisor.hardware.catalog import find_gpu
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.prior import CoefficientPrior, Elsewhere, datasheet_rates, relative_to_datasheet
+from advisor.prediction.profile import Profile
+from advisor.records import MeasuredStep
+from advisor.store.store import Store
+
+FEWEST_STEPS = 10  # timed, after the warm-up: the median of fewer is of a moment
+_EXCHANGE_ERROR = 0.5  # judged: how far off the predicted exchange between devices may be, as a share of it
+
+
+def profile_after(
+    seen: MeasuredStep | None,
+    key: str,
+    store: Store,
+    *,
+    family: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
+    power_cap_watts: float | None = None,
+) -> Profile:
+    """What is believed of a device after a run was seen, there or on another card; without one, of the store alone.
+
+    Raises AdvisorError as `load_profile` does.
+    """
+    profile = load_profile(
+        key, store, family=family, precision=precision, compile=compile, power_cap_watts=power_cap_watts
+    )
+    if seen is None or seen.source in profile.sources:
+        return profile
+    if profile.calibration_id is not None and seen.own:
+        return _calibrated(profile, seen, store)
+    if profile.spec is None:
+        return profile  # a CPU's calibration knows nothing of other software, and there is no datasheet to begin from
+    spec = profile.spec
+    if profile.calibration_id is not None:
+        profile = prior_profile(spec, precision=precision, compile=profile.compile, power_cap_watts=power_cap_watts)
+    if seen.workload.gpu == profile.key:
+        return _same_card(profile, seen)
+    if seen.own and calibrated_elsewhere(spec, store) is not None:
+        return profile  # that calibration has seen more than one configuration
+    return _other_card(profile, seen, power_cap_watts)
+
+
+def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
+    """Whether what is believed of a device rests on the run, too."""
+    return any(seen.source in source for source in profile.sources)
+
+
+def _calibrated(profile: Profile, seen: MeasuredStep, store: Store) -> Profile:
+    """The calibration with the run as one more, long, burst; as it is where the run was elsewhere or on several."""
+    if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
+        return profile
+    assert profile.calibration_id is not None
+    fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), seen))
+    return replace(fitted, sources=(*profile.sources, seen.source), caveats=profile.caveats)
+
+
+def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
+    """Published runs' belief about the card, updated by the run."""
+    before = profile.posterior
+    prior = CoefficientPrior(
+        mean=before.theta, covariance=before.covariance, discrepancy=before.discrepancy, source=profile.sources[0]
+    )
+    posterior = fit([_alone(profile, seen)], before.rates, prior, drift=before.drift)
+    return replace(profile, posterior=posterior, sources=(*profile.sources, seen.source))
+
+
+def _alone(profile: Profile, seen: MeasuredStep) -> MeasuredStep:
+    """What a step took one device: the fit has no term for the exchange between several, so the predicted one is
+    taken off, and what is left is the less sure the more that was.
+    """
+    work, seconds, noise = seen.workload, seen.step_seconds, seen.noise
+    alone = replace(work, gpus=1, sharding="none")
+    if work.gpus > 1:
+        together, one = (answer.step_seconds for answer in predict_batch(profile, [work, alone]))
+        assert together is not None and one is not None
+        share = max(0.0, 1 - one.value / together.value)  # of the step, as predicted
+        seconds *= 1 - share
+        noise = math.hypot(noise, _EXCHANGE_ERROR * share / (1 - share))
+    return replace(seen, workload=alone, step_seconds=seconds, noise=noise)
+
+
+def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | None) -> Profile:
+    """The belief about a card after the run was seen on another: what both share moves, the rest stays."""
+    there, spec, work = find_gpu(seen.workload.gpu), profile.spec, seen.workload
+    assert spec is not None
+    if there is None or work.precision != profile.precision:
+        return profile
+    datasheet = datasheet_rates(there, work.precision)
+    if datasheet is None:
+        return profile
+    start = prior_profile(there, precision=work.precision, compile=work.compile)
+    after, before = _same_card(start, seen).posterior, start.posterior
+    elsewhere = Elsewhere(
+        theta=relative_to_datasheet(after.theta, after.rates, datasheet),
+        covariance=after.covariance,
+        prior_mean=relative_to_datasheet(before.theta, before.rates, datasheet),
+        prior_covariance=before.covariance,
+        spec=there,
+        precision=work.precision,
+        compile=work.compile,
+        source=f"{seen.source} on {there.key}",
+    )
+    return prior_profile(
+        spec,
+        precision=profile.precision,
+        compile=profile.compile,
+        elsewhere=elsewhere,
+        power_cap_watts=power_cap_watts,
+    )

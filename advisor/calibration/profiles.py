@@ -1,0 +1,366 @@
+"""Raw calibration plus observed runs to a `Profile`; the prior's profile for a device that was never calibrated.
+
+The fit runs anew on each load (well under a second): raw measurements are the only truth on disk, so nothing can go
+stale.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from advisor.calibration import observations
+from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import fit
+from advisor.calibration.quality import quality_of, with_quality
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
+from advisor.hardware.software_support import can, can_train_in, usual_precision
+from advisor.laws.flops import flops_per_token
+from advisor.prediction.memory import MemoryObservation, corrected, load_memory_model
+from advisor.prediction.nearest import nearby_of, switches_in_words
+from advisor.prediction.power import PowerModel, measured_power
+from advisor.prediction.prior import (
+    CoefficientPrior,
+    Elsewhere,
+    datasheet_rates,
+    load_prior,
+    near_deviation,
+    relative_to_datasheet,
+    transferred,
+)
+from advisor.prediction.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
+from advisor.prediction.throughput import Nearby, Posterior, Rates
+from advisor.records import Basis, Estimate, MeasuredStep, Software, Workload
+from advisor.store.calibration import Burst, Calibration, Quality, Verdict
+from advisor.store.store import CalibrationEntry, Store, load_calibration
+
+_STARTUP_SPREAD = 1.5  # a cold file cache makes the first start slower, a warm one faster
+
+
+def load_profile(
+    key: str,
+    store: Store,
+    *,
+    family: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
+    transfer: bool = True,
+    power_cap_watts: float | None = None,
+    software: Software | None = None,
+    sharding: str = "none",
+) -> Profile:
+    """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
+
+    Calibrations that were rejected (`calibration/quality`) are passed over, and the profile says so.
+    A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
+    `software` and `sharding` are of published runs: calibrations are of this trainer and say nothing of them.
+    `power_cap_watts` slows a prior's products; a calibration is of whatever limit was set then.
+    `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
+    for a CPU without a calibration that is believed, since no datasheet says what a CPU does.
+    """
+    key = key if key == "cpu" else _catalog_key(key, store)
+    entry, passed_over = _believed(key, family, store) if software is None else (None, [])
+    if entry is not None:
+        calibration = replace(store.load_calibration(entry.path), quality=entry.quality)
+        return _with_caveats(profile_of(calibration, store.observations(key)), passed_over)
+    if passed_over and find_gpu(key) is None:
+        raise _nothing_believed(passed_over[0])
+    if key == "cpu":
+        raise AdvisorError(
+            "this CPU was never calibrated",
+            "name a GPU, as --gpu h100, or calibrate this CPU (90 s): advisor calibrate --gpu cpu",
+        )
+    spec = require_gpu(key)
+    elsewhere = calibrated_elsewhere(spec, store) if transfer and software is None else None
+    profile = prior_profile(
+        spec,
+        precision=precision,
+        compile=compile,
+        elsewhere=elsewhere,
+        power_cap_watts=power_cap_watts,
+        software=software,
+        sharding=sharding,
+    )
+    return _with_caveats(profile, passed_over)
+
+
+def _believed(key: str, family: str | None, store: Store) -> tuple[CalibrationEntry | None, list[CalibrationEntry]]:
+    """The newest calibration that was not rejected, those of the family first, and the rejected ones before it."""
+    passed_over: list[CalibrationEntry] = []
+    for found in dict.fromkeys((*store.calibrations_of(key, family), *store.calibrations_of(key))):
+        entry = with_quality(found)
+        if not _rejected(entry):
+            return entry, passed_over
+        passed_over.append(entry)
+    return None, passed_over
+
+
+def _rejected(entry: CalibrationEntry) -> bool:
+    assert entry.quality is not None
+    return entry.quality.verdict == Verdict.REJECTED
+
+
+def _with_caveats(profile: Profile, passed_over: Sequence[CalibrationEntry]) -> Profile:
+    """The profile that says which newer calibration it does not rest on, and why."""
+    if not passed_over:
+        return profile
+    newest = passed_over[0]
+    assert newest.quality is not None
+    text = (
+        f"calibration {newest.id} was rejected: {newest.quality.reason}; repeat it: "
+        f"advisor calibrate --gpu {newest.device_key}"
+    )
+    return replace(profile, sources=(*profile.sources, text), caveats=(*profile.caveats, text))
+
+
+def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
+    assert newest.quality is not None
+    here = "this CPU" if newest.device_key == "cpu" else newest.device_key
+    return AdvisorError(
+        f"the last calibration of {here} ({newest.id}) was rejected: {newest.quality.reason}",
+        f"repeat it with nothing else running: advisor calibrate --gpu {newest.device_key}",
+    )
+
+
+def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
+    """The newest believed calibration of another card, one of the same generation first; None without any."""
+    others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
+    for found in store.list_calibrations():  # newest first
+        other = find_gpu(found.device_key) if found.device_key != "cpu" else None
+        if other is not None and other.key != spec.key and not _rejected(entry := with_quality(found)):
+            others.append((other.generation != spec.generation, len(others), entry, other))
+    for _, _, entry, other in sorted(others, key=lambda f: f[:2]):
+        written = entry.path.stat()
+        assert entry.quality is not None
+        learnt = _learnt(str(entry.path), written.st_mtime_ns, written.st_size, other, entry.quality)
+        if learnt is not None:
+            return learnt
+    return None
+
+
+@lru_cache(maxsize=64)  # a search over all cards asks once for each
+def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> Elsewhere | None:
+    """What a calibration teaches about other cards; time and size are keys only: its file grows while it runs."""
+    calibration = replace(load_calibration(path), quality=quality)
+    profile = profile_of(calibration)
+    datasheet = datasheet_rates(spec, profile.precision)
+    if datasheet is None:
+        return None
+    posterior, start = profile.posterior, Evidence(calibration).prior
+    theta, covariance = _tempered(posterior, start, quality.widening)
+    return Elsewhere(
+        theta=relative_to_datasheet(theta, posterior.rates, datasheet),
+        covariance=covariance,
+        prior_mean=relative_to_datasheet(start.mean, posterior.rates, datasheet),
+        prior_covariance=start.covariance,
+        spec=spec,
+        precision=profile.precision,
+        compile=profile.compile,
+        source=f"calibration {calibration.id} on {spec.key}{_widened(quality)}",
+    )
+
+
+def _tempered(posterior: Posterior, start: CoefficientPrior, widening: float) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients and their covariance as if what the bursts say were `widening` times less sure.
+
+    Only what they add to the prior is weakened: a wider posterior would make the other card know less than its prior.
+    """
+    if widening == 1:
+        return posterior.theta, posterior.covariance
+    share = 1 / widening**2  # of the posterior's precision; the rest is its prior's
+    after, before = share * np.linalg.inv(posterior.covariance), (1 - share) * np.linalg.inv(start.covariance)
+    covariance = np.linalg.inv(after + before)
+    return covariance @ (after @ posterior.theta + before @ start.mean), covariance
+
+
+def _catalog_key(name: str, store: Store) -> str:
+    """A catalog key, or the key of a card that only a calibration knows."""
+    spec = find_gpu(name)
+    if spec is not None:
+        return spec.key
+    calibrated = {entry.device_key for entry in store.list_calibrations()}
+    return name if name in calibrated else require_gpu(name).key
+
+
+def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) -> Profile:
+    """Fit everything a calibration and later runs support; a doubtful one's intervals of step times are widened."""
+    quality = quality_of(calibration)
+    caveats = (f"calibration {calibration.id}{_widened(quality)}",) if quality.widening > 1 else ()
+    bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
+    key = calibration.device_key
+    spec = find_gpu(key) if key != "cpu" else None
+    evidence = Evidence(calibration)
+    drift = evidence.drift
+    return Profile(
+        key=key,
+        name=device.name or key,
+        device_type=device.type,
+        spec=spec,
+        device_memory_bytes=device.memory_bytes,
+        posterior=evidence.posterior(_with_runs(evidence.steps, observed, drift)),
+        memory=corrected(load_memory_model(), memory_observations(bursts)),
+        costs=replace(run_costs(calibration), power=_power(calibration, observed, evidence.rates, spec)),
+        family=settings.family,
+        seq_len=settings.seq_len,
+        vocab_size=settings.vocab_size,
+        precision=settings.precision,
+        compile=settings.compile,
+        optimizer=settings.optimizer,
+        activation_checkpointing=settings.activation_checkpointing,
+        kernels=settings.kernels,
+        depths=settings.depths,
+        calibration_id=calibration.id,
+        created=calibration.created,
+        reference_seconds=drift.reference_seconds,
+        drift_exponent=drift.exponent,
+        held_out=calibration.held_out_error,
+        widening=quality.widening,
+        sources=(f"calibration {calibration.id}{_widened(quality)}", *(run.source for run in observed)),
+        caveats=caveats,
+    )
+
+
+def _widened(quality: Quality) -> str:
+    return f", intervals widened {quality.widening:g} times: {quality.reason}" if quality.widening > 1 else ""
+
+
+def _with_runs(
+    measured: Sequence[MeasuredStep], observed: Sequence[MeasuredStep], drift: observations.Drift
+) -> list[MeasuredStep]:
+    """Add finished runs on one device: each is one more, long, burst.
+
+    Steps of several devices hold communication, which the fit has no term for.
+    """
+    runs = []
+    for run in (run for run in observed if run.workload.gpus == 1):
+        seconds = run.step_seconds
+        if run.reference_seconds and drift.reference_seconds:
+            seconds *= (drift.reference_seconds / run.reference_seconds) ** drift.exponent
+        runs.append(replace(run, step_seconds=seconds))
+    return merged([*measured, *runs])
+
+
+def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """One measured step per configuration: precision-weighted in log."""
+    by_workload: dict[Workload, list[MeasuredStep]] = {}
+    for part in parts:
+        by_workload.setdefault(part.workload, []).append(part)
+    joined = []
+    for workload, group in by_workload.items():
+        precision = np.array([part.noise**-2.0 for part in group])
+        mean = float((precision * np.log([part.step_seconds for part in group])).sum() / precision.sum())
+        noise = float(precision.sum() ** -0.5)
+        joined.append(MeasuredStep(workload=workload, step_seconds=float(np.exp(mean)), noise=noise))
+    return joined
+
+
+def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
+    """Measured peaks of every completed burst; on a CPU only the resident set is known."""
+    return [
+        MemoryObservation(
+            workload=b.workload,
+            allocated_peak_bytes=b.allocated_peak_bytes,
+            reserved_peak_bytes=b.reserved_peak_bytes if b.workload.gpu != "cpu" else b.resident_peak_bytes,
+            device_used_bytes=b.device_used_bytes,
+        )
+        for b in observations.completed(bursts)
+    ]
+
+
+def run_costs(calibration: Calibration) -> RunCosts:
+    """Start-up, build, compilation, disk and forward share as the calibration met them."""
+    done, rehearsal = observations.completed(calibration.bursts), calibration.rehearsal
+    builds = [b.build_seconds / max(1, b.parameters) for b in done if b.build_seconds is not None and b.parameters]
+    compiles = [b.compile_seconds for b in done if b.compile_seconds]
+    shares = [
+        b.eval_seconds * b.workload.grad_accum / statistics.median(b.step_seconds) for b in done if b.eval_seconds
+    ]
+    overhead, disk = calibration.environment.ready_seconds, float(calibration.disk_bytes_per_second)
+    if rehearsal is not None:  # its checkpoint is also checksummed and renamed
+        overhead = rehearsal.overhead_seconds
+        disk = min(disk, rehearsal.checkpoint_bytes / rehearsal.checkpoint_seconds)
+    return RunCosts(
+        startup_seconds=_spread(overhead, _STARTUP_SPREAD),
+        build_seconds_per_parameter=statistics.median(builds),
+        compile_seconds=_spread(max(compiles, default=0.0), 2.0),
+        checkpoint_bytes_per_second=_spread(disk, 2.0),
+        forward_fraction=statistics.median(shares) if shares else forward_fraction_prior(),
+    )
+
+
+def _power(
+    calibration: Calibration, observed: Sequence[MeasuredStep], rates: Rates, spec: GpuSpec | None
+) -> PowerModel | None:
+    """What bursts and finished runs drew, by their MFU; None where the device has no energy counter."""
+    peak = rates.matmul_flops
+    if spec is not None:
+        peak = peak_flops(spec, calibration.settings.precision) or peak
+    done = observations.completed(calibration.bursts)
+    metered = [(b.workload, statistics.median(b.step_seconds), b.watts) for b in done if b.watts]
+    metered += [(run.workload, run.step_seconds, run.watts) for run in observed if run.watts]
+    mfu = [  # of one device
+        flops_per_token(w.shape) * (w.micro_tokens * w.grad_accum / seconds) / peak for w, seconds, _ in metered
+    ]
+    return measured_power(mfu, [watts for _, _, watts in metered], spec.tdp_watts if spec else None)
+
+
+def _spread(value: float, factor: float) -> Estimate:
+    return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
+
+
+def prior_profile(
+    spec: GpuSpec,
+    *,
+    precision: str | None = None,
+    compile: bool | None = None,
+    elsewhere: Elsewhere | None = None,
+    power_cap_watts: float | None = None,
+    software: Software | None = None,
+    sharding: str = "none",
+) -> Profile:
+    """Beliefs about a card from its datasheet and published runs, updated by a calibration of another card if there is
+    one. AdvisorError when it has no units of the precision.
+    """
+    precision = precision or usual_precision(spec)
+    rates = datasheet_rates(spec, precision, tf32=software is None or software.tf32)
+    if rates is None or (software is None and not can_train_in(spec, precision)):
+        raise AdvisorError(
+            f"{spec.key} has no {precision} matrix units",
+            f"choose another precision: --precision {usual_precision(spec)}",
+            exit_code=2,
+        )
+    compile = can(spec, "compile") is not False if compile is None else compile
+    capped = spec
+    if power_cap_watts and spec.tdp_watts:
+        capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))
+    prior = load_prior(spec.generation, precision, compile, capped, software=software, sharding=sharding)
+    if elsewhere is not None and elsewhere.precision == precision:
+        prior = transferred(prior, spec, compile, elsewhere)
+    return Profile(
+        key=spec.key,
+        name=spec.key,
+        device_type="cuda",
+        spec=spec,
+        device_memory_bytes=spec.memory_bytes,
+        posterior=replace(
+            fit((), rates, prior, drift=0.0), nearby=_nearby(spec, precision, compile, software, sharding)
+        ),
+        memory=load_memory_model(),
+        costs=unknown_costs(),
+        precision=precision,
+        compile=compile,
+        sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
+    )
+
+
+def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
+    """What published runs of the same software say besides the coefficients; None of the trainer here."""
+    if software is None or software.name is None:
+        return None
+    switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)
+    return nearby_of(software.name, spec.key, switches, near_deviation())

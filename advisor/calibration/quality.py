@@ -1,0 +1,100 @@
+"""Whether a calibration is believed: as it is, with wider intervals, or not at all.
+
+Each configuration is predicted from the others. How far these predictions err, and how often their own intervals hold,
+says what the fit is worth for configurations that were not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from advisor.calibration import observations
+from advisor.calibration.evidence import Evidence
+from advisor.laws.held_out import FEWEST_TO_HOLD_OUT, HeldOut
+from advisor.laws.intervals import SHARE_INSIDE
+from advisor.store.calibration import PARTIAL, Calibration, HeldOutSummary, Quality, Verdict
+from advisor.store.store import CalibrationEntry, load_calibration
+
+SOUND_COVERAGE = 0.7  # of the 80 % intervals: what docs/accuracy.md asks of a session
+# A quiet machine gives 2 to 6 % (docs/accuracy.md): at five times that other work was measured, not the trainer.
+BELIEVED_MEDIAN = 0.25
+# Arbitrary: normal errors three times as wide as their intervals say would hold this share.
+BELIEVED_COVERAGE = 0.3
+
+
+def configurations(calibration: Calibration) -> int:
+    """How many different configurations completed."""
+    return len({burst.workload for burst in observations.completed(calibration.bursts)})
+
+
+def judged(calibration: Calibration) -> Calibration:
+    """The calibration with its held-out errors and the verdict on them."""
+    held = Evidence(calibration).held_out()
+    return replace(
+        calibration,
+        held_out_error=HeldOutSummary(
+            configurations=len(held.points),
+            median=round(held.median, 5),
+            p90=round(held.p90, 5),
+            coverage=round(held.coverage, 4),
+        )
+        if held
+        else None,
+        quality=judge(held, configurations(calibration), interrupted=calibration.status == PARTIAL),
+    )
+
+
+def judge(held: HeldOut | None, measured: int, *, interrupted: bool) -> Quality:
+    """The verdict on held-out errors, `measured` configurations having completed."""
+    if held is None:
+        cut = "it was interrupted after" if interrupted else "it has"
+        return _rejected(
+            f"{cut} {measured} configuration{'' if measured == 1 else 's'}, and {FEWEST_TO_HOLD_OUT} are needed to "
+            "leave each out once"
+        )
+    if held.median > BELIEVED_MEDIAN:
+        return _rejected(
+            f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
+            "calibration is used: something else was using the machine"
+        )
+    holds = f"its held-out intervals held {held.coverage:.0%}"
+    if held.coverage < BELIEVED_COVERAGE:
+        return _rejected(f"{holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
+    if held.coverage < SOUND_COVERAGE:
+        return Quality(verdict=Verdict.DOUBTFUL, widening=widening(held), reason=holds)
+    return Quality(verdict=Verdict.GOOD, widening=1.0, reason=holds)
+
+
+def _rejected(reason: str) -> Quality:
+    return Quality(verdict=Verdict.REJECTED, widening=1.0, reason=reason)
+
+
+def widening(held: HeldOut) -> float:
+    """The factor at which 80 % of the held-out intervals would have held, rounded up to a tenth; at least 1."""
+    needed = np.sort([abs(math.log1p(point.error)) / point.width for point in held.points])
+    factor = float(needed[math.ceil(SHARE_INSIDE * len(needed)) - 1])
+    return max(1.0, math.ceil(10 * factor) / 10)
+
+
+def quality_of(calibration: Calibration) -> Quality:
+    """The verdict that is stored, else one from what the calibration holds."""
+    quality = calibration.quality or judged(calibration).quality
+    assert quality is not None
+    return quality
+
+
+def with_quality(entry: CalibrationEntry) -> CalibrationEntry:
+    """The entry with the verdict that is stored, else one from its document, judged once while the file stays."""
+    if entry.quality is not None:
+        return entry
+    written = entry.path.stat()
+    return replace(entry, quality=_judged(str(entry.path), written.st_mtime_ns, written.st_size))
+
+
+@lru_cache(maxsize=256)  # time and size are keys only
+def _judged(path: str, modified_ns: int, size_bytes: int) -> Quality:
+    return quality_of(load_calibration(path))

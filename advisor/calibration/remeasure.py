@@ -1,0 +1,50 @@
+"""One more measurement of a configuration that a plan chose, so that its basis becomes *measured*."""
+
+from __future__ import annotations
+
+from advisor.calibration.measure import Worker
+from advisor.calibration.one_burst import describe
+from advisor.calibration.profiles import profile_of
+from advisor.calibration.session import Notebook
+from advisor.calibration.session import measure_one as add_bursts
+from advisor.errors import AdvisorError
+from advisor.prediction.profile import Profile
+from advisor.records import Workload
+from advisor.store.store import Store
+from trainer.schema import Outcome
+
+_SECONDS = 8.0
+
+
+class ChoiceDoesNotRunError(AdvisorError):
+    """The configuration to be measured ends otherwise than completed on this machine."""
+
+
+def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
+    """Run bursts of one workload on this machine, add them to the profile's calibration and fit anew.
+
+    Raises AdvisorError when the profile has no calibration to add to or the worker does not find its device,
+    ChoiceDoesNotRunError when the workload does not run on it: then it must not be recommended.
+    """
+    if profile.calibration_id is None:
+        raise AdvisorError(
+            f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against",
+            f"on a machine with the GPU: advisor calibrate --gpu {profile.key}",
+        )
+    notes = Notebook(calibration=store.load_calibration(profile.calibration_id), store=store)
+    with Worker(notes.calibration.settings.device) as worker:
+        here, calibrated = worker.start().device.name, notes.calibration.device.name
+        if here != calibrated:
+            raise AdvisorError(
+                f"this machine has a {here}, the calibration is of a {calibrated}",
+                "run this on the machine that was calibrated, or calibrate this one: advisor calibrate",
+            )
+        add_bursts(workload, worker, notes, _SECONDS)
+        notes.judge()
+    last = notes.calibration.bursts[-1]
+    if last.outcome != Outcome.COMPLETED:
+        raise ChoiceDoesNotRunError(
+            f"{describe(workload)} does not run here: {last.outcome}, {last.reason}",
+            f"plan a smaller batch: advisor plan --micro-batch {max(1, workload.micro_batch // 2)}",
+        )
+    return profile_of(notes.calibration, store.observations(profile.key))

@@ -1,0 +1,310 @@
+"""A calibration from start to end: worker, ceilings, rounds of bursts chosen by what they teach, one raw record.
+
+Effects: child processes and the store. The file on disk is whole after every burst, so that an interrupted
+calibration keeps what it measured and the same command continues it.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from advisor.calibration import design, observations
+from advisor.calibration.evidence import Evidence
+from advisor.calibration.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
+from advisor.calibration.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
+from advisor.calibration.quality import judged
+from advisor.errors import AdvisorError
+from advisor.prediction.memory import MemoryModel
+from advisor.prediction.throughput import Posterior, predict_log, sizes
+from advisor.records import Workload
+from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Rehearsal, Settings
+from advisor.store.store import Store
+from advisor.units import format_seconds
+from trainer.messages import Ceilings, CeilingsRequest
+from trainer.schema import CheckpointConfig, EvalConfig, Outcome, TelemetryConfig
+
+_ROUND = 4  # bursts chosen together, then run in random order
+_CEILING_SHARE = 0.04  # of the budget
+_REHEARSAL_SHARE = 0.2
+_RESERVE_SECONDS = 1.5  # for the fit and the last write
+_FIRST_COMPILE_SECONDS = 12.0  # a block, forward and backward, before one was timed (sources §3.2: 22-47 s a model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something to show while a calibration runs."""
+
+    text: str
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Where the budget stands."""
+
+    began: float
+    budget_seconds: float
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def left(self) -> float:
+        return self.budget_seconds - self.elapsed - _RESERVE_SECONDS
+
+
+@dataclass(kw_only=True)
+class Notebook:
+    """A calibration while it grows: whole on disk after every burst."""
+
+    calibration: Calibration
+    store: Store
+
+    def add(self, burst: Burst) -> None:
+        """Note one burst; what was said of the calibration without it no longer holds."""
+        bursts = (*self.calibration.bursts, burst)
+        self.calibration = replace(self.calibration, bursts=bursts, held_out_error=None, quality=None)
+        self.save()
+
+    def judge(self) -> None:
+        """Hold each configuration out and note the verdict."""
+        self.calibration = judged(self.calibration)
+        self.save()
+
+    def save(self) -> None:
+        """Write what was noted, unless there is no burst yet to take up again."""
+        if self.calibration.bursts:
+            self.store.save_calibration(self.calibration)
+
+
+def calibrate(
+    settings: Settings,
+    worker: Worker,
+    store: Store,
+    memory: MemoryModel,
+    on_event: Callable[[Event], None],
+    resume: bool = True,
+) -> Calibration:
+    """Run a calibration within its budget, saved after every burst and judged at its end, also an early one.
+
+    Raises AdvisorError when the worker cannot start, the store cannot be written or no burst could be measured.
+    KeyboardInterrupt passes through with everything measured so far on disk.
+    """
+    clock = Clock(began=time.monotonic(), budget_seconds=settings.budget_seconds)
+    ready = worker.start()
+    calibration = _resumed(settings, store) if resume else None
+    notes = Notebook(calibration=calibration or _begun(settings, ready, worker, store, clock, on_event), store=store)
+    try:
+        _rounds(settings, worker, notes, memory, clock, on_event)
+        if not observations.completed(notes.calibration.bursts):
+            raise _nothing_measured(settings, notes.calibration.bursts)
+        notes.calibration = replace(notes.calibration, status=COMPLETE)
+    finally:
+        seconds, price = notes.calibration.cost.seconds + clock.elapsed, settings.usd_per_hour
+        usd = None if price is None else round(price * seconds / 3600, 6)
+        notes.calibration = replace(notes.calibration, cost=Cost(seconds=round(seconds, 2), usd=usd))
+        notes.judge()
+    return notes.calibration
+
+
+def _begun(
+    settings: Settings, ready: Ready, worker: Worker, store: Store, clock: Clock, on_event: Callable[[Event], None]
+) -> Calibration:
+    """A new calibration with everything but its bursts."""
+    now = datetime.now(UTC)
+    (store.home / "runs").mkdir(parents=True, exist_ok=True)
+    disk = round(disk_bytes_per_second(store.home / "runs"))
+    on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
+    ceilings = _ceilings(settings, worker)
+    on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
+    rehearsal = _rehearsal(settings, worker.log)
+    if rehearsal is None:
+        why = f": {worker.log} says why" if worker.log else ""
+        on_event(Event(text=f"the rehearsal did not complete{why}", elapsed_seconds=clock.elapsed))
+    return Calibration(
+        id=f"{settings.gpu}-{settings.family}-{now:%Y%m%d-%H%M%S}",
+        created=now.isoformat(timespec="seconds"),
+        status=PARTIAL,
+        device_key=settings.gpu,
+        device=ready.device,
+        environment=Environment(torch=ready.torch, python=ready.python, ready_seconds=round(ready.seconds, 3)),
+        settings=settings,
+        disk_bytes_per_second=disk,
+        ceilings=ceilings,
+        rehearsal=rehearsal,
+        bursts=(),
+        cost=Cost(seconds=0.0, usd=None),
+    )
+
+
+def _ceilings(settings: Settings, worker: Worker) -> Ceilings:
+    request = CeilingsRequest(precision=settings.precision, seconds=_CEILING_SHARE * settings.budget_seconds)
+    try:
+        return worker.ceilings(request, timeout=120)
+    except WorkerDied as death:
+        raise AdvisorError(
+            f"the device's own speed could not be measured: {death.reason}",
+            f"read {worker.log}" if worker.log else "run `python -m trainer.worker` to see why",
+        ) from death
+
+
+class NothingMeasuredError(AdvisorError):
+    """No burst of a calibration could be measured."""
+
+
+def _nothing_measured(settings: Settings, bursts: Sequence[Burst]) -> NothingMeasuredError:
+    if failed := [b for b in bursts if b.outcome == Outcome.FAILED]:
+        return NothingMeasuredError(
+            f"nothing was measured: every burst failed, the last with: {failed[-1].reason}",
+            "python -m trainer.worker meets the same without the advisor; --no-compile where the compiler is the cause",
+        )
+    least = describe(base_workload(settings, min(settings.depths)))
+    return NothingMeasuredError(
+        f"nothing was measured: even {least} does not fit the memory that is free, or not the "
+        f"{format_seconds(settings.budget_seconds)} that were given",
+        "smaller --depths, a shorter --seq-len or a smaller --vocab-size; or more --budget-seconds",
+    )
+
+
+def _rehearsal(settings: Settings, log: Path | None) -> Rehearsal | None:
+    """A real run of three steps of the smallest model: what a run costs besides its steps; None if it failed."""
+    workload = base_workload(settings, min(settings.depths))
+    config = replace(
+        burst_config(settings, workload),
+        steps=3,
+        compile=False,  # compilation has its own line in the bill
+        eval=EvalConfig(tokens=0),
+        checkpoint=CheckpointConfig(every_seconds=None, final=True),
+        telemetry=TelemetryConfig(),
+    )
+    return rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=log)
+
+
+def _rounds(
+    settings: Settings,
+    worker: Worker,
+    notes: Notebook,
+    memory: MemoryModel,
+    clock: Clock,
+    on_event: Callable[[Event], None],
+) -> None:
+    rng = random.Random(settings.seed + len(notes.calibration.bursts))
+    while True:
+        posterior = Evidence(notes.calibration).posterior()
+        picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
+        if not picks:
+            return
+        rng.shuffle(picks)  # a drifting machine must not favour one configuration
+        for workload in picks:
+            bursts = notes.calibration.bursts
+            z = sizes([workload])
+            if _cost(bursts, settings).seconds(z, np.exp(predict_log(posterior, z).mean))[0] > clock.left:
+                continue
+            on_event(Event(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed))
+            notes.add(run_burst(worker, settings, workload, limit=clock.left))
+        bursts = notes.calibration.bursts
+        hopeless = len(bursts) >= _ROUND and all(b.outcome == Outcome.FAILED for b in bursts)
+        if clock.left <= 0 or hopeless:
+            return
+
+
+def next_bursts(
+    settings: Settings, memory: MemoryModel, posterior: Posterior, bursts: Sequence[Burst], seconds_left: float
+) -> list[Workload]:
+    """The next round: the best by design, and whatever contrast (a second depth, batch or context) is still missing."""
+    pool = burst_pool(settings, memory, bursts)
+    if not pool or seconds_left <= 0:
+        return []
+    weights = design.target_weights(posterior, sizes(pool), settings.seq_len)
+    noise = observations.drift_of(bursts).noise_floor
+    picks = design.choose(
+        posterior,
+        pool,
+        weights,
+        _cost(bursts, settings),
+        count=_ROUND,
+        seconds_left=seconds_left,
+        visit_noise=noise,
+    )
+    done = [b.workload for b in observations.completed(bursts)]
+    if done:
+        missing = design.missing_contrast(done + picks, pool)
+        picks += missing[:1]
+    return picks
+
+
+def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst]) -> list[Workload]:
+    """Every configuration worth a burst: within memory, short enough for the budget, and not larger than one that ran
+    out of memory.
+    """
+    shapes = [base_workload(settings, d) for d in settings.depths]
+    failed = [b.workload for b in bursts if b.outcome == Outcome.OUT_OF_MEMORY]
+
+    def fits(w: Workload) -> bool:
+        if any(w.shape.depth >= f.shape.depth and w.micro_tokens >= f.micro_tokens for f in failed):
+            return False
+        return settings.memory_bytes is None or memory.device_total_bytes(w).value <= settings.memory_bytes
+
+    seq_lens = (settings.seq_len, max(16, settings.seq_len // 2))
+    return design.candidates(shapes, seq_lens=seq_lens, most_tokens=settings.most_micro_tokens, fits=fits)
+
+
+def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
+    """What bursts have cost so far: warm-up steps and compilation as measured."""
+    done = observations.completed(bursts)
+    if len(done) < 3:
+        return design.BurstCost(
+            timed_seconds=burst_seconds(settings), compile_seconds=_FIRST_COMPILE_SECONDS * settings.compile
+        )
+    warmup = statistics.median_high(len(b.warmup_seconds) for b in done)
+    z = sizes([b.workload for b in done])
+    first: dict[tuple[float, ...], float] = {}
+    for shape, burst in zip(design.block_shapes(z), done, strict=True):
+        first.setdefault(shape, (burst.compile_seconds or 0.0) if burst.workload.compile else 0.0)
+    return design.BurstCost(
+        warmup_steps=max(2, warmup),
+        timed_seconds=burst_seconds(settings),
+        compile_seconds=statistics.median(first.values()),
+        compiled=frozenset(first),
+    )
+
+
+def _resumed(settings: Settings, store: Store) -> Calibration | None:
+    """The newest calibration of this device if it was cut off and asked for the same thing."""
+    newest = store.newest_calibration(settings.gpu, settings.family)
+    if newest is None or newest.status != PARTIAL:
+        return None
+    before = newest.settings
+    same = replace(
+        settings,
+        budget_seconds=before.budget_seconds,
+        memory_bytes=before.memory_bytes,
+        usd_per_hour=before.usd_per_hour,
+        seed=before.seed,
+    )
+    return newest if same == before else None
+
+
+def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: float) -> None:
+    """Add bursts of one configuration to a calibration, so that predictions of it become measurements.
+
+    Bursts repeat until `seconds` are spent, at least twice, or one fails; the calibration is saved after each.
+    """
+    end = time.monotonic() + seconds
+    for count in range(8):
+        left = end - time.monotonic()
+        if count >= 2 and left <= 0:
+            return
+        burst = run_burst(worker, notes.calibration.settings, workload, limit=max(left, 10.0))
+        notes.add(burst)
+        if burst.outcome != Outcome.COMPLETED:
+            return  # it would end so again

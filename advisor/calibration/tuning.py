@@ -1,0 +1,199 @@
+"""Interleaved bursts of a run's settings on this device, within a time budget: which of them are worth having."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from advisor.calibration.effects import Effect, Interval, Noise, Visit, effects, interaction
+from advisor.calibration.measure import Worker
+from advisor.calibration.one_burst import outcome_of
+from advisor.calibration.session import Event
+from advisor.calibration.variants import Variant, both
+from advisor.errors import AdvisorError
+from trainer.messages import BurstRequest, BurstResult
+from trainer.schema import Outcome, RunConfig
+
+EXPONENT = 0.7  # step time ∝ reference kernel^exponent, the belief of `calibration/observations` before its data speak
+_SETTINGS_A_BASE = 4  # the base is visited again after so many settings
+_LEAST_ROUNDS = 2
+_INTERACTION_SHARE = 0.25  # of the time, kept for the best two together
+_WARMUP_STEPS_MOST = 6
+_LOSSES = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What was measured: every visit, what each setting does, and the best two together."""
+
+    base: RunConfig
+    variants: tuple[Variant, ...]  # the one of the best two together last, where there is one
+    visits: tuple[Visit, ...]
+    effects: tuple[Effect, ...]  # of the variants
+    noise: Noise
+    together: Interval | None  # what the best two do beyond the sum of both, log of speed
+    best: Variant | None  # None: the base
+    untried: tuple[str, ...]  # for lack of time
+    seconds: float
+
+    @property
+    def best_config(self) -> RunConfig:
+        return self.base if self.best is None else self.best.of(self.base)
+
+    def effect(self, variant: Variant) -> Effect:
+        return next(effect for effect in self.effects if effect.setting == variant.name)
+
+
+def tune(
+    base: RunConfig,
+    variants: Sequence[Variant],
+    worker: Worker,
+    *,
+    budget_seconds: float,
+    burst_seconds: float,
+    seed: int = 0,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Tuning:
+    """Visit base and settings in rounds until the time is used; raises AdvisorError when the base does not run.
+
+    A setting that does not run is not tried again; one that is surely slower is left out of later rounds.
+    """
+    session = _Session(base, worker, burst_seconds, budget_seconds, seed, on_event)
+    session.warm_up()
+    left = list(variants)
+    while (
+        left and not session.over and (session.rounds < _LEAST_ROUNDS or session.has_time(left, 1 - _INTERACTION_SHARE))
+    ):
+        session.round(left)
+        left = [v for v in left if session.is_open(v)]
+    gains = _gains(variants, session.measured()[0])
+    pair = both(gains[0], gains[1]) if len(gains) > 1 else None
+    if pair is not None:
+        while (
+            session.is_open(pair)
+            and not session.over
+            and (session.rounds_of(pair) < _LEAST_ROUNDS or session.has_time([*gains[:2], pair], 1.0))
+        ):
+            session.round([*gains[:2], pair])
+    return _tuning(session, [*variants, *([pair] if pair else [])], gains, pair)
+
+
+def _tuning(session: _Session, tried: Sequence[Variant], gains: Sequence[Variant], pair: Variant | None) -> Tuning:
+    found, noise = session.measured()
+    together = None
+    if pair is not None and pair.name in found:
+        together = interaction(session.visits, gains[0].name, gains[1].name, pair.name, EXPONENT, noise)
+    ranked = _gains(tried, found)
+    return Tuning(
+        base=session.base,
+        variants=tuple(v for v in tried if v.name in found),
+        visits=tuple(session.visits),
+        effects=tuple(found[v.name] for v in tried if v.name in found),
+        noise=noise,
+        together=together,
+        best=ranked[0] if ranked else None,
+        untried=tuple(v.name for v in tried if v.name not in found),
+        seconds=round(session.elapsed, 1),
+    )
+
+
+def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
+    """What is surely faster and costs no loss, the fastest of each knob, in order."""
+    good = [v for v in tried if v.name in found and found[v.name].faster and not found[v.name].loses]
+    best: dict[str, Variant] = {}
+    for variant in sorted(good, key=lambda v: -(speed.value if (speed := found[v.name].speed) else 0.0)):
+        best.setdefault(variant.knob, variant)
+    return list(best.values())
+
+
+class _Session:
+    """The visits so far, and what they took."""
+
+    def __init__(
+        self,
+        base: RunConfig,
+        worker: Worker,
+        burst_seconds: float,
+        budget_seconds: float,
+        seed: int,
+        on_event: Callable[[Event], None],
+    ):
+        self.base, self.rounds = base, 0
+        self.visits: list[Visit] = []
+        self._worker, self._burst_seconds, self._budget = worker, burst_seconds, budget_seconds
+        self._rng, self._on_event = random.Random(seed), on_event
+        self._began = time.monotonic()
+        self._took: dict[str | None, float] = {}
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def over(self) -> bool:
+        return self.elapsed > self._budget
+
+    def measured(self) -> tuple[dict[str, Effect], Noise]:
+        return effects(self.visits, EXPONENT)
+
+    def has_time(self, settings: Sequence[Variant], share: float) -> bool:
+        """Whether another round of these ends within a share of the budget."""
+        bases = 1 + len(settings) / _SETTINGS_A_BASE
+        ahead = sum(self._took.get(v.name, 0.0) for v in settings) + bases * self._took.get(None, 0.0)
+        return self.elapsed + ahead <= share * self._budget
+
+    def rounds_of(self, variant: Variant) -> int:
+        return sum(visit.setting == variant.name for visit in self.visits)
+
+    def is_open(self, variant: Variant) -> bool:
+        """Whether another visit could still tell something: it runs, and is not surely slower."""
+        effect = self.measured()[0].get(variant.name)
+        if effect is None:
+            return True
+        return effect.failure is None and (effect.repeats < _LEAST_ROUNDS or not effect.slower)
+
+    def warm_up(self) -> None:
+        """The base once, uncounted: a process's first burst also loads code and grows its heap."""
+        self._on_event(Event(text="the base, to warm up", elapsed_seconds=self.elapsed))
+        result = self._train(self.base, seed=self.base.seed)
+        if result.outcome != Outcome.COMPLETED:
+            raise AdvisorError(
+                f"the base does not run here: {result.outcome}, {result.reason}",
+                "start from a smaller --micro-batch or --depth",
+            )
+
+    def round(self, settings: Sequence[Variant]) -> None:
+        """The base and every setting once, the base again between them, all from the same weights and tokens."""
+        self.rounds += 1
+        order = list(settings)
+        self._rng.shuffle(order)  # a drifting machine must not favour one of them
+        for variant in _with_bases(order):
+            if variant is not None and self.over:
+                continue  # the base is still visited, which what was done is compared with
+            name = variant.name if variant else None
+            self._on_event(Event(text=f"round {self.rounds}: {name or 'the base'}", elapsed_seconds=self.elapsed))
+            started, began = time.time(), time.monotonic()
+            result = self._train(variant.of(self.base) if variant else self.base, seed=self.base.seed + self.rounds)
+            self._took[name] = time.monotonic() - began
+            self.visits.append(Visit(setting=name, round=self.rounds, started=round(started, 3), result=result))
+
+    def _train(self, config: RunConfig, seed: int) -> BurstResult:
+        request = BurstRequest(
+            config=replace(config, seed=seed),
+            seconds=self._burst_seconds,
+            least_steps=3,
+            most_warmup=_WARMUP_STEPS_MOST,
+            limit_seconds=max(20.0, 0.5 * self._budget),
+            losses=_LOSSES,
+        )
+        return outcome_of(self._worker, request)
+
+
+def _with_bases(order: Sequence[Variant]) -> Iterator[Variant | None]:
+    """None is the base: first, after every few settings, and last."""
+    for start in range(0, len(order), _SETTINGS_A_BASE):
+        yield None
+        yield from order[start : start + _SETTINGS_A_BASE]
+    yield None

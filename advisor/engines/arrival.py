@@ -1,0 +1,140 @@
+"""A run elsewhere that is measured where it arrives: what its job leaves in the run folder, and how it settles here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from advisor.engines.guards import guarded, make_guards
+from advisor.errors import AdvisorError
+from advisor.hardware.here import cpu_name
+from advisor.records import Plan
+from advisor.run_records import ArrivalRecord, LaunchRecord
+from advisor.store.calibration import Calibration
+from advisor.store.disk import bad_fields, read_json, write_atomic
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import (
+    CONFIG,
+    LOG,
+    PLAN,
+    read_launch,
+    read_run_config,
+    write_launch,
+)
+from advisor.store.store import Store, load_calibration
+from advisor.units import HOUR
+from trainer.schema import ConfigError, RunConfig, dump_config, record_from_dict
+
+PLAN_BEFORE, PLAN_AFTER, RECORD, CALIBRATION = "plan-before.yaml", "plan-after.yaml", "arrival.json", "calibration.yaml"
+ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # that come home
+
+
+def what_remains(
+    plan: Plan, seconds: float, *, max_usd: float | None, max_hours: float | None
+) -> tuple[float | None, float | None]:
+    """Dollars and hours of a run: what was asked for, else the goal's own, less what its arrival took of them."""
+    goal, price = plan.goal, plan.offer.usd_per_hour
+    usd = max_usd if max_usd is not None else goal.budget_usd
+    hours = max_hours
+    if hours is None and goal.deadline_seconds is not None:
+        hours = goal.deadline_seconds / HOUR
+    return (
+        usd - price * seconds / HOUR if usd is not None and price else max_usd,
+        None if hours is None else hours - seconds / HOUR,
+    )
+
+
+def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -> RunConfig:
+    """The configuration of a run that was to be `config`, after an arrival: another plan, and tighter limits.
+
+    Raises AdvisorError where the arrival has used up what was given.
+    """
+    stop = config.stop
+    asked_hours = None if stop.max_seconds is None else stop.max_seconds / HOUR
+    usd, hours = what_remains(before, max(0.0, seconds), max_usd=stop.max_usd, max_hours=asked_hours)
+    if any(left is not None and left <= 0 for left in (usd, hours)):
+        raise AdvisorError("the calibration took all that was given", "plan with more: advisor plan")
+    stop = replace(stop, max_usd=None, max_seconds=None, gates=after.run.stop.gates)
+    run = replace(after.run, data=config.data, name=config.name, stop=stop)
+    price = before.offer.usd_per_hour
+    guards = make_guards(run, usd_per_hour=price, max_usd=usd, max_hours=hours)
+    return guarded(run, guards, usd_per_hour=price, step_seconds=after.chosen.step_seconds.value)
+
+
+def read_arrival(run_dir: Path) -> ArrivalRecord | None:
+    """What the machine said of the plan; None: nothing, or not yet."""
+    path = run_dir / RECORD
+    if not path.exists():
+        return None
+    try:
+        return record_from_dict(ArrivalRecord, read_json(path, "arrival"))
+    except ConfigError as error:
+        raise bad_fields("arrival", path, error, f"remove it to go on without it: rm {path}") from error
+
+
+def is_awaited(run_dir: Path) -> bool:
+    """Whether a run was asked to be measured where it arrives, and what was found is not settled here."""
+    launch = read_launch(run_dir)
+    return launch is not None and launch.arriving is not None and not launch.arriving.told
+
+
+def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
+    """Take over, once, what the machine said: its calibration into the store, the plan that goes on into the folder.
+
+    Gives why a run that is `over` was not begun; None: it was, or nobody says. What came is data: the new plan keeps
+    this folder's name, data and price, and its limits are reckoned from those that were given here.
+    """
+    launch = read_launch(run_dir)
+    if launch is None or launch.arriving is None:
+        return None
+    begun, problem = (run_dir / LOG).exists(), None
+    if not launch.arriving.told and (over or begun):
+        launch = replace(launch, arriving=replace(launch.arriving, told=True))
+        try:
+            launch = _settled(run_dir, store, launch)
+        except AdvisorError as error:  # the run goes on whatever came of it, and is not asked for it again
+            problem = f"what came of its arrival cannot be used: {error.message}"
+        write_launch(run_dir, launch)
+    if problem is not None or not over or begun:
+        return problem
+    record = read_arrival(run_dir)
+    return f"stopped on arrival: {record.reason}" if record is not None and not record.goes_on else None
+
+
+def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
+    """The launch record with the limits that are left, once calibration and plan are in their places."""
+    record = read_arrival(run_dir)
+    if record is None:
+        return launch
+    if (run_dir / CALIBRATION).exists():
+        enter(load_calibration(run_dir / CALIBRATION), store)
+    config = _settle_plan(run_dir, record)
+    if config is None:
+        return launch
+    guards = make_guards(config, usd_per_hour=launch.usd_per_hour)
+    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
+    return replace(launch, guards=replace(guards, max_hours=hours))
+
+
+def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
+    """Write the plan that goes on, and its configuration, beside the one before; None: nothing goes on."""
+    if not record.goes_on:
+        return None
+    before, given = load_plan(run_dir / PLAN), read_run_config(run_dir)
+    came = load_plan(run_dir / PLAN_AFTER)
+    config = goes_on_with(before, came, given, record.seconds)
+    offer = replace(came.offer, usd_per_hour=before.offer.usd_per_hour)
+    goal = replace(came.goal, data=before.goal.data)
+    after = replace(came, id=before.id, goal=goal, chosen=replace(came.chosen, offer=offer))
+    write_atomic(run_dir / PLAN_BEFORE, dump_plan(before))
+    write_atomic(run_dir / CONFIG, dump_config(config))
+    write_atomic(run_dir / PLAN, dump_plan(replace(after, run=replace(after.run, data=before.run.data))))
+    return config
+
+
+def enter(calibration: Calibration, store: Store) -> bool:
+    """Keep a calibration that came home, but none of another CPU: all CPUs go by one name, and this one is here."""
+    kept = calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name()
+    if kept:
+        store.save_calibration(calibration)
+    return kept

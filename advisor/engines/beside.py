@@ -1,0 +1,133 @@
+"""A command of ours as a process of its own: a page can start it, look at it, cancel it or be closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.engines.process import (
+    ProcessId,
+    folder_lock,
+    is_alive,
+    kill_tree,
+    python_command,
+    python_variables,
+    start_detached,
+    wait_until_gone,
+)
+from advisor.errors import AdvisorError
+from advisor.store.disk import read_json, write_atomic
+from trainer.schema import ConfigError, record_from_dict, to_dict
+
+CANCEL_SECONDS = 20.0  # for each way to ask
+_LINES_SHOWN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The newest of its kind, as it is kept on disk."""
+
+    pid: int
+    process_started: float  # Unix seconds
+    started: str  # ISO 8601, UTC
+    budget_seconds: float
+    subject: str = ""  # what it is about
+    schema: int = 1
+
+    @property
+    def process(self) -> ProcessId:
+        """Its process, for good."""
+        return ProcessId(pid=self.pid, started=self.process_started)
+
+    @property
+    def running(self) -> bool:
+        """Whether it still runs."""
+        return is_alive(self.process)
+
+    @property
+    def unix_seconds(self) -> float:
+        """When it was started."""
+        return datetime.fromisoformat(self.started).timestamp()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since it was started."""
+        return datetime.now(UTC).timestamp() - self.unix_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """One kind of command that runs beside a page, one at a time: its files are NAME.json and NAME.log of `home`."""
+
+    home: Path
+    name: str
+    what: str  # in words, with its article
+
+    def start(
+        self, words: Sequence[str], budget_seconds: float, *, folder: Path | None = None, subject: str = ""
+    ) -> None:
+        """Run `advisor` with these words; raises AdvisorError when one of its kind is running already."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with folder_lock(self.home):
+            before = self.look()
+            if before is not None and before.running:
+                raise AdvisorError(f"{self.what} is running already", "wait for it, or cancel it")
+            self.output.unlink(missing_ok=True)
+            variables = python_variables() | {"ADVISOR_HOME": str(self.home)}
+            process = start_detached(
+                python_command("-m", "advisor", *words), folder or self.home, self.output, variables
+            )
+            state = Started(
+                pid=process.pid,
+                process_started=process.started,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+                budget_seconds=budget_seconds,
+                subject=subject,
+            )
+            write_atomic(self._state, json.dumps(to_dict(state)) + "\n")
+
+    def look(self) -> Started | None:
+        """The newest of its kind; None: there was none."""
+        if not self._state.exists():
+            return None
+        try:
+            return record_from_dict(Started, read_json(self._state, f"state of {self.what}"))
+        except ConfigError as error:
+            raise AdvisorError(f"{self._state} cannot be used: {error}", f"remove it: rm {self._state}") from error
+
+    def said(self) -> tuple[str, ...]:
+        """Its newest lines."""
+        if not self.output.exists():
+            return ()
+        lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
+        return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
+
+    def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
+        """Interrupt it as Ctrl-C would, then by SIGTERM; `with_children`: by SIGKILL, with all that it started."""
+        state = self.look()
+        if state is None or not state.running:
+            return
+        process = state.process
+        os.kill(process.pid, signal.SIGINT)
+        if wait_until_gone(process, seconds):  # who is started by nohup or in the background ignores it
+            return
+        if with_children:
+            kill_tree(process)
+        else:
+            os.kill(process.pid, signal.SIGTERM)
+        if not wait_until_gone(process, seconds):
+            raise AdvisorError(f"{self.what} does not stop", f"end it by hand: kill -9 {process.pid}")
+
+    @property
+    def output(self) -> Path:
+        """What it prints."""
+        return self.home / f"{self.name}.log"
+
+    @property
+    def _state(self) -> Path:
+        return self.home / f"{self.name}.json"

@@ -1,0 +1,134 @@
+"""Which cards of this machine a run has by itself: its starter locks them, and the run's process holds the locks.
+
+The locks lie where every user of the machine sees them; the system frees them when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.engines.process import try_lock
+from advisor.errors import AdvisorError
+from advisor.hardware.here import VISIBLE, FoundCard, named_by_words, visible_cards
+from advisor.store.disk import disk_errors
+
+LOCKS = Path("/tmp")  # not TMPDIR, which differs from user to user
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Cards that are held by this process, and by each that inherits the open files."""
+
+    ids: tuple[int, ...]  # as nvidia-smi counts them
+    files: tuple[int, ...]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What makes a process see these cards and no others."""
+        if not self.ids:
+            return {}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, self.ids))}
+
+
+@contextlib.contextmanager
+def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
+    """Hold so many cards for a run: those that were asked for, else the first that are free, in the order of `choice`.
+
+    None where there are none, and where CUDA_VISIBLE_DEVICES names them by words: then it is not known which they are.
+    AdvisorError says who has the cards that lack.
+    """
+    present = visible_ids()
+    if count == 0 or not (present or asked):
+        yield Held(ids=(), files=())
+        return
+    _check_asked(count, asked, present)
+    held: dict[int, int] = {}
+    taken: dict[int, str] = {}
+    try:
+        for number in asked or (card.number for card in choice()):
+            if len(held) == count:
+                break
+            file = _opened(number)
+            if try_lock(file):
+                held[number] = file
+                _sign(number, run)
+            else:
+                taken[number] = _signed(file)
+                os.close(file)
+        if len(held) < count:
+            who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
+            raise AdvisorError(f"{count} free GPUs are needed: {who}", "wait for it, or end it: advisor stop RUN")
+        yield Held(ids=tuple(held), files=tuple(held.values()))
+    finally:
+        for file in held.values():
+            os.close(file)
+
+
+def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
+    """The cards of "0,1"; AdvisorError (exit 2) for anything else."""
+    words = [word.strip() for word in text.split(",")] if text is not None else []
+    if any(not re.fullmatch(r"[0-9]{1,3}", word) for word in words):
+        raise AdvisorError(f"--gpu-ids {text}: that is no list of GPUs", "write it like 0,1", exit_code=2)
+    return tuple(map(int, words))
+
+
+def visible_ids() -> tuple[int, ...] | None:
+    """The cards that CUDA_VISIBLE_DEVICES leaves, all of this machine without it; None where it names them by words."""
+    return None if named_by_words() else tuple(card.number for card in visible_cards())
+
+
+def choice() -> list[FoundCard]:
+    """The visible cards in the order in which a run takes them: first those that nobody uses."""
+    return sorted(visible_cards(), key=lambda card: card.in_use)
+
+
+def taken_by() -> dict[int, str]:
+    """The visible cards that a run holds now, and which run that is."""
+    found = {}
+    for number in visible_ids() or ():
+        file = _opened(number)
+        if not try_lock(file):
+            found[number] = _signed(file)
+        os.close(file)
+    return found
+
+
+def _check_asked(count: int, asked: Sequence[int], present: tuple[int, ...] | None) -> None:
+    if not asked:
+        return
+    if len(set(asked)) != count:
+        raise AdvisorError(f"--gpu-ids names {len(set(asked))} GPUs, the plan is for {count}", "name as many",
+                           exit_code=2)  # fmt: skip
+    if present is not None and (unknown := sorted(set(asked) - set(present))):
+        has = ", ".join(map(str, present)) or "none"
+        raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"there are: {has}", exit_code=2)
+
+
+def _path(number: int) -> Path:
+    return LOCKS / f"training-advisor-gpu-{number}.lock"
+
+
+def _opened(number: int) -> int:
+    """The lock's file, made if it is not there; read-only where it is somebody else's, which is enough to lock it."""
+    path = _path(number)
+    with disk_errors("lock the GPU by", path):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _sign(number: int, run: Path) -> None:
+    """Say whose the card is; where the file is another user's, it stays unsaid."""
+    with contextlib.suppress(PermissionError), open(os.open(_path(number), os.O_WRONLY | os.O_NOFOLLOW), "wb") as out:
+        out.truncate()
+        out.write(f"{run}\n".encode())
+
+
+def _signed(file: int) -> str:
+    text = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
+    return text or "another run"

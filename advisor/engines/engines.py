@@ -1,0 +1,92 @@
+"""The backends there are, and which of them has the run of a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from advisor.engines.backend import Backend, engine_of
+from advisor.engines.local import LocalBackend
+from advisor.engines.replay import ReplayBackend
+from advisor.engines.state import RunStatus
+from advisor.errors import AdvisorError, close_matches
+from advisor.run_records import Place
+from advisor.store.run_folder import read_launch
+from advisor.store.store import Store
+
+
+def _later(module: str, name: str) -> Callable[[Store], Backend]:
+    """A backend that is imported when it is needed: exports load predictions and numpy, and runs here start without."""
+    return lambda store: getattr(import_module(f"advisor.engines.{module}"), name)(store)
+
+
+BACKENDS: dict[str, Callable[[Store], Backend]] = {
+    LocalBackend.engine: LocalBackend,
+    ReplayBackend.engine: ReplayBackend,
+    "slurm": _later("slurm", "SlurmBackend"),
+    "ssh": _later("ssh", "SshBackend"),
+    "skypilot": _later("skypilot", "SkyBackend"),
+}
+_WORD = re.compile(r"[A-Za-z0-9_.&|\[\]*:,=+][A-Za-z0-9_.&|\[\]*:,=+-]*")
+# what may follow the colon; what begins with a dash would be an option of the engine's command
+PLACES = {
+    LocalBackend.engine: re.compile(""),
+    "slurm": re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.,-]*)?"),
+    "ssh": re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*"),
+    "skypilot": re.compile(r"(?:[A-Za-z0-9*][A-Za-z0-9_.*/,-]*[A-Za-z0-9*])?"),
+}
+MEASURED_THERE = ("slurm", "ssh")  # whose machines can be measured by a job
+EXPORTED = ("dstack", "trainjob", "jobset", "dockerfile", "torchrun")
+_BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
+
+
+def backend_of(handle_or_engine: str, store: Store) -> Backend:
+    """The backend of a handle or of an engine's name; raises AdvisorError for one this version does not know."""
+    engine = engine_of(handle_or_engine)
+    if engine not in BACKENDS:
+        message = f"the run was started by {engine}, which this version does not know"
+        raise AdvisorError(message, f"it knows: {', '.join(BACKENDS)}; upgrade training-advisor")
+    return BACKENDS[engine](store)
+
+
+def parse_place(text: str, *, account: str | None = None, qos: str | None = None,
+                constraint: str | None = None, gpu_ids: tuple[int, ...] = ()) -> Place:  # fmt: skip
+    """Where `--on` means: "local", "slurm:gpu", "ssh:host", "skypilot:aws,gcp"; AdvisorError (exit 2) for others."""
+    engine, _, name = text.partition(":")
+    usage = "write it like local, slurm, slurm:PARTITION, ssh:HOST, skypilot or skypilot:CLOUD/REGION,..."
+    if engine in EXPORTED:
+        message = f"--on {text}: a run is not started on {engine} from here, it is exported to it"
+        raise AdvisorError(message, f"advisor export PLAN.yaml --to {engine} --out DIR; afterwards advisor import DIR",
+                           exit_code=2)  # fmt: skip
+    if engine not in PLACES:
+        near = close_matches(engine, PLACES)
+        raise AdvisorError(f"--on {text}: no engine is called {engine!r}",
+                           f"did you mean {' or '.join(near)}?" if near else usage, exit_code=2)  # fmt: skip
+    options = {"account": account, "qos": qos, "constraint": constraint}
+    if engine != "slurm" and (given := [f"--{key}" for key, value in options.items() if value]):
+        raise AdvisorError(f"{', '.join(given)} is Slurm's alone", "leave it out, or --on slurm", exit_code=2)
+    if gpu_ids and engine != LocalBackend.engine:
+        raise AdvisorError("--gpu-ids are of this machine", "elsewhere the engine chooses", exit_code=2)
+    if not PLACES[engine].fullmatch(name) or any(not _WORD.fullmatch(value) for value in options.values() if value):
+        raise AdvisorError(f"--on {text}: that is no place", usage, exit_code=2)
+    return Place(engine=engine, name=name or None, gpu_ids=gpu_ids, **options)
+
+
+def handle_of(run_dir: Path) -> str:
+    """The handle of a folder's run.
+
+    On this machine a run is known by its folder, wherever that was moved and whoever started the trainer in it;
+    elsewhere by what its engine called it.
+    """
+    launch = read_launch(run_dir)
+    if launch is None:
+        return f"{LocalBackend.engine}://{run_dir.resolve()}"
+    engine = engine_of(launch.handle)
+    return f"{engine}://{run_dir.resolve()}" if engine in _BY_FOLDER else launch.handle
+
+
+def describe(run_dir: Path, store: Store) -> RunStatus:
+    """How the run of a folder stands, by the engine that has it."""
+    return backend_of(handle_of(run_dir), store).describe(run_dir)

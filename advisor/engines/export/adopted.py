@@ -1,0 +1,154 @@
+"""The run of an adopted command as files for elsewhere: its plan, its guard with the probe, and a script.
+
+The command itself, its data and its environment are its user's, and are there already, or are made by the user's own
+bootstrap line. Only the guard comes along, which needs a Python with pyyaml and psutil.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import advisor
+import trainer
+from advisor.engines.export.bundle import PACKAGES, RUN, SETUP, pinned, plain_name, setup_script
+from advisor.run_records import Place
+from advisor.store.adopted import LOG, PLAN, AdoptedPlan, dump_adopted_plan
+from advisor.trainers.adopted import RECIPE
+
+GUARD = "advisor.adopt.guard"
+_GUARD_PACKAGES = ("pyyaml", "psutil")
+_LONGER, _LEAST_LIMIT, _LEAST_GRACE = 1.25, 600, 60  # as of runs of our own trainer, seconds
+_PACKAGES = {"advisor": Path(advisor.__path__[0]), "trainer": Path(trainer.__path__[0])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedJob:
+    """The run of an adopted command, for any engine."""
+
+    plan: AdoptedPlan  # its folder is where the command is typed there
+    recipe: str  # as YAML
+    run_id: str
+    place: Place = Place()
+    here: str = ""  # the command's folder on this machine, which a rented one is given
+
+    @property
+    def name(self) -> str:
+        """Lower-case letters, digits and dashes, as clusters want it."""
+        return plain_name(self.run_id)
+
+    @property
+    def cards(self) -> int:
+        """Of the node that it runs on; 0: it uses none."""
+        return 0 if self.plan.device_key == "cpu" else self.plan.gpus
+
+    @property
+    def grace_seconds(self) -> int:
+        """That an engine must leave from a signal to the end: what saving took, and half as much again."""
+        ending = self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
+        return max(_LEAST_GRACE, math.ceil(1.5 * ending))
+
+    @property
+    def limit_seconds(self) -> int:
+        """When the engine ends it: after its own limit, or well beyond the plan's time."""
+        if self.plan.max_seconds is not None:
+            return math.ceil(self.plan.max_seconds) + 2 * self.grace_seconds
+        return max(_LEAST_LIMIT, math.ceil(_LONGER * self.plan.total_seconds.high)) + self.grace_seconds
+
+
+def adopted_files(job: AdoptedJob) -> dict[str, str]:
+    """Name inside the export's folder → text: the same for every engine."""
+    by_log = job.plan.basis == LOG
+    needed = (*PACKAGES, "scipy", "click", "rich") if by_log else _GUARD_PACKAGES
+    return {
+        PLAN: dump_adopted_plan(job.plan),
+        RECIPE: job.recipe,
+        "requirements.txt": "".join(pinned(needed)),
+        SETUP: setup_script(None),
+        RUN: run_script(job),
+        **guard_sources(whole=by_log),
+    }
+
+
+def run_script(job: AdoptedJob) -> str:
+    """The user's bootstrap line where the command is typed, then its guard, which starts it."""
+    return f"""#!/usr/bin/env bash
+# {job.run_id}: the command of $RUN/{PLAN}, started and watched by its guard. SIGTERM ends it, as its own limit does.
+set -o pipefail
+JOB=$(cd "$(dirname "$0")" && pwd)
+PYTHON=${{PYTHON:-$JOB/.venv/bin/python}}
+export RUN=${{RUN:-$JOB/run}} PYTHONUNBUFFERED=1
+mkdir -p "$RUN"
+cp "$JOB/{PLAN}" "$JOB/{RECIPE}" "$RUN/"
+cd {_words(job.plan.folder)} || exit 1
+{job.plan.bootstrap or "# no bootstrap line: the command finds its programs by the PATH that is there"}
+cd "$RUN" || exit 1  # what lies beside the command is not taken for the guard's own
+export PYTHONPATH="$JOB${{PYTHONPATH:+:$PYTHONPATH}}"
+exec "$PYTHON" -m {GUARD} "$RUN"
+"""
+
+
+def _words(folder: str) -> str:
+    """A folder in the words of a shell."""
+    return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
+
+
+def guard_sources(*, whole: bool) -> dict[str, str]:
+    """The sources that the guard is made of, with the probe; `whole`: all, as a guard that reads logs needs them."""
+    modules = sorted(_everything() if whole else _needed(GUARD))
+    found = {path.relative_to(_root(path)).as_posix(): path.read_text(encoding="utf-8") for path in modules}
+    probe = _PACKAGES["advisor"] / "adopt" / "probe"
+    return found | {
+        path.relative_to(_root(path)).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(probe.rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+def _root(path: Path) -> Path:
+    """The folder that holds a file's package."""
+    return next(folder.parent for folder in _PACKAGES.values() if folder in path.parents)
+
+
+def _everything() -> set[Path]:
+    return {path for folder in _PACKAGES.values() for path in folder.rglob("*.py")}
+
+
+def _needed(module: str) -> set[Path]:
+    """The files of a module and of all that it imports as it is imported."""
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        for path in _files(waiting.pop()):
+            if path not in found:
+                found.add(path)
+                waiting += _imported(path)
+    return found
+
+
+def _files(module: str) -> Iterator[Path]:
+    """The file of a module and those of the packages around it; none of what is no module of ours."""
+    parts = module.split(".")
+    if parts[0] not in _PACKAGES:
+        return
+    folder = _PACKAGES[parts[0]].parent
+    for part in parts:
+        folder = folder / part
+        for path in (folder / "__init__.py", folder.with_suffix(".py")):
+            if path.is_file():
+                yield path
+
+
+def _imported(path: Path) -> list[str]:
+    """The names that a file imports at its top: modules, and what may be one."""
+    names = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names

@@ -1,0 +1,182 @@
+"""Tasks for SkyPilot and dstack, which rent a machine, run the job on it and give it back."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+from advisor.engines.export.adopted import AdoptedJob
+from advisor.engines.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
+from advisor.engines.guards import limit_seconds
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu
+from advisor.store.disk import dump_yaml
+from advisor.store.folders import profiles_folder
+from advisor.store.run_folder import LOG
+
+SKY, DSTACK = "task.yaml", "task.dstack.yml"
+POLICY = "sky_policy.py"
+MOST_RESTARTS = 3
+DISK_GB = 100  # software, data and a few checkpoints, unless they take more
+# What the engines call the providers of the price lists; they rent from no others of them.
+_SKY = {name: name for name in ("aws", "azure", "do", "gcp", "lambda", "nebius", "oci", "runpod", "vast", "verda")}
+_DSTACK = {name: name for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "runpod", "verda")} | {
+    "do": "digitalocean", "vast": "vastai",
+}  # fmt: skip
+# The run's log as a part of what the job prints, which SkyPilot brings home from where it rents. `$$` is the run: the
+# shell becomes it. Bucket and log hold earlier attempts as well, so each machine prints the whole.
+LOG_LINE = "ADVISOR-LOG "
+# Not `tail --pid`: whoever reads to the end before it reaps a dead run keeps its pid, and the machine, for ever.
+_LOG_HOME = rf"""if [ "$NODE_RANK" = 0 ]; then
+    tail --sleep-interval=1 -n +1 -F "$RUN/{LOG}" 2>/dev/null > >(exec sed -u "s/^/{LOG_LINE}/") &
+    (while grep -qs "^State:.[^ZX]" /proc/$$/status; do sleep 1; done; sleep 2; kill $!) &
+fi
+"""
+_MARGIN = 1.25  # over the price of the plan: what is dearer is another offer
+
+
+def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
+    """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one."""
+    if isinstance(job, AdoptedJob):
+        return {SKY: dump_yaml(_command_task(job))}
+    resources: dict[str, object] = {
+        **_infra(job.place.name or _SKY.get(job.plan.offer.provider or "") or "*"),
+        "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
+        "use_spot": job.plan.offer.spot,
+        "disk_size": disk_gb(job),
+        "autostop": {"idle_minutes": 10, "down": True},
+        "job_recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
+    }
+    variables: dict[str, object] = {"RUN": RUN_FOLDER}
+    if job.plan.offer.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
+        margin = _MARGIN if job.max_usd is None else 1.0
+        resources["max_hourly_cost"] = round(job.plan.offer.usd_per_hour / job.nodes * margin, 2)
+    seconds = limit_seconds(job.config.stop)
+    if job.max_usd is not None and seconds is not None:
+        variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(seconds)}
+    mounts: dict[str, object] = {
+        RUN_FOLDER: {"name": bucket(job.name), "mode": "MOUNT_CACHED"},
+    }
+    if job.data is not None and job.config.data.path:
+        mounts[job.config.data.path] = str(job.data)
+    words = (
+        'NODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
+    )
+    task = {
+        "name": job.name,
+        "num_nodes": job.nodes,
+        "workdir": ".",
+        "resources": resources,
+        "file_mounts": mounts,
+        "envs": variables,
+        "setup": f"bash {SETUP}",
+        # `exec`, so that the signal of a cancelled or preempted task reaches the script
+        "run": f"export {words}\n{_LOG_HOME if job.run_id else ''}"
+        f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
+    }
+    return {SKY: dump_yaml(task), POLICY: (Path(__file__).parent / POLICY).read_text(encoding="utf-8")}
+
+
+def _command_task(job: AdoptedJob) -> dict[str, object]:
+    """A task that rents the card of an adopted plan, and takes the command's folder along."""
+    on_cpu = find_gpu(job.plan.device_key) is None
+    resources: dict[str, object] = (
+        {"cpus": "2+"} if on_cpu else {"accelerators": {card_word(job.plan.device_key, "skypilot"): job.plan.gpus}}
+    )
+    if job.plan.usd_per_hour:
+        resources["max_hourly_cost"] = round(job.plan.usd_per_hour, 2)
+    if job.place.name:
+        resources["infra"] = job.place.name
+    return {
+        "name": job.name,
+        "workdir": ".",
+        "resources": {**resources, "disk_size": DISK_GB, "autostop": {"idle_minutes": 10, "down": True}},
+        "file_mounts": {RUN_FOLDER: {"name": bucket(job.name), "mode": "MOUNT_CACHED"}, job.plan.folder: job.here},
+        "envs": {"RUN": RUN_FOLDER},
+        "setup": f"bash {SETUP}",
+        "run": f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
+    }
+
+
+def _infra(infra: str) -> dict[str, object]:
+    """One place, or any of several: SkyPilot takes the cheapest that has the machine."""
+    places = infra.split(",")
+    return {"infra": infra} if len(places) == 1 else {"any_of": [{"infra": place} for place in places]}
+
+
+def bucket(name: str) -> str:
+    """Where a job's run folder is kept while its machines come and go."""
+    return f"{name}-run"
+
+
+def skypilot_steps(job: ExportJob | AdoptedJob) -> list[str]:
+    """See the offer, then launch."""
+    return [f"sky launch --dryrun {SKY}   # which machine, at what price?", f"sky jobs launch {SKY}"]
+
+
+def dstack(job: ExportJob) -> dict[str, str]:
+    """A task with its price, duration and idle time limited, retried when a spot machine is taken back."""
+    task: dict[str, object] = {
+        "type": "task",
+        "name": job.name[:41].strip("-"),
+        "nodes": job.nodes,
+        "python": "3.12",
+        "files": [".:/training"],
+        "working_dir": "/training",
+        "env": [f"RUN={RUN_FOLDER}"],
+        "commands": [
+            f"bash {SETUP}",
+            "export NODES=$DSTACK_NODES_NUM NODE_RANK=$DSTACK_NODE_RANK MASTER_ADDR=$DSTACK_MASTER_NODE_IP",
+            f"exec bash {RUN}",
+        ],
+        "resources": {
+            "gpu": f"{card_name(job, 'dstack')}:{job.gpus_per_node}",
+            "shm_size": "8GB",
+            "disk": f"{disk_gb(job)}GB..",
+        },
+        "spot_policy": "spot" if job.plan.offer.spot else "on-demand",
+        "max_duration": f"{job.limit_seconds}s",
+        "stop_duration": f"{job.grace_seconds}s",
+        "retry": {"on_events": ["no-capacity", "interruption"], "duration": "1d"},
+        "utilization_policy": {"min_gpu_utilization": 1, "time_window": "30m"},
+    }
+    if backend := job.place.name or _DSTACK.get(job.plan.offer.provider or ""):
+        task["backends"] = [backend]
+    if job.plan.offer.usd_per_hour:
+        task["max_price"] = round(job.plan.offer.usd_per_hour / job.nodes * _MARGIN, 2)
+    volumes = [f"{job.claim}:{RUN_FOLDER}"] if job.claim else []
+    if volumes:
+        task["volumes"] = volumes
+    return {DSTACK: dump_yaml(task)}
+
+
+def dstack_steps(job: ExportJob) -> list[str]:
+    """Apply shows the offers and asks before it rents."""
+    return [f"dstack apply -f {DSTACK}"]
+
+
+def disk_gb(job: ExportJob) -> int:
+    """Gigabytes a machine needs: software, the data, and every checkpoint kept beside the one being written."""
+    data = sum(path.stat().st_size for path in job.data.rglob("*") if path.is_file()) if job.data else 0
+    needed = (job.plan.bill.disk_bytes or 0) + data + 30e9
+    return max(DISK_GB, int(needed / 1e9 * 1.2))
+
+
+@cache
+def _names() -> dict[str, dict[str, str]]:
+    with (profiles_folder() / "engine_names.csv").open(encoding="utf-8", newline="") as file:
+        return {row["key"]: row for row in csv.DictReader(file)}
+
+
+def card_name(job: ExportJob, engine: str) -> str:
+    """What an engine calls the card; AdvisorError for a CPU, or a card whose name there is not known."""
+    return card_word(job.plan.workload.gpu, engine)
+
+
+def card_word(key: str, engine: str) -> str:
+    """The same of a card by its key."""
+    name = _names().get(key, {}).get(engine)
+    if not name:
+        raise AdvisorError(f"{engine} has no name for {key} that is known here", "export it as a script: --to script")
+    return name

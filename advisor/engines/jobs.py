@@ -1,0 +1,194 @@
+"""The job of a plan's first attempt, and of a run that goes on: guards in the configuration, files, launch record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.engines.backend import Job
+from advisor.engines.engines import describe
+from advisor.engines.guards import guarded, make_guards, refuse_edited
+from advisor.engines.state import RunState, RunStatus, check_not_running, this_host
+from advisor.errors import AdvisorError
+from advisor.records import Plan
+from advisor.run_records import Arriving, LaunchRecord, Place
+from advisor.store.plan_files import dump_plan
+from advisor.store.run_folder import (
+    CONFIG,
+    PLAN,
+    is_run_folder,
+    newest_checkpoint,
+    read_launch,
+    read_run_config,
+    read_run_plan,
+    run_id,
+    run_row,
+)
+from advisor.store.store import Store
+from advisor.trainers.adapter import Trainer
+from advisor.trainers.known import trainer_of
+from advisor.units import HOUR, format_usd
+from trainer.schema import LossStop, Outcome, RunConfig, dump_config
+
+
+def new_job(
+    source: Plan | RunConfig,
+    folder: Path,
+    trainer: Trainer,
+    *,
+    now: datetime,
+    run_id: str,
+    max_usd: float | None = None,
+    max_hours: float | None = None,
+    loss: Sequence[LossStop] = (),
+    place: Place = Place(),  # noqa: B008 - frozen
+    arriving: Arriving | None = None,
+) -> Job:
+    """The first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
+
+    Raises AdvisorError when a limit makes no sense or the data is not there.
+    """
+    plan = source if isinstance(source, Plan) else None
+    config = source.run if isinstance(source, Plan) else source
+    if plan is not None:
+        refuse_edited(plan)
+    price = plan.offer.usd_per_hour if plan is not None else config.stop.usd_per_hour
+    guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
+    step_seconds = plan.chosen.step_seconds.value if plan is not None else None
+    config = guarded(_with_absolute_paths(config), guards, usd_per_hour=price, step_seconds=step_seconds)
+    record = LaunchRecord(
+        id=run_id,
+        name=config.name,
+        attempt=1,
+        launched_at=now.isoformat(timespec="milliseconds"),
+        host=this_host(),
+        pid=None,
+        process_started=None,
+        command=(),
+        gpus=plan.workload.gpus if plan is not None else 1,
+        usd_per_hour=price,
+        guards=guards,
+        plan_id=plan.id if plan is not None else None,
+        device_key=plan.workload.gpu if plan is not None else None,
+        place=place,
+        arriving=arriving,
+        trainer=trainer.name,
+    )
+    files = _files(trainer, config) | ({PLAN: dump_plan(plan)} if plan else {})
+    return Job(folder=folder, trainer=trainer, config=config, plan=plan, files=files, record=record)
+
+
+def resumed_job(
+    run_dir: Path,
+    status: RunStatus,
+    *,
+    max_usd: float | None = None,
+    max_hours: float | None = None,
+    loss: Sequence[LossStop] | None = None,
+    usd_per_hour: float | None = None,
+    synthetic: bool = False,
+) -> Job:
+    """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
+
+    `usd_per_hour` is its price, of all devices; None: as before. `synthetic` says that it may train on random tokens.
+
+    Raises AdvisorError when it is running, has completed, or has used up the time it was given.
+    """
+    check_not_running(run_dir, status)
+    if status.outcome is Outcome.COMPLETED:
+        raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
+    before = read_launch(run_dir) or _adopted(run_dir, status)
+    trainer = trainer_of(before.trainer)
+    new_time = max_usd is not None or max_hours is not None
+    config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
+    price = before.usd_per_hour if usd_per_hour is None else usd_per_hour
+    guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
+    config = guarded(config, guards, usd_per_hour=price)
+    if synthetic and config.data.path is not None:
+        raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
+    config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
+    needed, used = trainer.needed_seconds(run_dir), trainer.used_seconds(run_dir)
+    _refuse_without_room(run_dir, used, needed, config.stop.max_seconds, "--max-hours", "{:.0f} s".format, HOUR)
+    used_usd, needed_usd = trainer.used_usd(run_dir, before.usd_per_hour or 0.0), (price or 0.0) * needed / HOUR
+    _refuse_without_room(run_dir, used_usd, needed_usd, config.stop.max_usd, "--max-usd", format_usd, 1.0)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
+    record = replace(before, usd_per_hour=price, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
+                     stop_asked_at=None, cards=())  # fmt: skip
+    return Job(folder=run_dir, trainer=trainer, config=config, plan=read_run_plan(run_dir),
+               files=_files(trainer, config), record=record)  # fmt: skip
+
+
+def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
+    """How many steps that were done a run will do again when it goes on; None: not one."""
+    step = newest_checkpoint(run_dir)
+    if logged_step is None or logged_step <= step:
+        return None
+    if step == 0:
+        return f"{run_dir} has no checkpoint: the {logged_step} steps that were done start again"
+    return f"the newest checkpoint is of step {step}: the {logged_step - step} steps after it are done again"
+
+
+def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
+    """Raise AdvisorError when a folder holds a run that began."""
+    if not is_run_folder(folder):
+        return
+    status = describe(folder, store)
+    check_not_running(folder, status)
+    if status.state is RunState.NEVER_STARTED and not (folder / trainer.log_name).exists():
+        return  # a launch that failed before it began, or a run.yaml written by hand
+    hint = f"go on with it: advisor resume {folder}; or leave out --run-dir for a new folder"
+    raise AdvisorError(f"{folder} holds a run already ({status.words})", hint)
+
+
+def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
+    """What the trainer reads, and beside it the configuration as planned: resuming and watching read that."""
+    return {CONFIG: dump_config(config), **trainer.files(config)}
+
+
+def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None, option: str,
+                         shown: Callable[[float], str], unit: float) -> None:  # fmt: skip
+    """A resumed run counts what all attempts used: without room for a step it would load, save and end.
+
+    `unit` is one of the option, in what is counted.
+    """
+    if most is not None and used + needed >= most:
+        more = f", and the next step needs {shown(needed)}" if used < most else ""
+        message = f"{run_dir} has used {shown(used)} of the {shown(most)} it was given{more}"
+        enough = max(2 * most, used + 2 * needed) / unit
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} {option} {enough:.3g}")
+
+
+def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:
+    """The configuration without those stop conditions that new ones are given for."""
+    stop = config.stop
+    kept = replace(stop, max_seconds=None, max_usd=None) if time else stop
+    return replace(config, stop=replace(kept, loss=() if loss else stop.loss))
+
+
+def _adopted(run_dir: Path, status: RunStatus) -> LaunchRecord:
+    """A launch record for a run that somebody started with the trainer alone."""
+    return LaunchRecord(
+        id=run_id(run_dir),
+        name=read_run_config(run_dir).name,
+        attempt=status.attempt or 1,
+        launched_at=run_row(run_dir).created,
+        host=this_host(),
+        pid=None,
+        process_started=None,
+        command=(),
+    )
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """The trainer starts in the run folder, so relative paths are settled here."""
+    if config.init_from is not None:
+        config = replace(config, init_from=str(Path(config.init_from).expanduser().resolve()))
+    if config.data.path is None:
+        return config
+    path = Path(config.data.path).expanduser().resolve()
+    if not path.exists():
+        raise AdvisorError(f"the data folder {path} does not exist", "make it: advisor data prepare TEXT --out DIR")
+    return replace(config, data=replace(config.data, path=str(path)))

@@ -1,0 +1,267 @@
+"""What all engines that run elsewhere share: handing over, looking now and then, stopping. Each engine says how."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import advisor
+import trainer
+from advisor.engines.arrival import settle
+from advisor.engines.backend import Job, LaunchRequest, Measuring, id_of
+from advisor.engines.export.adopted import AdoptedJob, adopted_files
+from advisor.engines.export.bundle import ExportJob, common_files
+from advisor.engines.export.settle import export_job
+from advisor.engines.folders import not_ended, note_stop, printed, runs_of, write_files
+from advisor.engines.process import waiting_lock
+from advisor.engines.state import (
+    RunState,
+    RunStatus,
+    Sighting,
+    goes_on,
+    last_sighting,
+    log_bytes,
+    run_status,
+    write_sighting,
+)
+from advisor.errors import AdvisorError
+from advisor.store.adopted import AdoptedPlan
+from advisor.store.folders import profiles_folder
+from advisor.store.run_folder import CHECKPOINTS, read_launch, run_row, write_launch
+from advisor.store.store import Store
+from advisor.trainers.adopted import RECIPE
+from advisor.trainers.own import OWN
+
+JOB = "job"  # inside the run folder: what was handed over
+COMMAND_SECONDS = 60.0  # that an engine's command may take
+STOP_POLL_SECONDS = 2.0
+
+
+class Unreachable(AdvisorError):
+    """An engine that does not answer: nothing is known of its runs, least of all that they died."""
+
+
+class RemoteBackend(ABC):
+    """A backend whose runs are not processes of this machine."""
+
+    engine: str
+    look_seconds = 10.0  # an engine is asked no more often
+
+    def __init__(self, store: Store):
+        self.store = store
+
+    @abstractmethod
+    def dryrun(self, job: Job) -> LaunchRequest:
+        """The export and the command that hands it over."""
+
+    @abstractmethod
+    def offer(self, request: LaunchRequest) -> list[str]:
+        """What the engine says before it takes it."""
+
+    @abstractmethod
+    def hand_over(self, request: LaunchRequest) -> str:
+        """Start what lies in the folder now; gives the id of the handle."""
+
+    @abstractmethod
+    def find(self, run_dir: Path) -> str | None:
+        """The id of this folder's run at an engine whose answer was lost; None: it has none. Unreachable."""
+
+    @abstractmethod
+    def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
+        """Queued, running or (the engine does not have it any more) finished, and its words. Unreachable."""
+
+    @abstractmethod
+    def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
+        """Send SIGTERM, so that the run saves and ends; `again`, every two seconds, while it goes on. Unreachable."""
+
+    @abstractmethod
+    def kill(self, run_dir: Path, run: str) -> None:
+        """End it without a checkpoint. Unreachable."""
+
+    def measuring(self, asked: Measuring) -> LaunchRequest:
+        """What calibrates its machine, and the command that hands that over."""
+        raise NotImplementedError(self.engine)  # of engines.MEASURED_THERE
+
+    def starts_at(self, request: LaunchRequest) -> str | None:
+        """When it would start, by the engine's own estimate; None: it gives none."""
+        return None
+
+    def waits_in_vain(self, words: str | None) -> bool:
+        """Whether what the engine says of a job that is queued means that it will never start it."""
+        return False
+
+    def submit(self, request: LaunchRequest, *, is_run: bool = True) -> str:
+        """Write the export, hand it over, and write down what became of it, in an order that loses no run."""
+        folder, record = request.folder, request.record
+        write_files(request)
+        write_launch(folder, record)
+        if is_run:
+            self.store.register_run(run_row(folder))
+        seen = Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=log_bytes(folder),
+                        words="whoever handed it over did not come back")  # fmt: skip
+        write_sighting(folder, seen)
+        try:
+            handle = f"{self.engine}://{self.hand_over(request)}"
+        except AdvisorError as error:
+            write_sighting(folder, replace(seen, state=RunState.FINISHED, words=f"not taken: {error.message}"))
+            raise
+        write_launch(folder, replace(record, handle=handle))
+        write_sighting(folder, replace(seen, state=RunState.QUEUED, words=None))
+        return handle
+
+    def describe(self, run_dir: Path) -> RunStatus:
+        """From the folder, after a look at the engine if the last one is old."""
+        self.look_if_due(run_dir)
+        return run_status(run_dir)
+
+    def look_if_due(self, run_dir: Path) -> None:
+        """Ask the engine if the last answer is old; one look at a time."""
+        if self._is_due(run_dir):
+            with waiting_lock(run_dir / ".look.lock"):
+                if self._is_due(run_dir):  # nobody else has looked meanwhile
+                    self.look(run_dir)
+
+    def look(self, run_dir: Path) -> None:
+        """Ask the engine now, and keep its answer."""
+        seen = last_sighting(run_dir)
+        before = seen or Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
+        try:
+            state, words = self._ask(run_dir)
+            words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
+        except Unreachable as error:
+            state, words = RunState.UNJUDGED, f"because {error.message}"
+        write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
+
+    def logs(self, run_dir: Path) -> str:
+        """The text of `stdout.log`, as far as it is here."""
+        self.describe(run_dir)
+        return printed(run_dir)
+
+    def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
+        """Ask it to save and end, and wait."""
+        self.look(run_dir)
+        if not goes_on(run_status(run_dir).state):
+            return run_status(run_dir)
+        note_stop(run_dir)
+        run = self._id(run_dir)
+        if not self._ends(run_dir, run, timeout_seconds):
+            if not force:
+                raise not_ended(run_dir, timeout_seconds)
+            self.kill(run_dir, run)
+            self._ends(run_dir, run, COMMAND_SECONDS)
+        return run_status(run_dir)
+
+    def fetch(self, run_dir: Path) -> str:
+        """Nothing to bring from a shared file system."""
+        return f"checkpoints are in {run_dir / CHECKPOINTS}"
+
+    def list(self) -> list[str]:
+        """The handles of this engine's runs whose folders are still there."""
+        return [launch.handle for _, launch in runs_of(self.engine, self.store) if launch is not None]
+
+    def _is_due(self, run_dir: Path) -> bool:
+        seen = last_sighting(run_dir)
+        if seen is None:
+            return True
+        return goes_on(seen.state) and not 0 <= time.time() - seen.unix_seconds < self.look_seconds
+
+    def _ask(self, run_dir: Path) -> tuple[RunState, str | None]:
+        run = self._id(run_dir)
+        return self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
+
+    def _id(self, run_dir: Path) -> str:
+        """The engine's name of a folder's run; one that its starter did not live to write down is looked for."""
+        launch = read_launch(run_dir)
+        run = id_of(launch.handle) if launch is not None else ""
+        if not run and launch is not None and (found := self.find(run_dir)):
+            write_launch(run_dir, replace(launch, handle=f"{self.engine}://{found}"))
+            return found
+        return run
+
+    def _ends(self, run_dir: Path, run: str, timeout_seconds: float) -> bool:
+        deadline, again = time.monotonic() + timeout_seconds, False
+        while True:
+            self.ask_to_stop(run_dir, run, again=again)
+            time.sleep(STOP_POLL_SECONDS)
+            again = True
+            self.look(run_dir)
+            if not goes_on(run_status(run_dir).state):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+
+
+def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
+    """The job as exports know it; `data_at` is where its tokens lie there. AdvisorError for what cannot be exported."""
+    if isinstance(job.plan, AdoptedPlan):
+        return AdoptedJob(plan=job.plan, recipe=job.files[RECIPE], run_id=job.record.id, place=job.record.place)
+    if job.plan is None or job.config is None:
+        hint = "make one: advisor plan; or start the run there by hand: python -m trainer run.yaml --out DIR"
+        raise AdvisorError("elsewhere only plans are started: a bare run.yaml says nothing of GPUs and hours", hint)
+    if job.trainer is not OWN:
+        raise AdvisorError(f"the trainer {job.trainer.name} cannot be sent elsewhere", "start it there by hand")
+    config, place = job.config, job.record.place
+    if config.init_from is not None and place.engine != "slurm":  # whose file system is shared
+        hint = "start it here, or there by hand: python -m trainer run.yaml --out DIR"
+        raise AdvisorError(f"it begins with the weights of {config.init_from}, which are not there", hint)
+    data = Path(config.data.path) if config.data.path is not None else None
+    if data is not None and data_at is not None:
+        config = replace(config, data=replace(config.data, path=data_at))
+    arriving = job.record.arriving if job.record.arriving is not None and not job.record.arriving.told else None
+    run_id = job.record.id if place.engine == "skypilot" else None
+    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
+                      arriving=arriving)  # fmt: skip
+
+
+def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:
+    """What is written into the run folder, and what is copied: the run's files, and under `job/` its export."""
+    if isinstance(export, AdoptedJob):  # its guard's sources are few: they are among its files
+        return dict(job.files) | {
+            f"{JOB}/{name}": text for name, text in (adopted_files(export) | dict(own)).items()
+        }, {}
+    files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
+    inside = {f"{JOB}/{name}": text for name, text in files.items()}
+    copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
+    if export.arriving is not None:  # planned again there
+        copies = sources()
+    return dict(job.files) | inside, copies
+
+
+def sources() -> dict[str, Path]:
+    """Trainer, advisor and profiles of this very version: what measures a machine elsewhere."""
+    copies = {f"{JOB}/{package.__name__}": Path(package.__path__[0]) for package in (trainer, advisor)}
+    if Path(advisor.__path__[0]) not in profiles_folder().parents:
+        copies |= {f"{JOB}/profiles": profiles_folder()}
+    return copies
+
+
+def engine_says(
+    words: Sequence[str],
+    *,
+    given: bytes = b"",
+    inside: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    seconds: float | None = COMMAND_SECONDS,
+) -> bytes:
+    """What an engine's command prints; Unreachable, with its own last words, when it fails or takes too long."""
+    done = engine_run(words, given=given, inside=inside, variables=variables, seconds=seconds)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise Unreachable(f"{words[0]}: {said[-1] if said else f'exit status {done.returncode}'}", "try again")
+    return done.stdout
+
+
+def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,
+               variables: Mapping[str, str] | None = None,
+               seconds: float | None = COMMAND_SECONDS) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    """How an engine's command ended; Unreachable when it is not here or takes too long."""
+    try:
+        return subprocess.run(words, input=given, cwd=inside, env=variables, capture_output=True, timeout=seconds)
+    except FileNotFoundError as error:
+        raise Unreachable(f"there is no {words[0]} here", f"install it, or go where {words[0]} is") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(f"{words[0]} gave no answer within {seconds:.0f} s", "try again") from error

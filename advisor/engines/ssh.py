@@ -1,0 +1,313 @@
+"""Runs on a machine that one logs in to with `ssh`. Handles are `ssh://HOST/RUN`; how to reach HOST is the user's own
+`~/.ssh/config`, and nobody is asked for a password.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from advisor.engines.arrival import PLAN_BEFORE, is_awaited
+from advisor.engines.backend import Job, LaunchRequest, Measuring
+from advisor.engines.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
+from advisor.engines.measuring import measuring_files
+from advisor.engines.remote import (
+    COMMAND_SECONDS,
+    JOB,
+    RemoteBackend,
+    Unreachable,
+    bundle,
+    engine_run,
+    exported,
+    sources,
+)
+from advisor.engines.ssh_scripts import (
+    APPEND,
+    ARRIVED,
+    CHECK,
+    KILL,
+    LOOK,
+    MARK,
+    REST,
+    ROOT,
+    SAVED,
+    SIZE,
+    START,
+    STOP,
+    UNPACK,
+    start_script,
+)
+from advisor.engines.state import RunState
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu
+from advisor.run_records import LaunchRecord
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
+from advisor.store.disk import disk_errors
+from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, PLAN, SIGHTING, STDOUT, read_run_config
+from advisor.trainers.adopted import RECIPE
+from advisor.trainers.known import TRAINERS, trainer_of_run
+from trainer.token_folder import FILES, META_FILE, DataError, read_meta
+
+PART_BYTES = 8 * 2**20  # of a file that grows, in one look
+# what comes home replaces none of these
+_OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
+_OURS |= {trainer.log_name for trainer in TRAINERS.values()}
+_ALIVE_SECONDS = 15  # between the questions that ssh asks of a silent machine; four without an answer end it
+_QUIET = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveCountMax=4")
+
+
+class SshBackend(RemoteBackend):
+    """Sends export and data, starts them detached, and brings home what the log has grown by at each look."""
+
+    engine = "ssh"
+    look_seconds = 3.0
+
+    def dryrun(self, job: Job) -> LaunchRequest:
+        """The export with `start.sh`; the command does by hand what `hand_over` does.
+
+        An adopted command, its data and its environment are there already: its guard has an environment of its own.
+        """
+        data = _fingerprint(job)
+        export = exported(job, data_at=f"../../data/{data}" if data else None)
+        files, copies = bundle(job, export, {})
+        if job.config is not None:  # always: all runs share an environment
+            files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))
+        sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data and job.config is not None else []
+        return self._request(job.folder, job.record, files, copies, sent)
+
+    def measuring(self, asked: Measuring) -> LaunchRequest:
+        """The same for a calibration, in the same environment."""
+        return self._request(asked.folder, asked.record, measuring_files(asked), sources(), [])
+
+    def _request(self, folder: Path, record: LaunchRecord, files: dict[str, str], copies: Mapping[str, Path],
+                 sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
+        """`sent`: what goes there beside the export, each a folder there and the options of its tar."""
+        text = files[f"{JOB}/{SETUP}"] + files[f"{JOB}/requirements.txt"]
+        start = start_script(hashlib.sha256(text.encode()).hexdigest()[:12])
+        run = f"{record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', record.id)}"
+        command = ("sh", "-c", " && ".join(_by_hand(run, sent)))
+        record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
+        return LaunchRequest(folder=folder, command=command, environment={}, copies=copies, inside=JOB, record=record,
+                             files={**files, f"{JOB}/start.sh": start})  # fmt: skip
+
+    def offer(self, request: LaunchRequest) -> list[str]:
+        """The cards, disk and Python that are there; AdvisorError for all that is missing at once."""
+        host = _host(request.record.handle.partition("://")[2])
+        said = [line.partition(" ") for line in _marked(_remote(host, CHECK))[1].decode().splitlines()]
+        by: dict[str, list[str]] = {}
+        for name, _, words in said:
+            by.setdefault(name, []).append(words)
+        plan_cards = request.record.gpus if find_gpu(request.record.device_key or "") else 0
+        lacking = [f"{tool} is not there" for tool in by.get("missing", [])]
+        if len(cards := by.get("card", [])) < plan_cards:
+            lacking.append(f"the plan is for {plan_cards} GPUs, and {len(cards) or 'no'} are there")
+        if lacking:
+            raise AdvisorError(f"{host} cannot run it: {'; '.join(lacking)}", "mend that there, or name another host")
+        free = int(by["free"][0]) * 1024
+        shown = "; ".join(cards) if cards else "no NVIDIA GPU"
+        return [f"{host}: {shown}; {free / 1e9:.0f} GB free on disk; {by['python'][0]}"]
+
+    def hand_over(self, request: LaunchRequest) -> str:
+        """Send export and data, and start."""
+        run = request.record.handle.partition("://")[2]
+        host = _host(run)
+        _remote(host, UNPACK, f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)
+        if f"{JOB}/{CONFIG}" in request.files and (there := read_run_config(request.folder / JOB).data.path):
+            here = read_run_config(request.folder).data.path
+            _send_data(host, Path(here or ""), Path(there).name)
+        _remote(host, START, _id(run))
+        return run
+
+    def find(self, run_dir: Path) -> str | None:
+        """Never lost: the name was ours to give."""
+        return None
+
+    def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
+        """Bring home what is new, and say whether the run's lock is held."""
+        name = trainer_of_run(run_dir).log_name
+        while True:
+            sizes = [_size(run_dir / each) for each in (name, STDOUT)]
+            said = _remote(_host(run), LOOK, _id(run), *map(str, sizes), str(PART_BYTES), name)
+            header, body = _marked(said)
+            if header[0] == "gone":
+                return RunState.FINISHED, f"{_host(run)} has nothing of it"
+            log, some, out, more = map(int, header[1:])
+            if log < sizes[0] or len(body) != some + more:
+                raise Unreachable(f"the log on {_host(run)} is not the one that came home so far", "look there by hand")
+            _append(run_dir / name, body[:some])
+            _append(run_dir / STDOUT, body[some:])
+            if sizes[0] + some < log or sizes[1] + more < out:
+                continue
+            if (log > 0 or header[0] == "over") and is_awaited(run_dir):
+                _bring(run, ARRIVED, run_dir)
+            if header[0] == "running":
+                return RunState.RUNNING, None
+            _bring(run, REST, run_dir, name)
+            return RunState.FINISHED, None
+
+    def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
+        """SIGTERM to run.sh, which hands it on; once: a second would end torchrun before its workers have saved."""
+        if not again:
+            _remote(_host(run), STOP, _id(run))
+
+    def kill(self, run_dir: Path, run: str) -> None:
+        """SIGKILL to everything that descends from it."""
+        _remote(_host(run), KILL, _id(run))
+
+    def fetch(self, run_dir: Path) -> str:
+        """Bring the checkpoints home as well."""
+        run = self._id(run_dir)
+        _bring(run, SAVED, run_dir)
+        return f"checkpoints of {_host(run)} are in {run_dir / CHECKPOINTS}"
+
+
+def _host(run: str) -> str:
+    return run.partition("/")[0]
+
+
+def _id(run: str) -> str:
+    return run.partition("/")[2]
+
+
+def _ssh(run: str) -> tuple[str, ...]:
+    """The command that reaches a host; ADVISOR_SSH may name another ssh, or one with options."""
+    options = (word for option in (*_QUIET, f"ServerAliveInterval={_ALIVE_SECONDS}") for word in ("-o", option))
+    return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *options, "--", _host(run))
+
+
+def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """Lines of a shell, to be typed in the export: data and export are sent, and the run is started."""
+    lines = []
+    for there, options in [*sent, (f"runs/{_id(run)}", [])]:
+        folder = f'"$HOME/{ROOT}/{there}"'
+        unpack = f"mkdir -p {folder} && tar -xf - -C {folder}"
+        lines.append(f"{shlex.join(['tar', *options, '-cf', '-', '.'])} | {shlex.join([*_ssh(run), unpack])}")
+    start = (
+        f'cd "$HOME/{ROOT}/runs/{_id(run)}" && mkdir -p run && '
+        "setsid nohup bash start.sh < /dev/null >> run/stdout.log 2>&1 &"
+    )
+    return [*lines, shlex.join([*_ssh(run), start])]
+
+
+def _words(host: str, script: str, *arguments: str) -> tuple[str, ...]:
+    return (*_ssh(host), shlex.join(["sh", "-c", script, "advisor", *arguments]))
+
+
+def _remote(
+    host: str, script: str, *arguments: str, given: bytes = b"", seconds: float | None = COMMAND_SECONDS
+) -> bytes:
+    """What a script of ours prints there. Unreachable where ssh fails, AdvisorError where the script does."""
+    done = engine_run(_words(host, script, *arguments), given=given, seconds=seconds)
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    last = said[-1].removeprefix("ssh: ") if said else f"exit status {done.returncode}"
+    if done.returncode == 255:  # ssh(1), EXIT STATUS
+        raise Unreachable(f"ssh {host}: {last}", f"try it by hand: ssh {host}")
+    if done.returncode:
+        raise AdvisorError(f"{host}: {last}", f"look there: ssh {host}")
+    return done.stdout
+
+
+def _marked(said: bytes) -> tuple[list[str], bytes]:
+    """Our words on the marked line, and what follows it."""
+    _, mark, rest = said.partition(MARK)
+    if not mark:
+        raise Unreachable("the answer from there is not ours", "does a login file end the shell? see: ssh HOST true")
+    line, _, body = rest.partition(b"\n")
+    return line.decode("ascii", "replace").split(), body
+
+
+def _fingerprint(job: Job) -> str | None:
+    """The name of the run's tokens on other machines, which any change of them changes; None: it draws its own."""
+    if job.config is None or job.config.data.path is None:
+        return None
+    try:
+        read_meta(job.config.data.path)
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error
+    return hashlib.sha256((Path(job.config.data.path) / META_FILE).read_bytes()).hexdigest()[:16]
+
+
+def _packed(folder: Path) -> bytes:
+    """A folder as the bytes of a tar."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, arcname=path.name)
+    return buffer.getvalue()
+
+
+def _send_data(host: str, here: Path, name: str) -> None:
+    """Send what is not there yet of a token folder; what was cut off goes on where it was."""
+    # one of two tokenizers, masks of conversations only; the metadata last: it vouches for the rest
+    present = [file for file in FILES if (here / file).exists()]
+    for file in sorted(present, key=lambda file: file == META_FILE):
+        path, there = here / file, f"data/{name}/{file}"
+        size = int(_marked(_remote(host, SIZE, there))[0][0])
+        if size >= path.stat().st_size:
+            continue
+        with disk_errors("send", path), path.open("rb") as source:
+            source.seek(size)
+            _pour(host, there, source)
+
+
+def _pour(host: str, there: str, source: IO[bytes]) -> None:
+    done = subprocess.run(_words(host, APPEND, there), stdin=source, capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
+        raise Unreachable(f"sending {there} to {host}: {said[-1]}", "the same command goes on where it was cut off")
+
+
+def _bring(run: str, script: str, run_dir: Path, *arguments: str) -> None:
+    """Unpack what a script there packs, into the run folder: nothing outside of it, and none of our own files."""
+    with disk_errors("bring home to", run_dir), tempfile.TemporaryDirectory(dir=run_dir, prefix=".coming-") as name:
+        words = _words(_host(run), script, _id(run), *arguments)
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL) as child:  # fmt: skip
+            assert child.stdout is not None
+            _skip_to_mark(child.stdout, run)
+            try:
+                with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
+                    tar.extractall(name, filter="data")
+            except tarfile.TarError as error:
+                raise Unreachable(f"what came from {_host(run)} is not whole: {error}", "try again") from error
+        if child.returncode:
+            raise Unreachable(f"ssh {_host(run)}: the files did not come whole", "try again")
+        _settle_in(Path(name), run_dir, checkpoints=script is SAVED)
+
+
+def _skip_to_mark(stream: IO[bytes], run: str) -> None:
+    for line in stream:
+        if MARK in line:
+            return
+    raise Unreachable(f"ssh {_host(run)}: no answer", f"try it by hand: ssh {_host(run)}")
+
+
+def _settle_in(come: Path, run_dir: Path, *, checkpoints: bool) -> None:
+    names: Sequence[str] = [path.name for path in come.iterdir()]
+    for name in names:
+        if name in _OURS and not (checkpoints and name == CHECKPOINTS):
+            continue
+        if (run_dir / name).is_dir():
+            shutil.rmtree(run_dir / name)
+        os.replace(come / name, run_dir / name)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _append(path: Path, more: bytes) -> None:
+    if more:
+        with disk_errors("write", path), path.open("ab") as file:
+            file.write(more)

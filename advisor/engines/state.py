@@ -1,0 +1,207 @@
+"""The state of a run folder: read from its files and the process table, whoever started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from advisor.engines.process import ProcessId, is_alive, wait_until_gone
+from advisor.errors import AdvisorError
+from advisor.run_records import LaunchRecord
+from advisor.store.disk import bad_fields, disk_errors, read_json, write_atomic
+from advisor.store.run_folder import SIGHTING, STDOUT, is_run_folder, read_launch
+from advisor.trainers.adapter import LogEnd
+from advisor.trainers.known import trainer_of_run
+from trainer.schema import ConfigError, Outcome, record_from_dict, to_dict
+
+FRESH_SECONDS = 300.0  # a run on another host that logged this recently is taken to be alive
+SETTLE_SECONDS = 20.0  # from the final record to the end of the process: telemetry is packed meanwhile
+
+
+class RunState(StrEnum):
+    """What a run folder says of its run."""
+
+    NEVER_STARTED = "never started"
+    RUNNING = "running"
+    FINISHED = "finished"  # its log says how
+    DIED = "died"  # no word of an end and no process: killed, or the machine went down
+    QUEUED = "queued"  # its engine has it, and will start it
+    UNJUDGED = "cannot be judged"  # its engine does not answer: the run may well go on
+
+
+_GOES_ON = frozenset({RunState.RUNNING, RunState.QUEUED, RunState.UNJUDGED})
+
+
+def goes_on(state: str) -> bool:
+    """Whether a run may still change, as far as anybody can say; `state` is a RunState or a word of a listing."""
+    return state in _GOES_ON
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """`engine.json` of a run that was started elsewhere: what its engine said last, and when."""
+
+    state: str  # of RunState: queued, running or cannot be judged; finished: the engine does not have it any more
+    unix_seconds: float
+    log_bytes: int  # of the log when this attempt was handed over: what came since is of this attempt
+    words: str | None = None  # what the engine said of it
+    schema: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """The state of a run; `outcome` and `reason` are those of its log's end (of a run that died: its last words)."""
+
+    state: RunState
+    attempt: int = 0
+    outcome: Outcome | None = None
+    reason: str | None = None
+    step: int | None = None  # the newest that was logged
+    loss: float | None = None
+    process: ProcessId | None = None  # None: not on this machine, or unknown
+
+    @property
+    def words(self) -> str:
+        """The state for people: "completed" says more than "finished"."""
+        return self.outcome.value.replace("_", " ") if self.outcome is not None else self.state.value
+
+
+def run_status(run_dir: Path) -> RunStatus:
+    """The state of a run folder, from `run.json`, what its trainer's log ends with and the process table.
+
+    Of a run that was started elsewhere: from what its engine said last. Raises AdvisorError when the folder holds no
+    run or its files are damaged.
+    """
+    if not is_run_folder(run_dir):
+        raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
+    launch = read_launch(run_dir)
+    if (sighting := last_sighting(run_dir)) is not None:
+        return _status_elsewhere(run_dir, launch, sighting)
+    end = trainer_of_run(run_dir).log_end(run_dir)
+    process = _process(launch, end)
+    # the log has the run's end, and no later start has made it history
+    over = end is not None and end.outcome is not None and (launch is None or end.unix_seconds >= _unix(launch))
+    state = RunState.FINISHED if over else _unfinished_state(launch, end, process)
+    finished = end if state is RunState.FINISHED else None
+    words = last_words(run_dir) if state is RunState.DIED else None
+    return RunStatus(
+        state=state,
+        attempt=launch.attempt if launch is not None else (end.attempt if end is not None else 0),
+        outcome=finished.outcome if finished is not None else None,
+        reason=finished.reason if finished is not None else words,
+        step=end.step if end is not None else None,
+        loss=end.loss if end is not None else None,
+        process=process,
+    )
+
+
+def last_sighting(run_dir: Path) -> Sighting | None:
+    """What the engine of a run said last; None: it was started on this machine."""
+    path = run_dir / SIGHTING
+    if not path.exists():
+        return None
+    try:
+        return record_from_dict(Sighting, read_json(path, "sighting"))
+    except ConfigError as error:
+        raise bad_fields("sighting", path, error, f"remove it, to ask the engine anew: rm {path}") from error
+
+
+def write_sighting(run_dir: Path, sighting: Sighting) -> None:
+    """Keep what the engine said."""
+    write_atomic(run_dir / SIGHTING, json.dumps(to_dict(sighting), indent=1) + "\n")
+
+
+def log_bytes(run_dir: Path) -> int:
+    """How long a run's log is here."""
+    path = run_dir / trainer_of_run(run_dir).log_name
+    return path.stat().st_size if path.exists() else 0
+
+
+def _status_elsewhere(run_dir: Path, launch: LaunchRecord | None, sighting: Sighting) -> RunStatus:
+    """Without a clock: what the log says is of this attempt if it has grown since that was handed over."""
+    end = trainer_of_run(run_dir).log_end(run_dir)
+    spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
+    state, outcome, reason = RunState(sighting.state), None, sighting.words
+    if not goes_on(state):
+        if end is not None and spoke and end.outcome is not None:
+            state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
+        elif end is None:
+            state = RunState.NEVER_STARTED
+        else:
+            state, reason = RunState.DIED, "; ".join(filter(None, (sighting.words, last_words(run_dir)))) or None
+    return RunStatus(
+        state=state,
+        attempt=launch.attempt if launch is not None else 0,
+        outcome=outcome,
+        reason=reason,
+        step=end.step if end is not None else None,
+        loss=end.loss if end is not None else None,
+    )
+
+
+def last_words(run_dir: Path) -> str | None:
+    """The last line a run's process printed, which says why it died if anything does; None when it said nothing."""
+    path = run_dir / STDOUT
+    if not path.exists():
+        return None
+    with disk_errors("read", path), open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+
+
+def settle(run_dir: Path, timeout_seconds: float = SETTLE_SECONDS) -> None:
+    """Wait for the process of a finished run to be gone, so that everything in its folder is complete."""
+    status = run_status(run_dir)
+    if status.state is RunState.FINISHED and status.process is not None:
+        wait_until_gone(status.process, timeout_seconds)
+
+
+def this_host() -> str:
+    """The name of this machine, as run folders record it."""
+    return socket.gethostname()
+
+
+def check_not_running(run_dir: Path, status: RunStatus) -> None:
+    """Raise AdvisorError when the run of this folder, or what is left of it, is still at work."""
+    if status.state in (RunState.QUEUED, RunState.UNJUDGED):
+        because = f" ({status.reason})" if status.reason else ""
+        raise AdvisorError(f"{run_dir}: {status.state}{because}", f"advisor watch {run_dir}")
+    alive = status.process is not None and is_alive(status.process)
+    if status.state is RunState.RUNNING or alive:
+        pid = f" (pid {status.process.pid})" if status.process is not None else ""
+        raise AdvisorError(f"{run_dir} is running already{pid}", f"advisor watch {run_dir}")
+
+
+def _process(launch: LaunchRecord | None, end: LogEnd | None) -> ProcessId | None:
+    """The process of the run, if it is one of this machine: the launched one, or one started by hand since."""
+    launched = None
+    if launch is not None and launch.host == this_host() and launch.pid and launch.process_started:
+        launched = ProcessId(pid=launch.pid, started=launch.process_started)
+        if is_alive(launched):
+            return launched
+    if end is not None and end.host == this_host() and end.pid and end.process_started:
+        by_hand = ProcessId(pid=end.pid, started=end.process_started)
+        if launched is None or is_alive(by_hand):
+            return by_hand
+    return launched
+
+
+def _unfinished_state(launch: LaunchRecord | None, end: LogEnd | None, process: ProcessId | None) -> RunState:
+    if process is not None:
+        return RunState.RUNNING if is_alive(process) else RunState.DIED
+    if end is None:
+        return RunState.NEVER_STARTED
+    host = launch.host if launch is not None else end.host
+    fresh = time.time() - end.unix_seconds < FRESH_SECONDS
+    return RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
+
+
+def _unix(launch: LaunchRecord) -> float:
+    return datetime.fromisoformat(launch.launched_at).timestamp()

@@ -1,0 +1,113 @@
+"""Follows a run folder: reads what its log has grown by and says how far the run is. For the terminal and a page."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.engines.engines import describe
+from advisor.errors import AdvisorError
+from advisor.history.adopted import AdoptedProgress, is_adopted, look
+from advisor.history.progress import History, Progress, make_progress
+from advisor.records import Plan
+from advisor.store.disk import disk_errors
+from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, read_run_plan, run_id
+from advisor.store.store import Store
+from trainer.budget import Spent, read_spent
+from trainer.runlog import RunLogError, read_records
+from trainer.schema import ConfigError, RunConfig, config_from_dict
+
+if TYPE_CHECKING:
+    from advisor.prediction.trajectory import Trajectory
+
+
+class RunFollower:
+    """Reads one run folder again and again; each look costs what is new in the log, not its length."""
+
+    def __init__(self, run_dir: Path, store: Store):
+        self.run_dir, self._store = run_dir, store
+        self._history = History()
+        self._offset = 0
+        self._planned_at: int | None = None  # when the plan that was read was written
+        self._plan: Plan | None = None
+        self._course: Trajectory | None = None
+        self._read_plan()
+
+    def look(self, now: float | None = None) -> Progress:
+        """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
+        status = describe(self.run_dir, self._store)  # before the log: what ends in between is seen at the next look
+        self._read_on()
+        self._read_plan()
+        return make_progress(
+            self._history,
+            self._run_config(),
+            run_id=run_id(self.run_dir),
+            state=status.state.value,
+            outcome=status.outcome.value if status.outcome else None,
+            reason=status.reason,
+            attempt=status.attempt,
+            plan=self._plan,
+            course=self._course,
+            launch=read_launch(self.run_dir),
+            spent=_spent(self.run_dir),
+            now=time.time() if now is None else now,
+        )
+
+    def _read_plan(self) -> None:
+        """Again where it was replaced: a run that is measured on arrival goes on by another plan."""
+        path = self.run_dir / PLAN
+        written = path.stat().st_mtime_ns if path.exists() else None
+        if written == self._planned_at:
+            return
+        self._planned_at, self._plan = written, read_run_plan(self.run_dir)
+        if self._plan is not None:
+            from advisor.prediction.trajectory import plan_trajectory  # numpy: launching and listing start without it
+
+            self._course = plan_trajectory(self._plan)
+
+    def _read_on(self) -> None:
+        path = self.run_dir / LOG
+        if not path.exists():
+            return
+        try:
+            with disk_errors("read", path):
+                records, self._offset = read_records(path, self._offset)
+        except RunLogError as error:
+            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+        self._history.add(records)
+
+    def _run_config(self) -> RunConfig:
+        """The configuration of the folder (read anew: resuming changes it), else the one its log begins with."""
+        header = self._history.header
+        if header is None or (self.run_dir / CONFIG).exists():
+            return read_run_config(self.run_dir)
+        try:
+            return config_from_dict(header["config"])
+        except ConfigError as error:
+            message = f"the header of {self.run_dir / LOG} has a configuration of another version: {error}"
+            raise AdvisorError(
+                message, f"upgrade training-advisor, or put the run's {CONFIG} beside the log"
+            ) from error
+
+
+class AdoptedFollower:
+    """The same of a run of an adopted command."""
+
+    def __init__(self, run_dir: Path, store: Store):
+        self.run_dir, self._store = run_dir, store
+
+    def look(self, now: float | None = None) -> AdoptedProgress:
+        """The run's progress at this moment. Raises AdvisorError when the folder is damaged."""
+        return look(self.run_dir, time.time() if now is None else now, describe(self.run_dir, self._store))
+
+
+def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
+    """What follows the run of a folder."""
+    return AdoptedFollower(run_dir, store) if is_adopted(run_dir) else RunFollower(run_dir, store)
+
+
+def _spent(run_dir: Path) -> Spent:
+    """What the run's budget counts; nothing where it has not come home."""
+    with disk_errors("read the budget in", run_dir):
+        return read_spent(run_dir)

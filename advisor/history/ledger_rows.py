@@ -1,0 +1,134 @@
+"""What finished runs have taught, by the rows of the ledger: how right predictions were, and one's own loss law."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.records import Plan
+from advisor.run_records import ScoreRow
+from advisor.store.run_folder import read_run_plan
+from advisor.store.store import Store
+
+if TYPE_CHECKING:
+    from advisor.history.scoring import ScoredRun
+
+FEWEST_FOR_COVERAGE = 5
+SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of runs that an interval is to hold
+_NORMAL = statistics.NormalDist()
+
+
+def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
+    """The ledger's rows of a run: every quantity that was both predicted and measured."""
+    return [
+        ScoreRow(
+            run_id=scored.run_id,
+            quantity=score.quantity,
+            device_key=scored.device_key,
+            predicted=score.predicted,
+            actual=score.actual,
+            created=created,
+        )
+        for score in scored.scores
+        if score.predicted is not None and score.actual is not None
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantityAccuracy:
+    """How right the predictions of one quantity have been on one device, over all scored runs."""
+
+    device_key: str
+    quantity: str
+    runs: int
+    median_error: float  # of |actual / predicted - 1|
+    p90_error: float
+    bias: float  # median of actual / predicted - 1: positive means promised too little
+    inside: int  # runs whose actual value fell into the stated 80 % interval
+    coverage: float  # their share
+
+
+def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
+    """Running error and coverage per device and quantity; quantities predicted as 0 count as covered or not only."""
+    groups: dict[tuple[str, str], list[ScoreRow]] = {}
+    for row in scores:
+        groups.setdefault((row.device_key, row.quantity), []).append(row)
+    return [item for key, rows in sorted(groups.items()) if (item := _accuracy_of(*key, rows)) is not None]
+
+
+def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> QuantityAccuracy | None:
+    errors = [row.actual / row.predicted.value - 1 for row in rows if row.predicted.value]
+    if not errors:
+        return None
+    inside = sum(row.inside for row in rows)
+    return QuantityAccuracy(
+        device_key=device_key,
+        quantity=quantity,
+        runs=len(rows),
+        median_error=statistics.median(abs(error) for error in errors),
+        p90_error=float(np.quantile([abs(error) for error in errors], 0.9)),
+        bias=statistics.median(errors),
+        inside=inside,
+        coverage=inside / len(rows),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How many outcomes lay in an interval that was to hold a share of them."""
+
+    promised: float
+    held: float
+    runs: int
+
+
+def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
+    """What intervals of other widths would have held, each stated 80 % interval taken as that of a normal logarithm.
+
+    Empty for fewer than `FEWEST_FOR_COVERAGE` runs: of them a share says nothing.
+    """
+    far = []  # from the prediction, in standard deviations of it
+    for row in scores:
+        low, value, high = row.predicted.low, row.predicted.value, row.predicted.high
+        if 0 < low < high and value > 0 and row.actual > 0:
+            deviation = math.log(high / low) / (2 * _NORMAL.inv_cdf(0.9))
+            far.append(abs(math.log(row.actual / value)) / deviation)
+    if len(far) < FEWEST_FOR_COVERAGE:
+        return []
+    reach = {share: _NORMAL.inv_cdf(0.5 + share / 2) for share in SHARES}
+    return [
+        Coverage(promised=share, held=sum(z <= most for z in far) / len(far), runs=len(far))
+        for share, most in reach.items()
+    ]
+
+
+def own_loss_ratios(store: Store, data: str | None) -> list[float]:
+    """Log of measured loss over the law's for every scored run on the token folder `data`, oldest first.
+
+    Empty for synthetic tokens. What a run was trained on its plan says, and plans are looked up in the store's index of
+    runs: a run whose folder is gone, or of another trainer, whose log the index does not have, does not move the law.
+    """
+    if data is None:
+        return []
+    ratios = []
+    for row in store.scores():
+        if row.quantity != "loss" or row.log_error is None:
+            continue
+        plan = _plan_of(store, row.run_id)
+        if plan is not None and plan.goal.data is not None and Path(plan.goal.data) == Path(data):
+            ratios.append(row.log_error + plan.chosen.standing.loss_shift)  # back to the law, if that plan was shifted
+    return [ratio for ratio in ratios if math.isfinite(ratio)]
+
+
+def _plan_of(store: Store, run_id: str) -> Plan | None:
+    try:
+        return read_run_plan(store.find_run(run_id))
+    except AdvisorError:  # the folder was moved or removed
+        return None

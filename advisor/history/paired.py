@@ -1,0 +1,103 @@
+"""Arms of an experiment against the first, over seeds that all of them ran: differences in pairs, and what they need.
+
+Runs of one seed begin with the same weights and see the same tokens, so what a seed does cancels in the difference.
+Intervals are Student's, of all arms and quantities of one table at once (Bonferroni 1936).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+from advisor.calibration.effects import Interval, interval
+
+QUANTITIES = ("loss", "step_seconds", "memory_bytes")
+_RATIOS = frozenset(("step_seconds", "memory_bytes"))  # compared by their logs: the difference is a ratio
+LEAST = {"loss": 0.002, "step_seconds": 0.005, "memory_bytes": 0.005}  # smaller certain effects are none to act on
+_CONFIDENCE, _POWER = 0.95, 0.8
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """One quantity of one arm against the first arm's."""
+
+    arm: str
+    quantity: str  # of QUANTITIES
+    base: float  # mean over the seeds that both ran
+    other: float
+    pairs: int
+    difference: Interval | None  # nats for the loss, else log of the ratio; None: fewer than two pairs
+    seeds: int | None  # that tell a difference of this size from none, 4 times of 5; None: over MOST_SEEDS, or one pair
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is surely not nothing, and large enough to matter."""
+        return self.difference is not None and self.difference.clears(LEAST[self.quantity])
+
+    @property
+    def small(self) -> bool:
+        """Whether it is surely there, and too small to matter."""
+        return self.difference is not None and self.difference.clears(0.0) and not self.clear
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.quantity in _RATIOS
+
+
+def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> list[Contrast]:
+    """Every quantity of every arm but the first against the first; `measured`: by arm, seed and quantity."""
+    first, *others = measured
+    found = [
+        (arm, quantity, pairs)
+        for arm in others
+        for quantity in QUANTITIES
+        if (pairs := _pairs(measured[first], measured[arm], quantity))
+    ]
+    return [_contrast(arm, quantity, pairs, len(found)) for arm, quantity, pairs in found]
+
+
+def _pairs(
+    base: Mapping[int, Mapping[str, float | None]], other: Mapping[int, Mapping[str, float | None]], quantity: str
+) -> list[tuple[float, float]]:
+    """What both came to, seed by seed."""
+    both = [(base[seed].get(quantity), other[seed].get(quantity)) for seed in base if seed in other]
+    return [(a, b) for a, b in both if a is not None and b is not None]
+
+
+def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], comparisons: int) -> Contrast:
+    ratio = quantity in _RATIOS
+    values = [math.log(b / a) if ratio else b - a for a, b in pairs]
+    difference, seeds = None, None
+    if len(values) > 1:
+        deviation = statistics.stdev(values)
+        error = deviation / math.sqrt(len(values))
+        difference = interval(values, error, len(values) - 1, comparisons)
+        seeds = seeds_needed(statistics.fmean(values), deviation, comparisons)
+    return Contrast(
+        arm=arm,
+        quantity=quantity,
+        base=statistics.fmean(a for a, _ in pairs),
+        other=statistics.fmean(b for _, b in pairs),
+        pairs=len(pairs),
+        difference=difference,
+        seeds=seeds,
+    )
+
+
+def seeds_needed(difference: float, deviation: float, comparisons: int = 1) -> int | None:
+    """Pairs of runs that tell a difference from none with 95 % confidence in 80 % of experiments; None: too many.
+
+    `deviation`: standard deviation of one pair's difference. The usual sum of two quantiles of Student's t, the
+    first that of a table of so many comparisons.
+    """
+    for pairs in range(2, MOST_SEEDS + 1):
+        certain = 1 - (1 - _CONFIDENCE) / (2 * comparisons)
+        reach = student.ppf(certain, pairs - 1) + student.ppf(_POWER, pairs - 1)
+        if float(reach) * deviation / math.sqrt(pairs) <= abs(difference):
+            return pairs
+    return None

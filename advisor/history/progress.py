@@ -1,0 +1,358 @@
+"""How far a run is, what is left and what it will have cost: pure arithmetic on log records and the plan.
+
+The time left is remaining steps × the pace seen, plus what is left of evaluations and checkpoints. The pace starts
+as the plan's prediction and becomes the run's own as steps are seen (both weighted by their certainty, in logarithms).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from advisor.history.account import Account, Life, account
+from advisor.laws.intervals import Z80
+from advisor.laws.pace import DRIFT_FLOOR, FEW_STEPS, drift_spread, log_spread, mean_error, mean_seconds
+from advisor.prediction.intervals import known, sum_independent, sum_shared
+from advisor.prediction.wallclock import planned_checkpoints, planned_evals, run_seconds
+from advisor.readers.lifetime import process_seconds
+from advisor.records import Basis, Estimate, Plan
+from advisor.run_records import LaunchRecord
+from advisor.units import HOUR
+from trainer.budget import Spent
+from trainer.schema import RunConfig
+
+if TYPE_CHECKING:
+    from advisor.prediction.trajectory import Trajectory
+
+KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to look at every second
+PACE_STEPS = 100  # the pace is the median over these
+LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
+
+# Assumptions where the run itself says too little, stated so that they can be argued with:
+WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not come back (sources §7.3)
+SURPRISE = 3.0  # standard deviations from the plan beyond which the plan has no say any more
+EVENT_SPREAD = 0.3  # of evaluations and checkpoints not seen yet
+FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (sources §1.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A run at one moment. None means unknown: no step was logged, no price was given, the run is over."""
+
+    run_id: str
+    state: str  # never started | running | finished | died
+    outcome: str | None  # of a finished run
+    reason: str | None
+    attempt: int
+    step: int
+    steps: int
+    tokens: int
+    tokens_planned: int
+    loss: float | None
+    smoothed_loss: float | None
+    eval_loss: float | None
+    loss_expected: Estimate | None  # training loss at this step, by the plan
+    step_seconds: float | None  # median of the newest steps
+    tokens_per_second: float | None
+    mfu: float | None
+    elapsed_seconds: float  # processes' lifetimes, all attempts together
+    eta_seconds: Estimate | None  # until completion; None once the run is over
+    total_seconds_predicted: Estimate | None  # by the plan
+    usd_per_hour: float | None
+    usd_so_far: float | None
+    usd_at_end: Estimate | None
+    guard_seconds_left: float | None  # until a time or dollar guard stops it
+    stops_early: bool  # the guard is expected to come before the end
+    checkpoint_step: int | None
+    message: str | None  # the newest warning
+    more_hours: float | None = None  # limit on all attempts with which it could go on; None: as it is, it can
+
+
+class History:
+    """What has been seen of a log so far, fed record by record, so that watching a long run stays cheap."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] | None = None
+        self.step: dict[str, Any] | None = None  # the newest step record
+        self.step_seconds: deque[float] = deque(maxlen=KEPT_STEPS)  # of the newest attempt
+        self.smoothed_loss: float | None = None
+        self.evals: dict[int, dict[str, Any]] = {}
+        self.checkpoints: list[dict[str, Any]] = []
+        self.warning: str | None = None
+        self.earlier: list[Life] = []  # the attempts before the newest one
+        self.final: dict[str, Any] | None = None  # of the newest attempt
+        self.last_time: float | None = None
+
+    def add(self, records: Iterable[dict[str, Any]]) -> None:
+        """Take in more records, in the order of the log."""
+        for record in records:
+            if take := _TAKES.get(record["kind"]):  # others say nothing of progress
+                take(self, record)
+            self.last_time = record["time"]
+
+    def attempt_seconds(self, now: float | None) -> float:
+        """Lifetime of the newest attempt: up to its final record, else to `now`, else (None) to its last record."""
+        until = now if now is not None else self.last_time
+        if self.header is None or until is None:
+            return 0.0
+        return process_seconds(self.header, self.final, until)
+
+    def newest(self, now: float | None) -> Life:
+        """The newest attempt that the log has, by its own words."""
+        assert self.header is not None
+        session = self.header.get("session") or f"attempt-{len(self.earlier) + 1}"
+        return Life(session=session, seconds=self.attempt_seconds(now), usd_per_hour=self.header.get("usd_per_hour"))
+
+    def _header(self, record: dict[str, Any]) -> None:
+        if self.header is not None:
+            self.earlier.append(self.newest(None))
+        self.header, self.final = record, None
+        self.step_seconds.clear()
+        done = record.get("resumed_from_step") or 0
+        self.evals = {step: seen for step, seen in self.evals.items() if step <= done}
+        if self.step is not None and self.step["step"] > done:  # lost with the attempt, to be done again
+            self.step = {**self.step, "step": done, "tokens": done * (record.get("tokens_per_step") or 0)}
+
+    def _step(self, record: dict[str, Any]) -> None:
+        self.step = record
+        self.step_seconds.append(record["seconds"])
+        loss = record["loss"]
+        if self.smoothed_loss is None or not math.isfinite(self.smoothed_loss):
+            self.smoothed_loss = loss
+        self.smoothed_loss = LOSS_MEMORY * self.smoothed_loss + (1 - LOSS_MEMORY) * loss
+
+    def _message(self, record: dict[str, Any]) -> None:
+        if record.get("level") == "warning":
+            self.warning = record["text"]
+
+
+_TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {
+    "header": History._header,
+    "step": History._step,
+    "eval": lambda history, record: history.evals.update({record["step"]: record}),
+    "checkpoint": lambda history, record: history.checkpoints.append(record),
+    "message": History._message,
+    "final": lambda history, record: setattr(history, "final", record),
+}
+
+
+def make_progress(
+    history: History,
+    config: RunConfig,
+    *,
+    run_id: str,
+    state: str,
+    outcome: str | None = None,
+    reason: str | None = None,
+    attempt: int = 1,
+    plan: Plan | None = None,
+    course: Trajectory | None = None,
+    launch: LaunchRecord | None = None,
+    spent: Spent = Spent(),  # noqa: B008 - frozen
+    now: float,
+) -> Progress:
+    """Say how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status; `course` is
+    the loss that the plan expects on the way, `spent` what the run's budget counts.
+    """
+    step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
+    tokens_per_step = _tokens_per_step(history, config, plan)
+    pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
+    median = recent_median(history.step_seconds)
+    rate = tokens_per_step / median if median else None
+    over = state != "running"
+    price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
+    used = _used(history, launch, spent, price, now if not over else None)
+    elapsed = used.seconds
+    eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
+    guard_left = _guard_seconds_left(config, used) if not over else None
+    room = _guard_seconds_left(config, used)  # a run that is over, and has no room for one step more
+    needed = spent.needed_seconds or 0.0
+    short = over and room is not None and room <= needed
+    last_eval = history.evals[max(history.evals)] if history.evals else None
+    return Progress(
+        run_id=run_id,
+        state=state,
+        outcome=outcome,
+        reason=reason,
+        attempt=attempt,
+        step=step,
+        steps=config.steps,
+        tokens=step * tokens_per_step,
+        tokens_planned=config.steps * tokens_per_step,
+        loss=history.step.get("loss") if history.step else None,
+        smoothed_loss=history.smoothed_loss,
+        eval_loss=last_eval["loss"] if last_eval else None,
+        loss_expected=course.at(step) if course is not None and step else None,
+        step_seconds=median,
+        tokens_per_second=rate,
+        mfu=mfu_now(plan, rate),
+        elapsed_seconds=elapsed,
+        eta_seconds=eta,
+        total_seconds_predicted=run_seconds(plan.bill.wall_clock) if plan else None,
+        usd_per_hour=used.usd_per_hour,
+        usd_so_far=used.usd,
+        usd_at_end=_usd_at_end(used, eta, guard_left),
+        guard_seconds_left=guard_left,
+        stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
+        checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
+        message=history.warning,
+        more_hours=max(2 * elapsed, elapsed + 2 * needed) / HOUR if short else None,
+    )
+
+
+def recent_median(step_seconds: Sequence[float]) -> float | None:
+    """Median seconds of the newest steps; None without any. One slow step, as when compiling, does not move it."""
+    newest = list(islice(reversed(step_seconds), PACE_STEPS))
+    return statistics.median(newest) if newest else None
+
+
+def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: int) -> Estimate | None:
+    """Seconds per step to expect of the `left` steps to come, from the steps seen and from the plan's prediction.
+
+    In logarithms: the median of the newest steps, raised by what slow steps have added to the run so far (standard
+    error from the spread), and the plan (its interval) are averaged by inverse variance; a plan contradicted by the
+    run is dropped; the interval adds the drift to expect. None when there is neither.
+    """
+    median = recent_median(step_seconds)
+    if median is None or median <= 0:
+        return planned
+    seen = median * straggler_factor(step_seconds)
+    newest = np.array(step_seconds)[-PACE_STEPS:]
+    error = mean_error(newest)
+    center, variance = math.log(seen), error * error
+    if planned is not None and planned.low > 0:
+        plan_error = max(math.log(planned.high / planned.low) / (2 * Z80), DRIFT_FLOOR)
+        distance = center - math.log(planned.value)
+        if abs(distance) < SURPRISE * math.hypot(error, plan_error):
+            weight = variance / (variance + plan_error * plan_error)  # of the plan
+            center -= weight * distance
+            variance *= 1 - weight
+    half = Z80 * math.sqrt(variance + drift_spread(np.array(step_seconds), left) ** 2)
+    basis = Basis.MEASURED if len(newest) >= FEW_STEPS or planned is None else planned.basis
+    value = math.exp(center)
+    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=basis)
+
+
+def straggler_factor(step_seconds: Sequence[float]) -> float:
+    """Mean over median of the steps so far, at least 1: a total is made of means, and slow steps come again."""
+    seconds = np.array(step_seconds)[WARM_UP_STEPS:]
+    if len(seconds) < WARM_UP_STEPS:
+        return 1.0
+    median = float(np.median(seconds))
+    return max(1.0, mean_seconds(seconds) / median) if median > 0 else 1.0
+
+
+def eta_seconds(
+    history: History,
+    config: RunConfig,
+    step: int,
+    pace: Estimate | None,
+    plan: Plan | None,
+    elapsed: float,
+) -> Estimate | None:
+    """Seconds until completion: steps left × pace, evaluations and checkpoints left, and what is left of start-up."""
+    if pace is None:
+        return None
+    left = max(0, config.steps - step)
+    # evaluations are made of the same passes: what slows the one slows the other
+    total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
+    rest = [_checkpoints_left(history, config, left, pace, plan)]
+    if history.header is None and plan is not None:
+        rest.append(_less(plan.bill.wall_clock.startup_seconds, elapsed))
+    return sum_independent(total, *rest)
+
+
+def _used(
+    history: History, launch: LaunchRecord | None, spent: Spent, price: float | None, now: float | None
+) -> Account:
+    """Of all attempts together; `now` is None when no process runs."""
+    launched = None if launch is None else datetime.fromisoformat(launch.launched_at).timestamp()
+    unlogged = launched is not None and (history.last_time is None or history.last_time < launched)
+    if now is not None and launched is not None and unlogged:
+        lives = [*history.earlier, *([history.newest(None)] if history.header is not None else [])]
+        current = Life(session="now", seconds=max(0.0, now - launched), usd_per_hour=price)
+        return account(lives, current, spent, usd_per_hour=price, unlogged_since=launched)
+    if history.header is None:
+        return account(history.earlier, None, spent, usd_per_hour=price)
+    newest = history.newest(now)
+    if now is None:
+        return account([*history.earlier, newest], None, spent, usd_per_hour=price)
+    return account(history.earlier, newest, spent, usd_per_hour=price)
+
+
+def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
+    """MFU at this rate, by the plan's own FLOPs and peak: both are in the ratio of its MFU to its tokens/s."""
+    if plan is None or plan.prediction.mfu is None or tokens_per_second is None:
+        return None
+    return plan.prediction.mfu.value * tokens_per_second / plan.chosen.tokens_per_second.value
+
+
+def _tokens_per_step(history: History, config: RunConfig, plan: Plan | None) -> int:
+    if history.header is not None and history.header.get("tokens_per_step"):
+        return history.header["tokens_per_step"]
+    return config.tokens_per_step(plan.workload.gpus if plan else 1)
+
+
+def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan | None) -> Estimate:
+    count = max(0, planned_evals(config) - len(history.evals))
+    if not count:
+        return known(0.0)
+    seen = [record["seconds"] for record in history.evals.values()]
+    if seen:
+        return _around(statistics.median(seen), seen).scaled(count)
+    if plan is not None and plan.bill.wall_clock.evals_seconds.value > 0:
+        return plan.bill.wall_clock.evals_seconds.scaled(count / planned_evals(plan.run))
+    passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
+    guess = pace.value * FORWARD_FRACTION * passes * count
+    return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
+
+
+def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Estimate, plan: Plan | None) -> Estimate:
+    whole = planned_checkpoints(config, config.steps * pace.value)
+    count = math.ceil(whole * left / config.steps)
+    seen = [record["seconds"] for record in history.checkpoints]
+    if seen:
+        return _around(statistics.median(seen), seen).scaled(count)
+    if plan is not None and whole:
+        return plan.bill.wall_clock.checkpoints_seconds.scaled(count / whole)
+    return known(0.0)  # neither seen nor planned: the first one will tell
+
+
+def _less(estimate: Estimate, passed: float) -> Estimate:
+    """What is left of a duration after some of it has passed."""
+    value, low, high = (max(0.0, end - passed) for end in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value=value, low=low, high=high, basis=estimate.basis)
+
+
+def _around(value: float, seen: Sequence[float]) -> Estimate:
+    half = Z80 * (log_spread(np.array(seen)) if len(seen) >= 3 else EVENT_SPREAD / Z80)
+    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
+
+
+def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
+    """Until the first limit; dollars at the price of the attempt that goes on."""
+    stop, left = config.stop, []
+    if stop.max_seconds is not None:
+        left.append(stop.max_seconds - used.seconds)
+    if stop.max_usd is not None and used.usd is not None and used.usd_per_hour:
+        left.append((stop.max_usd - used.usd) / used.usd_per_hour * 3600)
+    return max(0.0, min(left)) if left else None
+
+
+def _usd_at_end(used: Account, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
+    """Dollars when the run ends, be it by its guard."""
+    if used.usd is None or used.usd_per_hour is None:
+        return None
+    if eta is None:
+        return known(used.usd)
+    cap = math.inf if guard_left is None else guard_left
+    left = Estimate(value=min(eta.value, cap), low=min(eta.low, cap), high=min(eta.high, cap), basis=eta.basis)
+    return sum_shared(known(used.usd), left.scaled(used.usd_per_hour / 3600))

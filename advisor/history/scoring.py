@@ -1,0 +1,288 @@
+"""A run against its prediction: what was promised, what happened, and where the gap went. Pure.
+
+Any trainer's run can be scored, also one that still goes on, stopped, or died: what its log does not hold, or what
+cannot be judged yet, is None and left unscored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case
+from advisor.findings.curves import curve
+from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
+from advisor.hardware.offers import OWN_MACHINE
+from advisor.history.progress import mfu_now
+from advisor.history.reference_kernel import drift_factor, reference_seconds
+from advisor.history.time_spent import STALL, TimeSpent, checkpoints_seconds, evals_seconds, time_spent
+from advisor.prediction.wallclock import run_seconds
+from advisor.readers.run_table import RunTable, Status
+from advisor.records import Estimate, Plan, Run
+from trainer.schema import Outcome
+
+_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or ended without a word
+_SAME = 0.01  # relative difference that is rounding of print
+# words of a provenance that mean what PyTorch's allocator gave out; "memory" alone may be what nvidia-smi shows
+_ALLOCATED = ("alloc", "active")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One quantity, predicted against actual. None: not predicted, not known, or not comparable (a run cut short)."""
+
+    quantity: str
+    predicted: Estimate | None
+    actual: float | None
+
+    @property
+    def error(self) -> float | None:
+        """(actual - predicted) / predicted; 0 where nothing was promised and nothing came."""
+        if self.predicted is None or self.actual is None:
+            return None
+        if self.predicted.value == 0:
+            return 0.0 if self.actual == 0 else None
+        return self.actual / self.predicted.value - 1
+
+    @property
+    def inside_interval(self) -> bool | None:
+        if self.predicted is None or self.actual is None:
+            return None
+        return self.predicted.contains(self.actual)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A part of the gap between predicted and actual wall clock, in seconds; positive: it made the run longer."""
+
+    name: str
+    seconds: float
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRun:
+    """Everything `advisor compare` says of one run."""
+
+    run_id: str
+    device_key: str
+    outcome: str | None  # None: still running, or died without a word
+    reason: str | None
+    attempts: int
+    steps: int | None  # done; None: the log numbers its rows only
+    steps_planned: int | None
+    complete: bool  # it did what was planned, so that its totals can be scored
+    departures: tuple[str, ...]  # in what it was not the run of the plan, so that nothing is scored
+    scores: tuple[Score, ...]
+    reference_seconds: float | None  # of the reference kernel at the median step; None: none, or they disagree
+    drift_factor: float | None  # how much slower the machine itself was than when calibrated; None: not known
+    gap_seconds: float | None  # actual minus predicted wall clock; None without a plan, or a clock
+    causes: tuple[Cause, ...]
+
+    def score(self, quantity: str) -> Score:
+        """The score of one quantity; raises KeyError."""
+        return {score.quantity: score for score in self.scores}[quantity]
+
+    def actual(self, quantity: str) -> float | None:
+        """What one quantity came to; raises KeyError."""
+        return self.score(quantity).actual
+
+
+def score_run(
+    case: Case,
+    plan: Plan | None,
+    *,
+    run_id: str,
+    device_key: str,
+    usd_per_hour: float | None = None,
+    energy_kwh: float | None = None,
+) -> ScoredRun:
+    """Set a run against its plan; without a plan the actual values stand alone.
+
+    `case` holds what the log says and nothing of the plan. `usd_per_hour` is what was really paid for all devices
+    together, `energy_kwh` what telemetry metered.
+    """
+    run = case.run
+    departures = _departures(run, plan) if plan else ()
+    steps = steps_done(run)
+    planned = plan.run.steps if plan else planned_steps(case)
+    last = run.attempts[-1] if run.attempts else None  # else as the log shows; None while it runs or died silently
+    shown = (None, None) if run.status in _ONGOING else (run.status.value, run.status_reason)
+    outcome, reason = (last.outcome, last.reason) if last is not None else shown
+    # all planned steps and no more; other trainers may not print the last ones, or do one more
+    far = None if steps is None or planned is None else abs(steps - planned)
+    complete = outcome == Outcome.COMPLETED and far is not None and far <= (0 if run.attempts else print_gap(run))
+    reference = reference_seconds(run)
+    drift = drift_factor(reference, plan)
+    held = None if departures else plan
+    promised = held.chosen if held else None
+    totals = _totals(run, held, usd_per_hour, energy_kwh)
+    actual = _actual(case, held, drift) | {name: value if complete else None for name, value in totals.items()}
+    wall = run_metrics.lifetime_seconds(run)
+    gap = wall - run_seconds(promised.bill.wall_clock).value if promised and wall is not None else None
+    return ScoredRun(
+        run_id=run_id,
+        device_key=device_key,
+        outcome=outcome,
+        reason=reason,
+        attempts=max(1, len(run.attempts)),
+        steps=None if steps is None else int(steps),
+        steps_planned=None if planned is None else int(planned),
+        complete=complete,
+        departures=departures,
+        scores=tuple(
+            Score(quantity=name, predicted=_promise(promised, name), actual=actual[name]) for name in QUANTITIES
+        ),
+        reference_seconds=reference,
+        drift_factor=drift,
+        gap_seconds=gap,
+        causes=tuple(_causes(case, held, drift, gap, steps)) if held and gap is not None and steps is not None else (),
+    )
+
+
+QUANTITIES = (
+    *("step_seconds", "step_seconds_drift_corrected", "tokens_per_second", "mfu", "peak_allocated_bytes"),
+    *("peak_reserved_bytes", "wall_clock_seconds", "cost_usd", "energy_kwh", "loss"),
+)
+
+
+def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
+    """In what the log declares another run than the planned one, in words: promises of that one do not hold for it."""
+    shape = plan.run.model
+    meant = {
+        "step_tokens": (plan.run.tokens_per_step(plan.workload.gpus), "tokens a step"),
+        "world_size": (plan.workload.gpus, "devices"),
+        "depth": (shape.depth, "blocks"),
+        "width": (shape.width, "of width"),
+        "seq_len": (shape.seq_len, "tokens of context"),
+    }
+    stated = {name: number(run.facts, name) for name in meant}
+    return tuple(
+        f"{logged:,.10g} {words} in the log, {planned:,.10g} in the plan"
+        for name, (planned, words) in meant.items()
+        if (logged := stated[name]) and abs(logged / planned - 1) > _SAME
+    )
+
+
+def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, float | None]:
+    """What can be judged of a run that was cut short, too."""
+    run, step, pace = case.run, run_metrics.step_seconds(case), run_metrics.pace(case)
+    rate = pace.tokens_per_second if pace else None
+    source = run.provenance.get("memory_bytes", "").lower()
+    allocated = run.framework is not None or any(word in source for word in _ALLOCATED)
+    host = str(run.facts.get("gpu", "")).lower() == "cpu"
+    return {
+        "step_seconds": step,
+        "step_seconds_drift_corrected": step / drift if step and drift else None,
+        "tokens_per_second": rate,
+        "mfu": mfu_now(plan, rate),
+        "peak_allocated_bytes": _most(run, "memory_bytes") if allocated else None,
+        "peak_reserved_bytes": _most(run, "resident_bytes" if host else "reserved_bytes"),
+    }
+
+
+def _totals(
+    run: RunTable, plan: Plan | None, usd_per_hour: float | None, energy_kwh: float | None
+) -> dict[str, float | None]:
+    """What only a complete run has."""
+    wall = run_metrics.lifetime_seconds(run)
+    return {
+        "wall_clock_seconds": wall,
+        "cost_usd": None if wall is None else _cost(wall, usd_per_hour, energy_kwh, plan),
+        "energy_kwh": energy_kwh,
+        "loss": _final_loss(run),
+    }
+
+
+def _most(run: RunTable, column: str) -> float | None:
+    values = series.finite(run.column(column))
+    return float(values.max()) if len(values) else None
+
+
+def _final_loss(run: RunTable) -> float | None:
+    """Validation loss after the last step, in nats per token; None where none was measured then."""
+    evals, unit = curve(run, "eval_loss"), nats_per_unit(run, "eval_loss_unit")
+    step, trained = run_metrics.main_column(run, "step"), np.isfinite(run_metrics.main_column(run, "loss_is_nan"))
+    trained |= np.isfinite(run_metrics.main_column(run, "loss"))
+    last = series.finite(step[trained])
+    if unit is None or not len(evals) or not len(last) or not run.counts_steps or evals.step[-1] < last.max():
+        return None
+    return float(evals.value[-1]) * unit
+
+
+def _cost(wall: float, usd_per_hour: float | None, energy_kwh: float | None, plan: Plan | None) -> float | None:
+    """Dollars of the run: rent as paid (else as planned), plus metered energy at the goal's tariff."""
+    price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
+    rented = plan is not None and bool(plan.goal.own) and plan.offer.source != OWN_MACHINE
+    tariff = plan.goal.usd_per_kwh if plan is not None and not rented else None  # rent has the energy in it
+    if price is None or (tariff and energy_kwh is None):
+        return None
+    return wall / 3600 * price + (energy_kwh * tariff if tariff and energy_kwh is not None else 0.0)
+
+
+def _promise(promised: Run | None, quantity: str) -> Estimate | None:
+    if promised is None:
+        return None
+    if quantity == "wall_clock_seconds":
+        return run_seconds(promised.bill.wall_clock)
+    if quantity == "cost_usd" and promised.cost_usd is not None:
+        # of the machine's order and downloads no run folder knows
+        share = run_seconds(promised.bill.wall_clock).value / promised.total_seconds.value
+        return promised.cost_usd.scaled(share)
+    name = quantity.removesuffix("_drift_corrected")
+    parts = (promised.prediction, promised.bill, promised.standing)
+    return next(getattr(part, name) for part in parts if hasattr(part, name))
+
+
+def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> Iterator[Cause]:
+    """Split the gap into parts that sum to it; the last one is what nothing else explains."""
+    spent = time_spent(case)
+    causes = [*_told_by_any_log(case, plan, drift, steps, spent)]
+    note = "start-up, stalls and what else the log does not tell"
+    if spent is not None:
+        causes += _told_by_processes(plan, spent)
+        note = "witnesses, logging, shutdown"
+    order = {name: place for place, name in enumerate(_ORDER)}
+    yield from sorted(causes, key=lambda cause: order[cause.name])
+    yield Cause(name="unexplained", seconds=gap - sum(cause.seconds for cause in causes), note=note)
+
+
+_ORDER = (
+    *("steps slower", "machine drift", "start-up", "compile", "evals", "checkpoints", "stalls", "restarts"),
+    "steps not run",
+)
+
+
+def _told_by_any_log(
+    case: Case, plan: Plan, drift: float | None, steps: float, spent: TimeSpent | None
+) -> Iterator[Cause]:
+    clock, step, median = plan.bill.wall_clock, plan.chosen.step_seconds.value, run_metrics.step_seconds(case)
+    drift_seconds = steps * step * ((drift or 1.0) - 1)
+    plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
+    if plain is not None:
+        note = f"{steps:.0f} steps at {step:.4g} s predicted, machine drift {'taken out' if drift else 'included'}"
+        yield Cause(name="steps slower", seconds=plain - steps * step - drift_seconds, note=note)
+        speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: no steady witness of its speed"
+        yield Cause(name="machine drift", seconds=drift_seconds, note=speed)
+    run = case.run
+    if spent is not None or len(curve(run, "eval_seconds")):
+        yield Cause(name="evals", seconds=evals_seconds(run) - clock.evals_seconds.value, note="")
+    if spent is not None or checkpoints_seconds(run):
+        yield Cause(name="checkpoints", seconds=checkpoints_seconds(run) - clock.checkpoints_seconds.value, note="")
+    left_out = plan.run.steps - steps
+    yield Cause(name="steps not run", seconds=0.0 - left_out * step, note=f"{left_out:.0f} of {plan.run.steps}")
+
+
+def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
+    clock = plan.bill.wall_clock
+    stalls = f"{spent.stall_count} steps over {STALL:g} times the median" if spent.stall_count else "none"
+    again = spent.restarts + spent.lost
+    return [
+        Cause(name="start-up", seconds=spent.startup - clock.startup_seconds.value, note="until the second step"),
+        Cause(name="compile", seconds=spent.compile - clock.compile_seconds.value, note="beyond steady steps"),
+        Cause(name="stalls", seconds=spent.stalls, note=stalls),
+        Cause(name="restarts", seconds=again, note=f"{spent.lost:.3g} s of work lost"),
+    ]

@@ -1,0 +1,119 @@
+"""From rows of a search to runs: predicted with their intervals, billed by part, and as the trainer takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from advisor.planning import recipe
+from advisor.planning.candidates import Candidates, Device
+from advisor.planning.choose import Selection
+from advisor.planning.costs import Costs
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.energy import WORLD_GRAMS_PER_KWH, carbon_kg
+from advisor.prediction.intervals import EstimateArrays
+from advisor.prediction.loss import predict_loss
+from advisor.prediction.prior import published_runs
+from advisor.prediction.profile import Profile
+from advisor.records import Bill, Estimate, Grounds, Prediction, Run, Standing
+from trainer.schema import DataConfig, RunConfig
+
+
+def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[Run]:
+    """Predict chosen configurations with their intervals and make out the bills of so many steps of each."""
+    if not selections:
+        return []
+    rows = candidates.rows(np.array([chosen.place for chosen in selections], dtype=int))
+    costs, steps = Costs(rows), np.array([[float(chosen.steps)] for chosen in selections])
+    bills, scores = costs.bills(steps), costs.scores(steps)
+    predictions: dict[int, Prediction] = {}
+    for number in np.unique(rows.device):  # those of one device together
+        places = np.nonzero(rows.device == number)[0].tolist()
+        workloads = [rows.workload(place) for place in places]
+        found = predict_batch(rows.devices[number].profile, workloads, expected=True)
+        predictions |= zip(places, found, strict=True)
+
+    def at(many: EstimateArrays, row: int) -> Estimate | None:
+        return None if np.isnan(many.value[row]).any() else many.at(row)
+
+    runs = []
+    for row, chosen in enumerate(selections):
+        device, prediction = rows.devices[rows.device[row]], predictions[row]
+        brief = device.brief
+        assert prediction.step_seconds is not None  # steps of unknown links are no candidates
+        tokens, unique, kwh = chosen.steps * prediction.workload.step_tokens, brief.unique_tokens, at(bills.kwh, row)
+        grid = WORLD_GRAMS_PER_KWH if brief.goal.grid_grams_per_kwh is None else brief.goal.grid_grams_per_kwh
+        bill = Bill(
+            wall_clock=bills.clock.at(row),
+            cost_usd=at(bills.usd, row),
+            power_watts=at(bills.watts, row),
+            energy_kwh=kwh,
+            carbon_kg=carbon_kg(kwh, grid),
+            grid_grams_per_kwh=grid if kwh else None,
+            storage_usd=bills.storage_usd.at(row),
+            checkpoint_bytes=int(rows.state_bytes[row]),
+            disk_bytes=(recipe.KEPT_CHECKPOINTS + 1) * int(rows.state_bytes[row]),
+        )
+        loss = None
+        if not brief.goal.synthetic:  # random tokens teach nothing
+            loss = predict_loss(prediction.parameters, tokens, unique, brief.vocab_size)
+        standing = Standing(
+            score=float(scores[row, 0]),
+            ratio=tokens / brief.counted(prediction.workload.shape),
+            epochs=tokens / unique if unique else None,
+            loss=loss,
+            against=tuple(violation.name.lower() for violation in chosen.violation if violation.name),
+        )
+        run = Run(
+            prediction=prediction,
+            steps=chosen.steps,
+            tokens=tokens,
+            offer=rows.offers[rows.offer[row]],
+            bill=bill,
+            standing=standing,
+            grounds=grounds_of(device.profile),
+        )
+        runs.append(run)
+    return runs
+
+
+def make_run(candidates: Candidates, chosen: Selection, *, name: str = "", why: str = "") -> Run:
+    """As `make_runs`, for one, with a name and a reason."""
+    return make_runs(candidates, [chosen])[0].judged(name=name, why=why)
+
+
+def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None) -> RunConfig:
+    """A run as the trainer takes it; `checkpoint_seconds` lie between its checkpoints, None: one at its end only."""
+    workload, goal, shape = run.workload, device.brief.goal, run.workload.shape
+    config = RunConfig(
+        model=shape,
+        steps=run.steps,
+        micro_batch=workload.micro_batch,
+        grad_accum=workload.grad_accum,
+        name=f"{shape.family}-d{shape.depth}",
+        device=device.profile.device_type,
+        precision=workload.precision,
+        compile=workload.compile,
+        activation_checkpointing=workload.activation_checkpointing,
+        sharding=workload.sharding,
+        data=DataConfig(path=goal.data, synthetic=goal.synthetic),
+        optimizer=recipe.optimizer(workload.optimizer, shape, run.tokens, workload.step_tokens),
+        schedule=recipe.schedule(run.steps),
+        eval=recipe.eval_config(run.steps, run.tokens, workload.micro_tokens, device.brief.validation_tokens),
+        checkpoint=recipe.checkpoints(checkpoint_seconds),
+    )
+    return device.profile.kernels.set_in(config)
+
+
+def grounds_of(profile: Profile) -> Grounds:
+    """Count what a device's beliefs about speed were learnt from."""
+    generation = profile.spec.generation if profile.spec else None
+    card, alike, everything = published_runs(profile.key, generation)
+    return Grounds(
+        calibration=profile.calibration_id,
+        generation=generation,
+        card_runs=card,
+        generation_runs=alike,
+        all_runs=everything,
+    )

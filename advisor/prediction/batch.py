@@ -1,0 +1,235 @@
+"""Predictions for workloads on one device: step time, throughput, MFU and memory, for one or for very many.
+
+Workloads of one kind are predicted as arrays, a single one as arrays of size one. Adds to a device's step what several
+devices change: sharded optimizer work, and gradients that cannot hide behind the backward pass. Pure: no disk, no
+clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import overload
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.laws import flops
+from advisor.laws.intervals import Z80, chance_below
+from advisor.prediction import adapters, comm
+from advisor.prediction.intervals import (
+    BASES,
+    EstimateArrays,
+    mixture,
+    quantiles_of_mixture,
+    reciprocal,
+    sum_independent,
+)
+from advisor.prediction.memory_terms import WorkloadArrays, by_kind
+from advisor.prediction.profile import FIT_MARGIN, Profile, unlikeness
+from advisor.prediction.throughput import (
+    all_parameters,
+    attended_tokens,
+    basis_of,
+    expected_log,
+    predict_log,
+    sizes_of,
+    tag_of,
+)
+from advisor.records import Basis, Estimate, Prediction, Workload
+
+# allocated, reserved, all that the device must hold; how likely it fits
+_Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
+_LEAST_CHANCE = 0.01  # that a run fitted which took place
+BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
+
+
+def predict_batch(
+    profile: Profile, workloads: Sequence[Workload], *, expected: bool = False, ran: bool = False
+) -> list[Prediction]:
+    """Predict workloads that all name the profile's device, in their order; `expected` as in `step_seconds_many`.
+
+    `ran`: these are runs that took place, which is evidence of what published software held: it fitted the device.
+
+    Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
+    """
+    predictions: dict[int, Prediction] = {}
+    for places in by_kind(workloads):
+        kind = [workloads[i] for i in places]
+        arrays = WorkloadArrays.of(kind)
+        steps, memory = _steps(profile, arrays, kind, expected), _memory(profile, arrays, kind, ran)
+        for place, workload, step, held in zip(places, kind, steps, memory, strict=True):
+            predictions[place] = _prediction(profile, workload, step, *held)
+    return [predictions[place] for place in range(len(workloads))]
+
+
+def step_seconds_many(
+    profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray, *, expected: bool = False
+) -> EstimateArrays:
+    """Seconds per optimizer step of workloads of one kind, communication included, shape (n,); NaN where the links are
+    unknown.
+
+    `gpus` goes before the arrays' own number, so that several counts are predicted at once. `expected`: the mean of the
+    belief for its middle, as choices between uncertain seconds need it.
+    """
+    z = sizes_of(a, grad_accum, gpus)
+    logs = predict_log(profile.posterior, z)
+    unlike = unlikeness(profile.posterior, tag_of(a))
+    share = adapters.share_of_a_step(a)
+    besides = profile.posterior.drift**2 + unlike**2 + share.deviation**2
+    own = np.sqrt(logs.deviation**2 + besides)
+    value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.unpacking_seconds(a, profile.spec)
+    spread = np.exp(Z80 * profile.widening * own)
+    basis = basis_of(profile.posterior, z, logs.distance)
+    if unlike:
+        basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
+    middle = value * np.exp(logs.expected - logs.mean + besides / 2) if expected else value
+    alone = EstimateArrays(value=middle, low=value / spread, high=value * spread, basis=basis)
+    if not (gpus > 1).any():
+        return alone
+    exchange = comm.exchange_of(a, grad_accum, gpus)
+    backward = BACKWARD * value / grad_accum
+    return sum_independent(alone, comm.exposed_many(exchange, profile.spec, backward, expected=expected))
+
+
+def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    """Tokens per second of all devices, to compare configurations of one device by: median seconds of computing, and
+    expected seconds of communication. Cheaper than `step_seconds_many`.
+    """
+    seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
+    seconds = seconds * adapters.share_of_a_step(a).of_time
+    seconds = seconds + grad_accum * adapters.unpacking_seconds(a, profile.spec)
+    if (gpus > 1).any():
+        exchange = comm.exchange_of(a, grad_accum, gpus)
+        backward = BACKWARD * seconds / grad_accum
+        seconds = seconds + comm.exposed_many(exchange, profile.spec, backward, expected=True).value
+    return a.tokens * grad_accum * gpus / seconds
+
+
+@overload
+def fits(device_bytes: Estimate, memory_bytes: int | None) -> bool: ...
+@overload
+def fits(device_bytes: EstimateArrays, memory_bytes: int | None) -> np.ndarray: ...
+def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> bool | np.ndarray:
+    """Whether the interval's high end fits the device with margin; True where the device's memory is unknown."""
+    return device_bytes.high <= FIT_MARGIN * (math.inf if memory_bytes is None else memory_bytes)
+
+
+def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
+    """How likely a configuration fits the device with margin: 0.9 where `fits` just holds, of the same interval."""
+    return chance_below(FIT_MARGIN * memory_bytes, device_bytes.value, device_bytes.low, device_bytes.high)
+
+
+def _verdict(probability: float | None) -> bool | None:
+    """Whether it fits, where that is sure: 9 times out of 10."""
+    if probability is None or 0.1 < probability < 0.9 - 1e-9:
+        return None
+    return probability > 0.5
+
+
+def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], expected: bool) -> list[Estimate | None]:
+    """Step seconds of each workload of one kind; None where the links are unknown."""
+    accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
+    steps = step_seconds_many(profile, a, accum, gpus, expected=expected)
+    assert steps.basis is not None
+    bases = [BASES[place] for place in steps.basis.tolist()]
+    return [None if math.isnan(step.value) else step for step in _estimates(steps, bases)]
+
+
+def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], ran: bool) -> list[_Memory]:
+    """Allocated and reserved bytes of each workload, and how likely it fits; None where its kind was never traced."""
+    model, room = profile.memory, profile.device_memory_bytes
+    if (needed := model.published(a, "needed")) is not None:
+        bases, parts = [Basis.PRIOR] * len(workloads), ("allocated", "reserved", "needed")
+        held = [model.published(a, name) for name in parts]
+        sides = [_estimates(one.estimates(room if ran else None), bases) for one in held if one is not None]
+        chances = needed.below(FIT_MARGIN * room).tolist() if room is not None else [None] * len(workloads)
+        return list(zip(*sides, chances, strict=True))
+    try:
+        many = (model.allocated_many(a), model.reserved_many(a), model.device_total_many(a))
+        bases = model.bases_many(a)
+    except AdvisorError:  # the structure has no trace of this kind
+        return [(None, None, None, None)] * len(workloads)
+    estimates = list(zip(*(_estimates(side, bases) for side in many), strict=True))
+    measured = {o.workload for o in model.observations}
+    for i, w in enumerate(workloads if measured else ()):
+        if w in measured:
+            estimates[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
+    return [
+        (allocated, reserved, total, fit_probability(total, room) if room is not None else None)
+        for allocated, reserved, total in estimates
+    ]
+
+
+def mixed(predictions: Sequence[Prediction], weights: Sequence[float], *, ran: bool = False) -> Prediction:
+    """One prediction of a run that may be any of these workloads: the likeliest's, with the mixture's estimates.
+
+    An estimate that one of them lacks is None. `ran`: what would not have fitted is less likely what it was.
+    """
+    likely = [
+        weight * max(p.fit_probability, _LEAST_CHANCE) if ran and p.fit_probability is not None else weight
+        for p, weight in zip(predictions, weights, strict=True)
+    ]
+
+    def side(name: str, mix: Callable[..., Estimate] = mixture) -> Estimate | None:
+        estimates = [getattr(p, name) for p in predictions]
+        return mix(estimates, likely) if None not in estimates else None
+
+    probabilities = [p.fit_probability for p in predictions]
+    stated = [p for p in probabilities if p is not None]
+    chance = None
+    if len(stated) == len(predictions):
+        chance = sum(p * weight for p, weight in zip(stated, weights, strict=True)) / sum(weights)
+    return replace(
+        predictions[max(range(len(likely)), key=likely.__getitem__)],
+        step_seconds=side("step_seconds"),
+        tokens_per_second=side("tokens_per_second"),
+        mfu=side("mfu"),
+        peak_allocated_bytes=side("peak_allocated_bytes", quantiles_of_mixture),
+        peak_reserved_bytes=side("peak_reserved_bytes", quantiles_of_mixture),
+        device_bytes=side("device_bytes", quantiles_of_mixture),
+        fit_probability=chance,
+        fits=_verdict(chance),
+    )
+
+
+def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:
+    sides = zip(many.value.tolist(), many.low.tolist(), many.high.tolist(), bases, strict=True)
+    return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in sides]
+
+
+def _prediction(
+    profile: Profile,
+    w: Workload,
+    step: Estimate | None,
+    allocated: Estimate | None,
+    reserved: Estimate | None,
+    total: Estimate | None,
+    chance: float | None,
+) -> Prediction:
+    flops_per_token = flops.flops_per_token(w.shape)
+    if (seen := attended_tokens(w.software, w.shape.seq_len)) < w.shape.seq_len:
+        flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - float(seen))
+    if w.software is not None and (added := w.software.adapters) is not None:  # no gradients of frozen weights
+        flops_per_token -= 2.0 * flops.matmul_parameters(w.shape)
+        flops_per_token += 6.0 * flops.adapter_parameters(w.shape, added.rank, added.targets)
+    elif w.software is not None and w.software.frozen_blocks:  # no backward pass goes through them
+        flops_per_token -= 2 / 3 * flops.flops_per_token(w.shape) * w.software.frozen_blocks / w.shape.depth
+    peak = profile.peak_flops(w.precision, tf32=w.software is None or w.software.tf32)
+    rate = reciprocal(step, w.step_tokens) if step else None
+    memory = profile.device_memory_bytes
+    return Prediction(
+        workload=w,
+        parameters=all_parameters(w),
+        flops_per_token=flops_per_token,
+        step_seconds=step,
+        tokens_per_second=rate,
+        mfu=rate.scaled(flops_per_token / (w.gpus * peak)) if rate and peak else None,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        device_bytes=total,
+        device_memory_bytes=memory,
+        fit_probability=chance,
+        fits=_verdict(chance),
+    )

@@ -1,0 +1,35 @@
+"""Energy and money of a run: seconds times power, seconds times price."""
+
+from __future__ import annotations
+
+from advisor.prediction.intervals import Many, product, sum_shared
+from advisor.records import Basis, Estimate
+
+JOULES_PER_KWH = 3.6e6
+# Network disks of the large clouds: 0.08 to 0.17 dollars per GB and month (AWS gp3, GCP balanced, Azure premium lists).
+STORAGE_USD_PER_BYTE_HOUR = 0.10 / 1e9 / 730
+# Grams of CO2 equivalent per kWh: the world's mean in 2019 (IEA, as CodeCarbon takes it); regions lie between 46
+# (europe-north1) and 560 (us-east1), sources §6.4.
+WORLD_GRAMS_PER_KWH = 475.0
+# Of the boards' energy: host and memory 10-20 % more, then cooling from 1.1 (hyperscale) to 1.6 (average); sources
+# §6.4, unverified there.
+SITE_FACTOR = Estimate(value=1.15 * 1.25, low=1.10 * 1.10, high=1.20 * 1.60, basis=Basis.PRIOR)
+
+
+def carbon_kg(kwh: Estimate | None, grams_per_kwh: float = WORLD_GRAMS_PER_KWH) -> Estimate | None:
+    """Kilograms of CO2 equivalent of the whole site for `kwh` of the boards, at a stated grid factor; None: unknown."""
+    return product(kwh, SITE_FACTOR).scaled(grams_per_kwh / 1000) if kwh else None
+
+
+def energy_kwh(seconds: Many, watts: Many) -> Many:
+    """Kilowatt hours of a run of `seconds` at `watts`."""
+    return product(seconds, watts).scaled(1 / JOULES_PER_KWH)
+
+
+def run_cost_usd(seconds: Many, usd_per_hour: Many, kwh: Many, usd_per_kwh: float = 0.0) -> Many:
+    """Dollars of a run: rent by the hour (all devices together) plus energy at a tariff.
+
+    Rent and energy grow with the same seconds, so their errors are shared.
+    """
+    rent = product(seconds, usd_per_hour).scaled(1 / 3600)
+    return sum_shared(rent, kwh.scaled(usd_per_kwh)) if usd_per_kwh else rent

@@ -1,0 +1,65 @@
+"""The loss law moved to the user's own data by finished runs, and what serving a model asks of training it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.laws.intervals import Z80
+from advisor.prediction.loss import DATA_CONSTRAINED
+from advisor.records import Basis, Estimate
+
+LEAST_RUNS = 2  # one run may have been an accident
+# Another corpus and tokenizer shift the law by some 6 % (`loss.TRANSFER_ERROR`); what is left between runs on one
+# corpus is the law's slope at other sizes and the seed.
+_PRIOR_DEVIATION, _RUN_DEVIATION = 0.06, 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCalibration:
+    """How far the user's data lie from the law: log of measured over predicted loss."""
+
+    shift: float
+    deviation: float  # standard deviation of the shift
+    runs: int
+
+
+def calibrate_loss(log_ratios: Sequence[float]) -> LossCalibration | None:
+    """Gaussian update of "no shift, give or take 6 %" by the user's runs; None for fewer than two of them.
+
+    `log_ratios` are log(measured / law) of the end losses of finished runs on one data set.
+    """
+    if len(log_ratios) < LEAST_RUNS:
+        return None
+    mean = sum(log_ratios) / len(log_ratios)
+    scatter = math.sqrt(sum((r - mean) ** 2 for r in log_ratios) / (len(log_ratios) - 1))
+    noise = max(_RUN_DEVIATION, scatter)
+    precision = 1 / _PRIOR_DEVIATION**2 + len(log_ratios) / noise**2
+    shift = sum(log_ratios) / noise**2 / precision
+    return LossCalibration(shift=shift, deviation=math.hypot(precision**-0.5, noise), runs=len(log_ratios))
+
+
+def on_own_data(law: Estimate, calibration: LossCalibration) -> Estimate:
+    """The law's loss after the user's runs: shifted, with the narrower interval they leave."""
+    value, width = law.value * math.exp(calibration.shift), Z80 * calibration.deviation
+    return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.EXTRAPOLATED)
+
+
+def overtraining_factor(training_tokens: float, inference_tokens: float) -> float:
+    """How many times the usual tokens per parameter a model deserves that will serve `inference_tokens`.
+
+    The same condition under the one-exponent law that plans are ordered by: f = (1 + D_inf / (3·D))^(1/α), where D are
+    the tokens of the overtrained model. At the same training FLOPs as a usual plan's `training_tokens` it sees √f times
+    as many, so f is a fixed point, found by bisection.
+    """
+
+    def asked(factor: float) -> float:
+        seen = training_tokens * math.sqrt(factor)
+        return (1 + inference_tokens / (3 * seen)) ** (1 / DATA_CONSTRAINED.token_exponent)
+
+    low, high = 1.0, asked(1.0)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if asked(middle) > middle else (low, middle)
+    return (low + high) / 2

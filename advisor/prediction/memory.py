@@ -1,0 +1,366 @@
+"""Peak memory of a workload: exact state, traced activations, and what measurements correct.
+
+    allocated = state + slope · (traced peak − state) + offset        state: fp32 weights and optimizer moments
+    reserved  = state + slope' · (allocated − state) + offset'        CPU: the process's resident set
+    device    = reserved + context                                    what the driver reports as used
+
+The traced peak is the largest of a few moments of a step, each a sum of products of sizes (`memory_terms`). Slopes and
+offsets are Gaussian beliefs that measured peaks correct (`memory_line`). `docs/how-it-predicts.md` derives all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import yaml
+
+from advisor.errors import AdvisorError
+from advisor.laws.intervals import Z80
+from advisor.prediction.intervals import EstimateArrays
+from advisor.prediction.memory_line import Line
+from advisor.prediction.memory_published import Mixture, published_mixture, published_parts
+from advisor.prediction.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
+from advisor.records import Basis, Estimate, Workload
+from advisor.store.folders import profiles_folder
+
+_GIB = float(1 << 30)
+_MEASURED_RANGE = (0.8, 1.25)  # how far beyond the smallest and largest measured peak still counts as interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryObservation:
+    """Measured peaks of one burst or run, per device. None: not measured."""
+
+    workload: Workload
+    allocated_peak_bytes: int | None  # by torch's allocator; None on the CPU
+    reserved_peak_bytes: int | None  # by torch's allocator; on the CPU the process's resident set
+    device_used_bytes: int | None  # by the driver, all of it this process's; None on the CPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryParts:
+    """What holds the allocated bytes at the peak; the parts sum to it."""
+
+    weights_bytes: float  # fp32
+    gradients_bytes: float  # those alive at the peak, with the low-precision copies of weights
+    optimizer_bytes: float
+    activations_bytes: float
+    logits_bytes: float  # one chunk of them and of their gradient
+    overhead_bytes: float  # cuBLAS workspaces, small tensors, rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Errors for configurations that the corrections have not seen."""
+
+    median: float  # of |predicted / measured − 1|
+    p90: float
+    coverage: float  # share of measurements inside the 80 % interval
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrections:
+    """How one kind of device departs from the trace."""
+
+    eager: Line  # allocated beyond state, by traced beyond state
+    compiled: Line
+    reserved: Line  # reserved beyond state, by allocated beyond state
+    context_gib: float  # driver's and kernels' share of the device; mean and standard deviation
+    context_deviation_gib: float
+
+
+# Beliefs before any measurement.
+# eager: the trace leaves out cuBLAS workspaces, which the caching allocator provides: 32 MiB on Hopper and 8 MiB
+#   elsewhere (PyTorch's CUDAContext and CublasHandlePool.cpp) for each of the forward and backward thread's handles.
+# compiled: what the blocks keep is the same (`memory_terms._compiled`); the backward pass's temporaries are fewer.
+# reserved: 3-30 % fragmentation (sources §2), less with the fused loss's few sizes; blocks come in 2 or 20 MiB.
+# context: 0.5-2 GiB (sources §2.4: 0.47 lazy to 0.92 eager on recent builds).
+_CUDA = Corrections(
+    eager=Line.believed(slope=(1.0, 0.04), offset_gib=(0.05, 0.05), noise=0.01),
+    compiled=Line.believed(slope=(0.97, 0.08), offset_gib=(0.05, 0.05), noise=0.02),
+    reserved=Line.believed(slope=(1.10, 0.07), offset_gib=(0.03, 0.05), noise=0.03),
+    context_gib=0.9,
+    context_deviation_gib=0.4,
+)
+# CPU: the resident set is the interpreter with torch (0.3-0.6 GiB, by torch's build), the state, and what comes and
+#   goes with its holes: glibc keeps freed blocks of up to 32 MiB (measured on 18 configurations, docs/log.md).
+_CPU = Corrections(
+    eager=Line.believed(slope=(1.0, 0.05), offset_gib=(0.0, 0.02), noise=0.02),
+    compiled=Line.believed(slope=(0.97, 0.10), offset_gib=(0.0, 0.02), noise=0.03),
+    reserved=Line.believed(slope=(1.6, 0.2), offset_gib=(0.38, 0.12), noise=0.05),
+    context_gib=0.0,
+    context_deviation_gib=0.0,
+)
+_CONTEXT_NOISE_GIB = 0.05  # of one reading of the driver's used bytes
+_NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (sources §2.4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryModel:
+    """Predicts peak bytes per device; `corrected` gives a better one after measurements."""
+
+    structure: Structure
+    cuda: Corrections = _CUDA
+    cpu: Corrections = _CPU
+    observations: tuple[MemoryObservation, ...] = ()
+
+    def allocated_bytes(self, workload: Workload) -> Estimate:
+        """Peak bytes that torch's allocator has handed out (on the CPU: live tensors)."""
+        return self._estimate(self.allocated_many, workload, "allocated_peak_bytes")
+
+    def reserved_bytes(self, workload: Workload) -> Estimate:
+        """Peak bytes that torch's allocator has taken from the device (on the CPU: the resident set)."""
+        return self._estimate(self.reserved_many, workload, "reserved_peak_bytes")
+
+    def device_total_bytes(self, workload: Workload) -> Estimate:
+        """Peak bytes the device must have: reserved, plus the CUDA context and NCCL that no allocator counts."""
+        return self._estimate(self.device_total_many, workload, "device_used_bytes")
+
+    def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
+        if (published := self.published(a, "allocated")) is not None:
+            return published.estimates()
+        mean, deviation = self._allocated(a)
+        return _interval(mean, deviation, floor=self._state(a))
+
+    def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
+        if (published := self.published(a, "reserved")) is not None:
+            return published.estimates()
+        mean, deviation = self._reserved(a)
+        return _interval(mean, deviation, floor=self._state(a))
+
+    def device_total_many(self, a: WorkloadArrays) -> EstimateArrays:
+        if (published := self.published(a, "needed")) is not None:
+            return published.estimates()
+        mean, deviation = self._reserved(a)
+        own = self._corrections(a)
+        nccl = _NCCL_GIB if a.gpus > 1 and a.device_type == "cuda" else (0.0, 0.0)
+        beyond = np.hypot(own.context_deviation_gib, nccl[1]) * _GIB
+        mean = mean + (own.context_gib + nccl[0]) * _GIB
+        return _interval(mean, np.hypot(deviation, beyond), floor=self._state(a))
+
+    def published(self, a: WorkloadArrays, counted: str) -> Mixture | None:
+        """What other people's software is believed to hold; None for the trainer here, which is traced."""
+        return published_mixture(a, counted) if self._published(a) else None
+
+    def breakdown(self, workload: Workload, total_bytes: float | None = None) -> MemoryParts:
+        """Say what holds the bytes at the peak of a step: by torch's allocator, or so many in all."""
+        a = WorkloadArrays.of([workload])
+        total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
+        parts = published_parts(a) if self._published(a) else self._own_parts(a)
+        # Regressions leave a little less than nothing of what is not there at the peak, and a measured total may be
+        # below what is believed of its parts: then less comes and goes.
+        fixed = parts["weights"] + parts["optimizer"]
+        moving = {name: max(0.0, parts[name]) for name in ("gradients", "activations", "logits")}
+        share = min(1.0, max(0.0, total - fixed) / (sum(moving.values()) or 1.0))
+        held = {"weights": parts["weights"], "optimizer": parts["optimizer"]}
+        held |= {name: share * part for name, part in moving.items()}
+        overhead = max(0.0, total - sum(held.values()))
+        return MemoryParts(**{f"{name}_bytes": part for name, part in held.items()}, overhead_bytes=overhead)
+
+    def _own_parts(self, a: WorkloadArrays) -> dict[str, float]:
+        """Of the trainer here: as it was traced, corrected by the line through measurements."""
+        weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
+        parts, slope = self.structure.parts_bytes(a), self._line(a).slope
+        state = {"weights": weights, "optimizer": float(self.structure.persistent_bytes(a)[0]) - weights}
+        return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}
+
+    def basis(self, workload: Workload) -> Basis:
+        """Measured, inside the measured range of peaks of the same family, outside it, or never measured here."""
+        seen = [o.workload for o in self.observations if device_type(o.workload) == device_type(workload)]
+        if not seen:
+            return Basis.PRIOR
+        if workload in seen:
+            return Basis.MEASURED
+        if _kind(workload) not in self._measured_ranges:
+            return Basis.EXTRAPOLATED
+        low, high = self._measured_ranges[_kind(workload)]
+        return Basis.INTERPOLATED if low <= self._traced(workload) <= high else Basis.EXTRAPOLATED
+
+    def bases_many(self, a: WorkloadArrays) -> list[Basis]:
+        """As `basis` for workloads none of which was measured itself."""
+        if not any(device_type(o.workload) == a.device_type for o in self.observations):
+            return [Basis.PRIOR] * len(a.depth)
+        kind = (a.device_type, a.family, a.precision, a.compile, a.activation_checkpointing, a.optimizer)
+        if kind not in self._measured_ranges:
+            return [Basis.EXTRAPOLATED] * len(a.depth)
+        low, high = self._measured_ranges[kind]
+        peaks = self.structure.peak_bytes(a)
+        return [Basis.INTERPOLATED if inside else Basis.EXTRAPOLATED for inside in (low <= peaks) & (peaks <= high)]
+
+    @cached_property
+    def _measured_ranges(self) -> dict[tuple, tuple[float, float]]:
+        """Smallest and largest traced peak that was measured, a little widened, by kind of workload."""
+        peaks: dict[tuple, list[float]] = {}
+        for o in self.observations:
+            peaks.setdefault(_kind(o.workload), []).append(self._traced(o.workload))
+        return {k: (_MEASURED_RANGE[0] * min(v), _MEASURED_RANGE[1] * max(v)) for k, v in peaks.items()}
+
+    def _estimate(
+        self, many: Callable[[WorkloadArrays], EstimateArrays], workload: Workload, measured: str
+    ) -> Estimate:
+        arrays = many(WorkloadArrays.of([workload]))
+        value, low, high = float(arrays.value[0]), float(arrays.low[0]), float(arrays.high[0])
+        basis = self.basis(workload)
+        readings = [getattr(o, measured) for o in self.observations if o.workload == workload]
+        if readings := [r for r in readings if r is not None]:
+            # What was measured is known; the interval keeps the spread that the line has around measurements.
+            value = float(np.median(readings))
+            noise = Z80 * self._measurement_noise(workload, measured) * value
+            low, high = value - noise, value + noise
+        return Estimate(value=value, low=low, high=high, basis=basis)
+
+    def _measurement_noise(self, workload: Workload, measured: str) -> float:
+        a = WorkloadArrays.of([workload])
+        line = self._line(a) if measured == "allocated_peak_bytes" else self._corrections(a).reserved
+        return line.noise
+
+    def _traced(self, workload: Workload) -> float:
+        return float(self.structure.peak_bytes(WorkloadArrays.of([workload]))[0])
+
+    def _corrections(self, a: WorkloadArrays) -> Corrections:
+        return self.cpu if a.device_type == "cpu" else self.cuda
+
+    def _published(self, a: WorkloadArrays) -> bool:
+        """Whether a workload is other software's: on a card that was calibrated every workload is the trainer's."""
+        return a.software is not None and a.device_type == "cuda" and not self.observations
+
+    def _state(self, a: WorkloadArrays) -> np.ndarray:
+        return self._state_and_beyond(a)[0]
+
+    def _beyond(self, a: WorkloadArrays) -> np.ndarray:
+        return self._state_and_beyond(a)[1]
+
+    def _state_and_beyond(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of weights and optimizer state, and the most beyond them: asked for many times, worked out once."""
+        key = id(self.structure)
+        if key not in a.memo:
+            a.memo[key] = (self.structure.persistent_bytes(a), self.structure.beyond_bytes(a))
+        return a.memo[key]
+
+    def _line(self, a: WorkloadArrays) -> Line:
+        own = self._corrections(a)
+        return own.compiled if a.compile else own.eager
+
+    def _allocated(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation, noise included, of the allocated bytes."""
+        state, beyond, line = self._state(a), self._beyond(a), self._line(a)
+        mean = state + line.mean_bytes(beyond)
+        return mean, np.hypot(line.deviation_bytes(beyond), line.noise * mean)
+
+    def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation, noise included, of the reserved bytes."""
+        allocated, deviation = self._allocated(a)
+        state, line = self._state(a), self._corrections(a).reserved
+        mean = np.maximum(state + line.mean_bytes(allocated - state), allocated)  # nothing is handed out untaken
+        own = line.deviation_bytes(allocated - state)
+        return mean, np.sqrt((line.slope * deviation) ** 2 + own**2 + (line.noise * mean) ** 2)
+
+
+@lru_cache(maxsize=1)
+def load_memory_model() -> MemoryModel:
+    """Read the traced coefficients from profiles/memory.yaml; raises AdvisorError where the file is unusable."""
+    path = profiles_folder() / "memory.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        hint = "reinstall the package, or run benchmarks/trace_memory.py in a checkout"
+        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
+    raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return MemoryModel(structure=structure_from_dict(raw))
+
+
+def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> MemoryModel:
+    """The model after measured peaks, which may come from several kinds of workloads and devices.
+
+    Allocated bytes correct the line from traced to allocated, eager and compiled apart; reserved bytes the line from
+    allocated to reserved, at the measured allocated bytes where there are any; driver-reported bytes the context.
+    """
+    for kind in ("cuda", "cpu"):
+        mine = [o for o in observations if device_type(o.workload) == kind]
+        if mine:
+            model = _with(model, kind, _corrected_device(model, kind, mine))
+    return replace(model, observations=(*model.observations, *observations))
+
+
+def held_out_memory(
+    model: MemoryModel, observations: Sequence[MemoryObservation], *, quantity: str = "reserved"
+) -> HeldOut | None:
+    """Leave out one configuration at a time, correct by the others, and predict its "allocated" or "reserved" bytes.
+
+    `model` is the one before any of these observations. None where fewer than two configurations were measured.
+    """
+    name = f"{quantity}_peak_bytes"
+    usable = [o for o in observations if getattr(o, name) is not None]
+    errors, inside = [], []
+    for left_out in (configurations := list(dict.fromkeys(o.workload for o in usable))):
+        others = corrected(model, [o for o in usable if o.workload != left_out])
+        estimate = getattr(others, f"{quantity}_bytes")(left_out)
+        for o in usable:
+            if o.workload == left_out:
+                errors.append(abs(estimate.value / getattr(o, name) - 1))
+                inside.append(estimate.contains(getattr(o, name)))
+    if len(configurations) < 2:
+        return None
+    return HeldOut(
+        median=float(np.median(errors)),
+        p90=float(np.quantile(errors, 0.9)),
+        coverage=float(np.mean(inside)),
+        n=len(errors),
+    )
+
+
+def _with(model: MemoryModel, kind: str, own: Corrections) -> MemoryModel:
+    return replace(model, cuda=own) if kind == "cuda" else replace(model, cpu=own)
+
+
+def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[MemoryObservation]) -> Corrections:
+    own: Corrections = getattr(model, kind)
+    for name, compiled in (("eager", False), ("compiled", True)):
+        mine = [o for o in observations if o.workload.compile == compiled]
+        peaks = [(o.workload, o.allocated_peak_bytes) for o in mine if o.allocated_peak_bytes is not None]
+        state = [_state(model, w) for w, _ in peaks]
+        x = [model._traced(w) - s for (w, _), s in zip(peaks, state, strict=True)]
+        y = [peak - s for (_, peak), s in zip(peaks, state, strict=True)]
+        own = replace(own, **{name: getattr(own, name).updated(x, y, [peak for _, peak in peaks])})
+    better = _with(model, kind, own)
+    held = [(o, o.reserved_peak_bytes) for o in observations if o.reserved_peak_bytes is not None]
+    state = [_state(model, o.workload) for o, _ in held]
+    allocated = [
+        o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o, _ in held
+    ]
+    x = [a - s for a, s in zip(allocated, state, strict=True)]
+    y = [reserved - s for (_, reserved), s in zip(held, state, strict=True)]
+    line = own.reserved.updated(x, y, [reserved for _, reserved in held])
+    return _with_context(replace(own, reserved=line), observations)
+
+
+def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
+    """The context after driver readings: the mean of two Gaussians. One GPU only: NCCL would be counted twice."""
+    readings = [
+        (o.device_used_bytes - o.reserved_peak_bytes) / _GIB
+        for o in observations
+        if o.device_used_bytes is not None and o.reserved_peak_bytes is not None and o.workload.gpus == 1
+    ]
+    if not readings or own.context_deviation_gib == 0:
+        return own
+    prior, seen = own.context_deviation_gib**-2, len(readings) * _CONTEXT_NOISE_GIB**-2
+    mean = (prior * own.context_gib + seen * float(np.median(readings))) / (prior + seen)
+    spread = max(float(np.std(readings)), (prior + seen) ** -0.5)
+    return replace(own, context_gib=mean, context_deviation_gib=spread)
+
+
+def _state(model: MemoryModel, workload: Workload) -> float:
+    return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
+
+
+def _kind(w: Workload) -> tuple:
+    return (device_type(w), w.shape.family, w.precision, w.compile, w.activation_checkpointing, w.optimizer)
+
+
+def _interval(mean: np.ndarray, deviation: np.ndarray, *, floor: np.ndarray) -> EstimateArrays:
+    low = np.minimum(np.maximum(mean - Z80 * deviation, floor), mean)
+    return EstimateArrays(value=mean, low=low, high=mean + Z80 * deviation)

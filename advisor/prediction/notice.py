@@ -1,0 +1,36 @@
+"""Whether a run can save in the time that a machine gives it before it is taken away."""
+
+from __future__ import annotations
+
+from advisor.prediction.wallclock import planned_checkpoints, planned_evals
+from advisor.records import Estimate, WallClock
+from advisor.units import format_seconds
+from trainer.schema import RunConfig
+
+# Seconds between a spot machine's notice and its end, as the providers document them (AWS, Google Cloud, Azure).
+NOTICE_SECONDS = {"aws": 120, "gcp": 30, "azure": 30}
+
+
+def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> float:
+    """From a notice to the end of the checkpoint it asks for, all at their high ends.
+
+    The step or the evaluation in progress ends first.
+    """
+    evaluation = clock.evals_seconds.high / max(1, planned_evals(run))
+    if clock.write_seconds is not None:
+        write = clock.write_seconds.high
+    else:  # of a plan written before the run went on beside its checkpoints
+        checkpoints = max(1, planned_checkpoints(run, clock.steps_seconds.value + clock.evals_seconds.value))
+        write = clock.checkpoints_seconds.high / checkpoints
+    return max(step_seconds.high, evaluation) + write
+
+
+def short_notice(provider: str | None, needed_seconds: float) -> str | None:
+    """Why a spot machine of a provider is taken away before the run has saved; None: it is not, or nobody says."""
+    notice = NOTICE_SECONDS.get(provider or "")
+    if notice is None or needed_seconds <= notice:
+        return None
+    return (
+        f"{provider} gives a spot machine {notice} s of notice, a step or an evaluation and a checkpoint take up to "
+        f"{format_seconds(needed_seconds)}"
+    )

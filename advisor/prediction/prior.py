@@ -1,0 +1,301 @@
+"""Beliefs about a device before any burst has run on it: profiles/prior.yaml, by generation (`GpuSpec.generation`)."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import yaml
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.prediction.published import OWN, Setting, Spreads, names_of_unknowns, selector, software_effects
+from advisor.prediction.throughput import TERMS, Rates
+from advisor.records import Software
+from advisor.store.folders import profiles_folder
+
+PRIOR_SCHEMA = 3
+LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
+# No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
+FASTEST = (0.08, 0.05)  # log of rate over peak where the bound begins, and how softly (sd)
+_WITHOUT_TENSOR_UNITS = ("Maxwell", "Pascal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoefficientPrior:
+    """Gaussian beliefs about the log coefficients of the throughput terms; what no formula explains; both learnt from
+    published runs.
+    """
+
+    mean: np.ndarray  # (len(TERMS),)
+    covariance: np.ndarray  # (len(TERMS), len(TERMS))
+    discrepancy: float  # standard deviation of log step seconds that the terms leave unexplained
+    source: str
+
+
+def measured_prior() -> CoefficientPrior:
+    """Beliefs when the device's own ceilings were measured: every term within a factor of a few of its physical floor.
+
+    Means: products of a training step reach 80-90 % of the best measured product, attention 30-40 % of it (fitted
+    a2/a1 of 1.5-2.4, sources §3.1); activations pass memory 20-60 times per layer forward and backward (a3 of
+    100-380 B over 2-byte elements), logits about 6 times in fp32, weights about 5 times; launches per layer 60 eager;
+    optimizer at 1.3 times its floor.
+    """
+    beliefs = {
+        "matmul": (1.2, 0.25),
+        "attention": (2.5, 0.6),
+        "traffic": (40.0, 0.8),
+        "logits": (6.0, 0.8),
+        "weights": (5.0, 0.7),
+        "layer_overhead": (80.0, 0.8),
+        "micro_overhead": (150.0, 0.8),
+        "optimizer": (1.3, 0.5),
+        "step_overhead": (300.0, 0.8),
+    }
+    return CoefficientPrior(
+        mean=np.log([beliefs[t][0] for t in TERMS]),
+        covariance=np.diag([beliefs[t][1] ** 2 for t in TERMS]),
+        discrepancy=0.03,
+        source="physical floors measured on the device (sources §3.1)",
+    )
+
+
+def datasheet_rates(spec: GpuSpec, precision: str, *, tf32: bool = True) -> Rates | None:
+    """The rates that the beliefs of `load_prior` refer to; None where the card has no units for the precision.
+
+    Before tensor units, products of 16-bit numbers that are summed in fp32 ran no faster than fp32 ones.
+    """
+    peak = peak_flops(spec, precision, tf32=tf32)
+    if precision == "fp16" and spec.architecture in _WITHOUT_TENSOR_UNITS:
+        peak = spec.fp32_flops
+    if peak is None:
+        return None
+    return Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
+
+
+def power_headroom(spec: GpuSpec, precision: str) -> float | None:
+    """Log of the watts a card may draw per dense TFLOP/s of the precision; None where either is not published."""
+    rates = datasheet_rates(spec, precision)
+    return math.log(spec.tdp_watts / (rates.matmul_flops / 1e12)) if rates and spec.tdp_watts else None
+
+
+def load_prior(
+    generation: str | None,
+    precision: str,
+    compile: bool | None,
+    spec: GpuSpec | None = None,
+    *,
+    software: Software | None = None,
+    sharding: str = "none",
+) -> CoefficientPrior:
+    """Beliefs about a run on a card that nobody has calibrated, relative to `datasheet_rates` (profiles/prior.yaml).
+
+    A card without published runs gets what its generation has in common, a generation without any what all share, each
+    with the spread between them added. `compile` None: not known, both are possible. `spec` tells how its power limit
+    compares with other cards'. `software` None: this project's trainer, which is one more that nobody published
+    measurements of. AdvisorError if the file is unusable.
+    """
+    shared = _shared()
+    beliefs = [
+        shared.belief(generation, spec, _setting(precision, on, spec, software or OWN, sharding))
+        for on in ((False, True) if compile is None else (compile,))
+    ]
+    k = len(TERMS)
+    mean = sum((m for m, _ in beliefs), np.zeros(k)) / len(beliefs)
+    covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
+    return CoefficientPrior(
+        mean=mean, covariance=covariance, discrepancy=shared.spreads.unexplained, source=shared.source(generation)
+    )
+
+
+def _setting(
+    precision: str, compile: bool, spec: GpuSpec | None, software: Software = OWN, sharding: str = "none"
+) -> Setting:
+    tf32 = software.tf32 and (spec is None or spec.tf32_flops is not None)
+    return Setting(precision=precision, compile=compile, software=software, tf32=tf32, sharding=sharding)
+
+
+def near_deviation() -> float:
+    """Standard deviation of the residuals of published runs that lie near each other, see `nearest`."""
+    return _shared().spreads.near
+
+
+def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
+    """How many published runs the beliefs of `load_prior` rest on, those of encoders among them: of this very card, of
+    its generation, in all.
+    """
+    shared = _shared()
+    return shared.rows_by_card.get(key, 0), shared.rows_of(generation), sum(shared.rows_by_card.values())
+
+
+def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Beliefs once more told that no card multiplies much faster than its peak; unchanged where they do not say so.
+
+    For cards without published runs; the products of the others `benchmarks/prior_model.py` bounded alike.
+    """
+    matmul, (most, softness) = TERMS.index("matmul"), FASTEST
+    excess = -most - mean[matmul]
+    if excess <= 0:
+        return mean, covariance
+    gain = covariance[:, matmul] / (covariance[matmul, matmul] + softness**2)
+    return mean + gain * excess, covariance - np.outer(gain, covariance[matmul])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What a calibration found on another card, its coefficients relative to that card's datasheet rates."""
+
+    theta: np.ndarray  # (len(TERMS),)
+    covariance: np.ndarray
+    prior_mean: np.ndarray  # what the calibration itself started from, to take it out again
+    prior_covariance: np.ndarray
+    spec: GpuSpec
+    precision: str
+    compile: bool
+    source: str
+
+
+def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> np.ndarray:
+    """Log coefficients fitted at measured ceilings as they would be at datasheet rates: the same seconds."""
+    flops = math.log(datasheet.matmul_flops / rates.matmul_flops)
+    bandwidth = math.log(datasheet.bandwidth / rates.bandwidth)
+    launch = math.log(rates.launch_seconds / datasheet.launch_seconds)
+    kinds = dict.fromkeys(("matmul", "attention"), flops)
+    kinds |= dict.fromkeys(("layer_overhead", "micro_overhead", "step_overhead"), launch)
+    return theta + np.array([kinds.get(term, bandwidth) for term in TERMS])
+
+
+def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates: Rates) -> CoefficientPrior:
+    """What a calibration's bursts update, relative to its measured ceilings: what published runs say of the card and of
+    unmeasured software. Without a card or its data sheet the physical floors of `measured_prior`.
+    """
+    datasheet = datasheet_rates(spec, precision) if spec is not None else None
+    if spec is None or datasheet is None:
+        return measured_prior()
+    prior = load_prior(spec.generation, precision, compile, spec)
+    moved = relative_to_datasheet(np.zeros(len(TERMS)), rates, datasheet)
+    return replace(prior, mean=prior.mean - moved)
+
+
+def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:
+    """Beliefs about `spec` after the same trainer was calibrated on another card.
+
+    A Gaussian update: what the other card showed moves what both cards share and what the trainer's software does on
+    either.
+    """
+    shared, other = _shared(), elsewhere.spec
+    there = load_prior(other.generation, elsewhere.precision, elsewhere.compile, other)
+    here_setting = _setting(elsewhere.precision, compile, spec)
+    there_setting = _setting(elsewhere.precision, elsewhere.compile, other)
+    cross = shared.pick(spec.generation, spec, here_setting) @ shared.covariance
+    cross = cross @ shared.pick(other.generation, other, there_setting).T
+    cross = cross + shared.spreads.between(here_setting, there_setting)
+    mean, after = _seen(there.mean, there.covariance, elsewhere)
+    gain = cross @ np.linalg.inv(there.covariance)
+    return CoefficientPrior(
+        mean=prior.mean + gain @ (mean - there.mean),
+        covariance=_positive(prior.covariance - gain @ (there.covariance - after) @ gain.T),
+        discrepancy=prior.discrepancy,
+        source=f"{prior.source}, updated by {elsewhere.source}",
+    )
+
+
+def _seen(mean: np.ndarray, covariance: np.ndarray, elsewhere: Elsewhere) -> tuple[np.ndarray, np.ndarray]:
+    """Belief about the other card after its bursts alone: its calibration's own prior is replaced by this one."""
+    own, start = np.linalg.inv(elsewhere.covariance), np.linalg.inv(elsewhere.prior_covariance)
+    before = np.linalg.inv(covariance)
+    after = np.linalg.inv(before + own - start)
+    return after @ (before @ mean + own @ elsewhere.theta - start @ elsewhere.prior_mean), after
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedBelief:
+    """Beliefs about the unknowns that published runs share, and how runs differ from what they say."""
+
+    place: Mapping[str, int]  # of each unknown by its name
+    mode: np.ndarray  # (p,)
+    covariance: np.ndarray  # (p, p)
+    spreads: Spreads
+    generation_spread: np.ndarray  # (k,) sd of a generation's coefficients about the mean of all
+    matmul_shifts: Mapping[str, float]  # log of how much further from peak a generation's best product stays
+    headrooms: Mapping[str, float]  # mean of each generation's rows
+    rows_by_generation: Mapping[str, int]
+    rows_by_card: Mapping[str, int]
+    dated: str = ""
+
+    def pick(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> np.ndarray:
+        """The (k, p) matrix of one card and setting; without a card at the headroom of its generation's rows."""
+        headroom = power_headroom(spec, setting.precision) if spec else None
+        if headroom is None:
+            headroom = self.headrooms.get(generation or "", 0.0)
+        return selector(self.place, generation, spec.key if spec else None, headroom, setting)
+
+    def belief(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (k,) and covariance (k, k) of θ of a run whose software and machine nobody measured."""
+        picked = self.pick(generation, spec, setting)
+        mean = picked @ self.mode
+        covariance = picked @ self.covariance @ picked.T
+        known = f"generation {generation} {TERMS[0]}" in self.place
+        if not known:
+            mean[TERMS.index("matmul")] += self.matmul_shifts.get(generation or "", 0.0)
+            covariance = covariance + np.diag(self.generation_spread**2)
+        if spec is None or f"card {spec.key}" not in self.place:
+            covariance = covariance + self.spreads.card**2 * np.ones_like(covariance)
+            mean, covariance = bounded(mean, covariance)
+        unseen = [name for name in software_effects(setting, generation) if name not in self.place]
+        covariance = covariance + self.spreads.of_unknown(unseen)
+        return mean, covariance + self.spreads.of_software(setting) + self.spreads.of_machine()
+
+    def rows_of(self, generation: str | None) -> int:
+        return self.rows_by_generation.get(generation or "", 0)
+
+    def source(self, generation: str | None) -> str:
+        """What the beliefs rest on, in words."""
+        rows, own = sum(self.rows_by_generation.values()), self.rows_of(generation)
+        if not own:
+            return f"{rows} published runs of other generations, none of {generation or 'this device'} ({self.dated})"
+        return f"{rows} published runs, {own} of them on {generation} ({self.dated})"
+
+
+@cache
+def _shared() -> SharedBelief:
+    path = profiles_folder() / "prior.yaml"
+    hint = "restore it, or make it again with `python benchmarks/fit_prior.py`"
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, yaml.YAMLError) as error:
+        raise AdvisorError(f"cannot read {path}: {error}", hint) from error
+    if not isinstance(document, dict) or document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
+        raise AdvisorError(f"{path} does not hold beliefs about the terms {', '.join(TERMS)}", hint)
+    return read_belief(document)
+
+
+def read_belief(document: Mapping[str, Any]) -> SharedBelief:
+    """The beliefs of a prior.yaml that was read; its covariance is a lower triangle of 32-bit floats, in base64."""
+    names = names_of_unknowns(document["generations"], document["cards"], document["software"])
+    lower = np.zeros((len(names),) * 2)
+    lower[np.tril_indices(len(names))] = np.frombuffer(base64.b64decode(document["covariance"]), dtype="<f4")
+    generations = document["generations"]
+    return SharedBelief(
+        place={name: at for at, name in enumerate(names)},
+        mode=np.array(document["mode"]),
+        covariance=lower + np.tril(lower, -1).T,
+        spreads=Spreads(**document["spreads"] | {"terms": np.array(document["spreads"]["terms"])}),
+        generation_spread=np.array(document["generation_spread"]),
+        matmul_shifts=document["matmul_shifts"],
+        headrooms={name: entry["headroom"] for name, entry in generations.items()},
+        rows_by_generation={name: entry["rows"] for name, entry in generations.items()},
+        rows_by_card=document["cards"],
+        dated=f"profiles/prior.yaml, {document['provenance']['date']}",
+    )
+
+
+def _positive(covariance: np.ndarray) -> np.ndarray:
+    """The nearest covariance with at least 1e-4 in every direction: rounding must not make one negative."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return (vectors * np.maximum(values, 1e-4)) @ vectors.T

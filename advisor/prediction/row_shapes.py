@@ -1,0 +1,220 @@
+"""The decoder that a published row's numbers describe: the printed parameter count tells what they leave out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from advisor.laws import flops
+from advisor.prediction.row_numbers import number, whole_numbers
+from advisor.prediction.row_words import Open, Refusal
+from trainer.schema import ModelShape
+
+_COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9"), and conventions differ
+_FFN_MULTIPLE = 64  # widths that real models use
+_LARGEST_GROUP = 512  # query heads to a key/value head that are tried: all there can be up to 1,536 heads
+_FAR_COUNT = 0.25  # a printed count further off than this is of another model
+_VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))  # common ones, each with its weight
+
+
+@lru_cache(maxsize=65536)
+def read_shape(
+    params: str, layers: str, dim: str, heads: str, ffn_mult: str, vocab: str, seq_len: str, notes: str = ""
+) -> ModelShape | Open | Refusal:
+    """The dense decoder of these numbers; the printed parameter count tells families and head groupings apart."""
+    given = whole_numbers(layers=layers, dim=dim, heads=heads, seq_len=seq_len, vocab=vocab)
+    if isinstance(given, Refusal):
+        return given
+    for name in ("layers", "dim", "seq_len"):
+        if given[name] is None:
+            return Refusal(f"{name} is not given")
+    values = {name: value for name, value in given.items() if value is not None}
+    assumed = []
+    if "heads" not in values or values["dim"] % values["heads"]:
+        said = f"dim {dim} is not a multiple of heads {heads}" if "heads" in values else "heads are not stated"
+        if "heads" in values and params:
+            return Refusal(said)
+        values["heads"] = next((values["dim"] // size for size in (64, 128) if values["dim"] % size == 0), 1)
+        assumed.append(f"{said}: {values['heads']} taken")
+    count, mult = number(params), number(ffn_mult)
+    if mult is not None and mult <= 0:
+        return Refusal(f"ffn_mult is {ffn_mult!r}")
+    shape = _shape_with(values, mult, count, _stated_kv_heads(notes, values["heads"]))
+    if not assumed or isinstance(shape, Refusal):
+        return shape
+    told = shape if isinstance(shape, Open) else Open(((shape, 1.0),), "")
+    return Open(told.choices, "; ".join(filter(None, [*assumed, told.words])))
+
+
+def _shape_with(
+    values: Mapping[str, int], mult: float | None, count: float | None, kv_heads: int | None
+) -> ModelShape | Open | Refusal:
+    """The shape, of sizes that may lack the FFN's and the vocabulary's."""
+    if mult is None:
+        return _shape_of_count(values, count)
+    ffn_width = round(mult * values["dim"])
+    if "vocab" not in values:
+        return _shape_with_derived_vocabulary(values, ffn_width, count, kv_heads)
+    if count is not None:
+        return _closest(values, ffn_width, count, kv_heads)
+    family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
+    if family == "gpt2":
+        return _shape("gpt2", values, ffn_width, kv_heads or values["heads"])
+    if kv_heads is not None:
+        return _shape(family, values, ffn_width, kv_heads)
+    heads = values["heads"]
+    grouped = heads // 4 if heads % 4 == 0 else 1
+    choices = tuple((_shape(family, values, ffn_width, kv), 0.5) for kv in (heads, grouped))
+    return Open(choices, f"key/value heads are not stated: {heads} or {grouped} taken")
+
+
+def _stated_kv_heads(notes: str, heads: int) -> int | None:
+    """Key/value heads that the notes state ("GQA 8/4 heads", "kv_heads 4"), where they divide the heads."""
+    said = re.search(r"\bgqa\b[^;,]{0,12}?\d+ ?/ ?(\d+)|\bkv[_ -]?heads?\b\D{0,3}(\d+)|(\d+) kv[_ -]heads", notes, re.I)
+    count = int(next(filter(None, said.groups()))) if said else 0
+    return count if count and heads % count == 0 else None
+
+
+@lru_cache(maxsize=65536)
+def extra_parameters(shape: ModelShape, params: str, notes: str = "") -> int:
+    """How many more parameters the printed count has than the shape: one table (an untied head), minus one (a tied
+    one), value embeddings or none, whichever is nearest. 0 without a count.
+    """
+    count, own = number(params), flops.parameters(shape)
+    if count is None or count <= 0:
+        return 0
+    table = shape.vocab_size * shape.width
+    choices = [0, table if shape.family == "gpt2" else -table]
+    if shape.family == "nanochat":
+        choices.append(_value_tables(shape.depth) * table)
+    found = min(choices, key=lambda extra: round(abs(math.log((own + extra) / count)), 4))
+    if not found and shape.family == "nanochat" and "value embedding" in notes.lower():  # which the count leaves out
+        return choices[-1]
+    return found
+
+
+def _value_tables(layers: int) -> int:
+    """Embedding tables of values that later versions of nanochat have in every second layer: they cost no products."""
+    return (layers + 1) // 2
+
+
+def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int) -> ModelShape:
+    return ModelShape(
+        family=family,
+        depth=values["layers"],
+        width=values["dim"],
+        heads=values["heads"],
+        kv_heads=kv_heads,
+        ffn_width=ffn_width,
+        vocab_size=values["vocab"],
+        seq_len=values["seq_len"],
+    )
+
+
+def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
+    """Shapes with all heads, key/value heads in their place, and the parameter counts that gives; likeliest first.
+
+    Each twice, with the head tied and untied; nanochat's with value embeddings too. Counts are worked out from those of
+    the shapes with all heads.
+    """
+    heads, table = values["heads"], values["vocab"] * values["dim"]
+    # each key/value head has one column of keys and one of values in each layer
+    per_head = 2 * values["layers"] * values["dim"] * (values["dim"] // heads)
+    for family in ("gpt2", "nanochat", "llama"):
+        shape = _shape(family, values, ffn_width, heads)
+        count = flops.parameters(shape)
+        yield shape, heads, count
+        yield shape, heads, count + table if family == "gpt2" else count - table
+        if family == "nanochat":
+            yield shape, heads, count + _value_tables(values["layers"]) * table
+    rarer = (heads // group for group in range(2, min(heads // 3, _LARGEST_GROUP) + 1) if heads % group == 0)
+    for kv_heads in itertools.chain((8, 4, 16, 2, 1, 32), rarer):  # of a llama, whose `count` is the last
+        if kv_heads < heads and heads % kv_heads == 0:
+            fewer = count - (heads - kv_heads) * per_head
+            yield shape, kv_heads, fewer
+            yield shape, kv_heads, fewer - table
+
+
+def _closest(
+    values: Mapping[str, int], ffn_width: int, count: float, stated_kv_heads: int | None
+) -> ModelShape | Open | Refusal:
+    """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
+    if count <= 0:
+        return Refusal(f"params is {count:g}")
+    shape: ModelShape | None = None
+    error, kv_heads = math.inf, 0
+    for variant, heads, parameters in _variants(values, ffn_width):
+        own = round(abs(math.log(parameters) - math.log(count)), 4)
+        if own < error:
+            error, shape, kv_heads = own, variant, heads
+        if not error:
+            break
+    assert shape is not None  # there is always the one with all heads
+    if kv_heads != shape.kv_heads:
+        shape = replace(shape, kv_heads=kv_heads)
+    if error <= _COUNT_TOLERANCE:
+        return shape
+    said = (
+        f"no dense decoder of {values['layers']} layers and width {values['dim']} has {count / 1e6:,.0f} M "
+        f"parameters (the closest has {flops.parameters(shape) / 1e6:,.0f} M)"
+    )
+    if error > _FAR_COUNT:
+        return Refusal(said)
+    shape = replace(shape, kv_heads=stated_kv_heads or shape.kv_heads)
+    return Open(((shape, 1.0),), f"{said}, which is taken")
+
+
+def _shape_with_derived_vocabulary(
+    values: Mapping[str, int], ffn_width: int, count: float | None, kv_heads: int | None
+) -> ModelShape | Open:
+    """A GPT-2 whose printed parameter count leaves room for a plausible vocabulary, else one of common sizes."""
+    family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
+    heads = kv_heads or values["heads"]
+    if count is not None and family == "gpt2":
+        bare = flops.parameters(_shape("gpt2", {**values, "vocab": 1}, ffn_width, heads))
+        vocab = round((count - bare) / values["dim"])
+        if 1000 <= vocab <= 300_000:
+            return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, heads)
+    if count is not None and count > 0 and family == "llama" and kv_heads is None:
+        found = [
+            (*_nearest_llama({**values, "vocab": size}, ffn_width, count), weight) for size, weight in _VOCABULARIES
+        ]
+        if near := [(shape, weight) for shape, error, weight in found if error <= _COUNT_TOLERANCE]:
+            whole = sum(weight for _, weight in near)
+            sizes = " or ".join(f"{shape.vocab_size:,} with {shape.kv_heads} key/value heads" for shape, _ in near)
+            said = f"vocab is not stated: {sizes} taken, as params allows"
+            return Open(tuple((shape, weight / whole) for shape, weight in near), said)
+    choices = tuple(
+        (_shape(family, {**values, "vocab": size}, ffn_width, heads), weight) for size, weight in _VOCABULARIES
+    )
+    taken = [f"vocab is not stated: {' or '.join(f'{size:,}' for size, _ in _VOCABULARIES)} taken"]
+    if family == "llama" and kv_heads is None:
+        taken.append(f"key/value heads are not stated: {heads} taken")
+    return Open(choices, "; ".join(taken))
+
+
+def _nearest_llama(values: Mapping[str, int], ffn_width: int, count: float) -> tuple[ModelShape, float]:
+    """The llama whose key/value heads bring it nearest to the printed count, and how far that is (log)."""
+    llamas = [variant for variant in _variants(values, ffn_width) if variant[0].family == "llama"]
+    errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
+    shape, kv_heads, _ = llamas[errors.index(min(errors))]
+    return replace(shape, kv_heads=kv_heads), min(errors)
+
+
+def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Open | Refusal:
+    """Solve the exact parameter count for the FFN width; an answer counts if it is the only whole one."""
+    if count is None or "vocab" not in values:
+        return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
+    shapes: dict[int, ModelShape] = {}
+    for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
+        width = (count - at_zero) / (at_one - at_zero)
+        if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
+            shape = replace(zero, ffn_width=int(width), kv_heads=kv_heads)
+            shapes.setdefault(flops.matmul_parameters(shape), shape)
+    if len(shapes) != 1:
+        return Refusal("ffn_mult is not given, and params leaves it open")
+    return next(iter(shapes.values()))

@@ -1,0 +1,63 @@
+"""For whose software a prediction is, and how long others are likely to take for the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.laws.intervals import Z80
+from advisor.prediction.nearest import closest
+from advisor.prediction.prior import datasheet_rates, load_prior
+from advisor.prediction.profile import Profile
+from advisor.prediction.published import Setting
+from advisor.prediction.software import software_of, table, words_of
+from advisor.prediction.throughput import sizes, terms
+from advisor.records import Software, Workload
+from advisor.units import format_number
+
+# What people run most, beside which a prediction for the trainer here is set; None: an eager loop of somebody's own.
+_OTHERS = ("hf-trainer", None, "megatron")
+
+
+def whose(profile: Profile, workload: Workload) -> str:
+    """For whose software a prediction is, and how long others take for the same; one sentence."""
+    software = workload.software
+    if software is not None and software.name is not None:
+        return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
+    if software is not None:
+        return (
+            "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "
+            "whole logits (TRL, axolotl); --software says whose"
+        )
+    own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"
+    if profile.calibrated or profile.spec is None:
+        return f"{own}, as measured here"
+    names = {name: table()[name].words if name else "an eager loop" for name in _OTHERS}
+    others = ", ".join(f"{words} {_times(profile, workload, name)}" for name, words in names.items())
+    return f"{own}; other software is likely to take so many times as long for a step: {others}"
+
+
+def closest_run(profile: Profile, workload: Workload) -> str | None:
+    """The published run that is most like a prediction, and what differs; None where it was measured here."""
+    if profile.calibrated or profile.spec is None:
+        return None
+    return closest(workload, Setting.of(workload, profile.spec))
+
+
+def _times(profile: Profile, workload: Workload, name: str | None) -> str:
+    """How many times as long other software computes, with what is not known of it."""
+    spec = profile.spec
+    assert spec is not None
+    rates = datasheet_rates(spec, workload.precision)
+    assert rates is not None  # a prior has them
+    middles, deviation = [], 0.0
+    other = Software() if name is None else software_of(name)
+    compiled = name is not None and table()[name].compiled
+    for on, software in ((workload.compile, None), (compiled, other)):
+        prior = load_prior(spec.generation, workload.precision, on, spec, software=software)
+        seconds = terms(sizes([workload]), rates)[0] * np.exp(prior.mean)
+        share = seconds / seconds.sum()
+        middles.append(float(seconds.sum()))
+        deviation = float(np.sqrt(share @ prior.covariance @ share))
+    ratio = middles[1] / middles[0]
+    low, value, high = (format_number(float(f"{ratio * np.exp(n * Z80 * deviation):.2g}")) for n in (-1, 0, 1))
+    return f"{value} ({low}-{high})"

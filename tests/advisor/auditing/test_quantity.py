@@ -1,0 +1,78 @@
+"""Printed numbers: units, ranges, and how exactly they were meant."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.auditing.quantity import parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high", "dimension"),
+    [
+        ("~17.4 M", 17.4e6, 17.4e6, "count"),
+        ("20-23 GB", 20e9, 23e9, "bytes"),
+        ("28,481 MiB", 28481 * 2**20, 28481 * 2**20, "bytes"),
+        ("43.8 %", 0.438, 0.438, "fraction"),
+        ("1,217 ms", 1.217, 1.217, "seconds"),
+        ("2-3 days", 172800, 259200, "seconds"),
+        ("$20.44", 20.44, 20.44, "usd"),
+        ("$0.70/h", 0.70, 0.70, "usd_per_hour"),
+        ("5.2e72", 5.2e72, 5.2e72, "count"),
+        ("178 k tok/s", 178e3, 178e3, "rate"),
+        ("<2.7", -math.inf, 2.7, "count"),
+        ("60-80+", 60, math.inf, "count"),
+        (12800, 12800, 12800, "count"),
+    ],
+)
+def test_a_printed_number_is_read_in_the_unit_of_the_house(text, low, high, dimension) -> None:
+    quantity = parse_quantity(text)
+    assert quantity.low == pytest.approx(low)
+    assert quantity.high == pytest.approx(high)
+    assert quantity.dimension == dimension
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "admitted"),
+    [
+        ("17.4 M", 17.44e6, True),  # rounds to it
+        ("17.4 M", 17.6e6, False),
+        ("~16 h", 16.9 * 3600, True),  # "about" gives a whole digit
+        ("~16 h", 17.09 * 3600, False),
+        ("~40 %", 0.4125, True),  # nobody prints 41 % after "about 40"
+        ("20 GB", 21.4e9, True),  # meant as 20 GiB
+        ("20 GiB", 20e9, False),
+        ("430,600 tok/s", 430804, True),
+        ("67 %", 0.688, False),
+        ("60-80+", 1000, True),
+        ("<2.7", 1.0, True),
+    ],
+)
+def test_a_number_means_what_rounds_to_it(text: str, truth: float, admitted: bool) -> None:
+    assert parse_quantity(text).admits(truth) is admitted
+
+
+@pytest.mark.parametrize("text", ["", "many", "17.4 parsecs", "5-3 h", "1e999", "--5", "nan", "inf", "3 GB GB"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="quantity|unit|backwards|large"):
+        parse_quantity(text)
+
+
+@given(st.floats(min_value=1e-6, max_value=1e12), st.integers(min_value=0, max_value=6))
+def test_every_number_is_admitted_by_its_own_rounding(number: float, digits: int) -> None:
+    text = f"{number:.{digits}f}"
+    if float(text) > 0:
+        assert parse_quantity(text).admits(number)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        quantity = parse_quantity(text)
+    except ValueError:
+        return
+    assert quantity.least <= quantity.most

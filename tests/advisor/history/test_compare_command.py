@@ -1,0 +1,164 @@
+"""`advisor compare` and `advisor accuracy`: what they show, and what they keep."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from advisor.calibration.profiles import load_profile
+from advisor.prediction.batch import predict_batch
+from advisor.store.run_folder import run_id
+from advisor.store.store import default_store, load_calibration
+from advisor.workflows.compare import review
+from tests.advisor.history.script import Script
+from tests.advisor.plans import small_plan
+
+
+def test_compare_scores_and_remembers_a_finished_run(call, run_folder):
+    code, out, _ = call("compare", str(run_folder()), "--json")
+    document = json.loads(out)
+    assert code == 0 and document["outcome"] == "completed" and document["recorded"]
+    step = document["step_seconds"]
+    assert set(step) == {"predicted", "actual", "error", "inside_interval"}
+    assert set(step["predicted"]) == {"value", "low", "high", "basis"}
+    assert step["actual"] == 0.55 and step["error"] == pytest.approx(0.1) and step["inside_interval"] is True
+    assert sum(cause["seconds"] for cause in document["causes"]) == pytest.approx(document["gap_seconds"])
+    assert document["mfu"] == {"predicted": None, "actual": None, "error": None, "inside_interval": None}
+    (observed,) = default_store().observations("cpu")
+    assert observed.step_seconds == 0.55 and observed.workload.micro_batch == 2
+    _, out, _ = call("accuracy", "--json")
+    found = {row["quantity"]: row for row in json.loads(out)["quantities"]}
+    assert found["step_seconds"]["median_error"] == pytest.approx(0.1) and found["step_seconds"]["runs"] == 1
+    assert "wall_clock_seconds" in found and "loss" not in found
+
+
+def test_a_run_on_a_busy_machine_teaches_the_profile_nothing(call, tmp_path):
+    plan = replace(small_plan(steps=20, step_seconds=0.5), reference_seconds=0.010, drift_exponent=1.0)
+    folder = tmp_path / "busy"
+    folder.mkdir()
+    default_store().save_plan(plan, folder / "plan.yaml")
+    told = Script(folder / "log.jsonl", plan).start(3.0).witness(0.010).steps(1, 10, 0.5)
+    told.witness(0.060, step=11).steps(11, 20, 0.6).end()
+    code, out, _ = call("compare", str(folder), "--json")
+    assert code == 0 and json.loads(out)["recorded"] and default_store().observations("cpu") == []
+
+
+def cut_short(folder: Path, done: int, planned: int) -> Path:
+    """A run that was stopped after some of its steps."""
+    plan = replace(small_plan(steps=planned, step_seconds=0.5), reference_seconds=0.010, drift_exponent=1.0)
+    folder.mkdir()
+    default_store().save_plan(plan, folder / "plan.yaml")
+    Script(folder / "log.jsonl", plan).start(3.0).witness(0.010).steps(1, done, 0.55).end("stopped")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("done", "planned", "taken"),
+    [(5, 248, False), (24, 248, False), (25, 248, True), (99, 100_000, False), (100, 100_000, True), (9, 20, False)],
+)
+def test_a_run_of_a_few_of_its_steps_is_no_observation(call, tmp_path, done: int, planned: int, taken: bool):
+    folder = str(cut_short(tmp_path / "cut", done, planned))
+    code, out, _ = call("compare", folder)
+    assert code == 0 and ("are too few for its step time" not in out) is taken
+    if not taken:
+        assert f"not recorded: {done} timed steps after the warm-up of {planned} are too few" in " ".join(out.split())
+    assert bool(default_store().scores()) is taken and bool(default_store().observations("cpu")) is taken
+    document = json.loads(call("compare", folder, "--json")[1])
+    assert document["recorded"] is taken and (document["not_recorded"] is None) is taken
+
+
+def test_a_short_run_that_did_all_its_steps_is_scored_and_teaches_nothing(call, tmp_path):
+    plan = small_plan(steps=5, step_seconds=0.5)
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    default_store().save_plan(plan, folder / "plan.yaml")
+    Script(folder / "log.jsonl", plan).start(3.0).steps(1, 5, 0.55).end()
+    document = json.loads(call("compare", str(folder), "--json")[1])
+    assert document["complete"] and document["recorded"] and "are too few" in document["not_learnt"]
+    assert default_store().scores() and default_store().observations("cpu") == []
+
+
+def test_a_run_that_is_taken_back_leaves_predictions_exactly_as_they_were(call, run_folder):
+    store = default_store()
+    recorded = load_calibration(sorted((Path(__file__).parents[3] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0])
+    store.save_calibration(recorded)
+
+    def predicted():
+        return predict_batch(load_profile("cpu", store), [recorded.bursts[0].workload, recorded.bursts[5].workload])
+
+    before, folder = predicted(), run_folder()
+    _, out, _ = call("compare", str(folder))
+    assert f"advisor compare --forget {run_id(folder)} takes it back" in " ".join(out.split())
+    assert predicted() != before and store.scores()
+    code, out, _ = call("compare", "--forget", str(folder))
+    assert code == 0 and "taken back" in out
+    assert predicted() == before and store.scores() == [] and store.observations("cpu") == []
+    for name in (str(folder), run_id(folder)):
+        code, out, _ = call("compare", "--forget", name)
+        assert code == 0 and "nothing of it is recorded" in out
+    code, out, _ = call("compare", "--forget", run_id(folder), "--json")
+    assert json.loads(out) == {"forgotten": [{"run_id": run_id(folder), "was_recorded": False}]}
+
+
+def test_a_run_that_was_taken_back_is_entered_again_only_if_asked(call, run_folder):
+    folder, store = str(run_folder()), default_store()
+    call("compare", folder), call("compare", "--forget", folder)
+    _, out, _ = call("compare", folder)
+    assert "not recorded: it was taken back; --record enters it again" in out and store.scores() == []
+    assert not review(store, folder, record=None).recorded  # as the page Runs asks
+    assert json.loads(call("compare", folder, "--record", "--json")[1])["recorded"]
+    assert store.scores() and store.observations("cpu") and store.taken_back() == set()
+
+
+def test_forgetting_a_run_nobody_knows_is_a_usage_error(call):
+    code, _, err = call("compare", "--forget", "nobody")
+    assert code == 2 and "no run folder and no run is called nobody" in err
+
+
+def test_comparing_twice_counts_once_and_no_record_keeps_nothing(call, run_folder):
+    first, second = str(run_folder("one")), str(run_folder("two"))
+    call("compare", first, "--json"), call("compare", first, "--json"), call("compare", second, "--no-record", "--json")
+    assert {row.run_id for row in default_store().scores()} == {row.run_id for row in default_store().scores("cpu")}
+    assert len({row.run_id for row in default_store().scores()}) == 1 == len(default_store().observations("cpu"))
+
+
+def test_a_running_run_is_shown_and_not_recorded(call, run_folder):
+    code, out, _ = call("compare", str(run_folder(steps=12, ending=None)))
+    assert code == 0 and "12 of 20 steps" in out and "steps not run" in out
+    assert default_store().scores() == []
+
+
+def test_several_runs_side_by_side(call, run_folder):
+    folders = str(run_folder("quick", seconds=0.5)), str(run_folder("slow", seconds=0.7))
+    code, out, _ = call("compare", *folders)
+    assert code == 0 and "Side by side" in out and "50% of the schedule" in out
+    _, out, _ = call("compare", *folders, "--json")
+    document = json.loads(out)
+    assert len(document["runs"]) == 2 and document["side_by_side"][0]["comparable"] is True
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "no log"), ("", "before its first step"), ('{"kind": "header"\n{"kind": "final"}\n', "line 1")],
+)
+def test_what_cannot_be_compared_says_why(call, tmp_path, content, words):
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "run.yaml").write_text("name: broken\n")
+    if content is not None:
+        (folder / "log.jsonl").write_text(content)
+    code, out, err = call("compare", str(folder))
+    assert code == 1 and words in err and "hint:" in err and out == ""
+
+
+def test_a_run_nobody_knows_is_a_usage_error(call):
+    code, _, err = call("compare", "nobody")
+    assert code == 2 and "error:" in err
+
+
+def test_an_empty_ledger_is_no_failure(call):
+    code, out, _ = call("accuracy", "--device", "cpu")
+    assert code == 0 and "no run was compared" in out

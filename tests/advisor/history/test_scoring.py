@@ -1,0 +1,191 @@
+"""A run against its plan: every quantity's score, and every second of the gap with its cause."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.findings.run_metrics import step_seconds
+from advisor.history.ledger_rows import score_rows
+from advisor.history.scoring import score_run
+from advisor.records import Basis, Estimate
+from tests.advisor.history.script import RECORDED, Script, case_of
+from tests.advisor.plans import altered, guess, small_plan
+from trainer.runlog import load_run_log
+
+
+def review(log, plan, **paid):
+    return score_run(case_of(log), plan, run_id="run-1", device_key="cpu", **paid)
+
+
+def causes_of(comparison):
+    return {cause.name: cause.seconds for cause in comparison.causes}
+
+
+def crowded(told: Script) -> Script:
+    """Five seconds a reading: one in forty quick steps, six while ten steps crawl because of other work."""
+    told = told.start(3.0)
+    for first in range(1, 161, 40):
+        told = told.witness(0.010, step=first).steps(first, first + 39, 0.12)
+    for step in range(161, 171):
+        told = told.witness(0.060, step=step).steps(step, step, 5.0)
+    return told
+
+
+def test_readings_of_a_crawling_stretch_do_not_outvote_the_steps(script):
+    plan = replace(small_plan(steps=170, step_seconds=0.12), reference_seconds=0.010, drift_exponent=1.0)
+    comparison = review(crowded(script(plan)).end(), plan)
+    assert comparison.drift_factor == pytest.approx(1.0)
+    assert comparison.score("step_seconds_drift_corrected").error == pytest.approx(0.0)
+
+
+def test_no_drift_is_taken_out_where_readings_disagree(script):
+    plan = replace(small_plan(steps=80, step_seconds=0.12), reference_seconds=0.010, drift_exponent=1.0)
+    told = script(plan).start(3.0).witness(0.010).steps(1, 40, 0.12).witness(0.060, step=41).steps(41, 80, 0.14)
+    comparison = review(told.end(), plan)
+    assert comparison.reference_seconds is None and comparison.drift_factor is None
+    assert comparison.score("step_seconds_drift_corrected").actual is None
+    notes = {cause.name: cause.note for cause in comparison.causes}
+    assert "no steady witness" in notes["machine drift"] and "included" in notes["steps slower"]
+    assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
+
+
+def test_a_run_as_promised_has_no_gap(script):
+    plan = small_plan(steps=20, step_seconds=0.5)
+    log = script(plan).start(3.0).steps(1, 20, 0.5).spend("eval", 1.0, step=20, loss=4.8, tokens=64)
+    log = log.spend("checkpoint", 2.0, step=20, path="c", bytes=1).end()
+    comparison = review(log, plan)
+    assert comparison.complete and comparison.gap_seconds == pytest.approx(0.0, abs=1e-6)
+    assert all(abs(seconds) < 1e-6 for seconds in causes_of(comparison).values())
+    step = comparison.score("step_seconds")
+    assert (step.actual, step.error, step.inside_interval) == (0.5, pytest.approx(0.0), True)
+    assert comparison.score("tokens_per_second").actual == pytest.approx(128.0)
+    assert comparison.score("wall_clock_seconds").actual == pytest.approx(16.0)
+    assert comparison.score("peak_reserved_bytes").actual == 400_000_000
+    assert comparison.score("peak_reserved_bytes").error == pytest.approx(-0.2)
+    assert comparison.score("peak_reserved_bytes").inside_interval is False
+    assert comparison.score("peak_allocated_bytes").error is None and comparison.score("mfu").error is None
+
+
+def test_every_second_of_the_gap_has_its_cause(script):
+    """10 % slower steps, half of it the machine's drift; one stall, slow start, two evaluations and a slow disk."""
+    plan = replace(small_plan(steps=100, step_seconds=1.0), reference_seconds=0.010, drift_exponent=1.0)
+    log = script(plan).start(5.0).steps(1, 40, 1.1).witness(0.0105).steps(41, 41, 9.1).steps(42, 100, 1.1)
+    log = log.spend("eval", 1.5, step=50, loss=4.9, tokens=64).spend("eval", 1.5, step=100, loss=4.8, tokens=64)
+    log = log.spend("checkpoint", 2.5, step=100, path="c", bytes=1)
+    log.now += 0.25
+    comparison = review(log.end(), plan)
+    causes = causes_of(comparison)
+    assert comparison.drift_factor == pytest.approx(1.05)
+    assert causes["machine drift"] == pytest.approx(5.0)
+    assert causes["steps slower"] == pytest.approx(5.0)
+    assert causes["stalls"] == pytest.approx(8.0)
+    assert causes["start-up"] == pytest.approx(2.0)
+    assert causes["evals"] == pytest.approx(2.0)
+    assert causes["checkpoints"] == pytest.approx(0.5)
+    assert causes["unexplained"] == pytest.approx(0.25)
+    assert comparison.gap_seconds == pytest.approx(sum(causes.values())) == pytest.approx(22.75)
+    corrected = comparison.score("step_seconds_drift_corrected")
+    assert comparison.score("step_seconds").actual == pytest.approx(1.1)
+    assert corrected.actual == pytest.approx(1.1 / 1.05) and corrected.error == pytest.approx(1.1 / 1.05 - 1)
+
+
+def test_compilation_is_its_own_cause_and_not_a_stall(script):
+    plan = small_plan(steps=50, step_seconds=1.0)
+    log = script(plan, device="cuda").start(3.0).steps(1, 1, 31.0).steps(2, 6, 1.0).spend("compile", 0.0)
+    log._writer.write("compile", seconds=30.0)
+    log = log.steps(7, 50, 1.0, allocated_peak_bytes=10, reserved_peak_bytes=12).end()
+    comparison = review(log, plan)
+    causes = causes_of(comparison)
+    assert causes["compile"] == pytest.approx(30.0)
+    assert causes["stalls"] == 0.0 and causes["steps slower"] == pytest.approx(0.0, abs=1e-6)
+    assert comparison.score("step_seconds").actual == 1.0
+    assert comparison.score("peak_reserved_bytes").actual == 12
+
+
+def test_a_slow_first_step_belongs_to_start_up(script):
+    plan = small_plan(steps=20, step_seconds=0.5)
+    causes = causes_of(review(script(plan).start(3.0).steps(1, 1, 4.5).steps(2, 20, 0.5).end(), plan))
+    assert causes["start-up"] == pytest.approx(4.0) and causes["stalls"] == 0.0
+
+
+def test_restarts_and_lost_work(script):
+    """Killed after 15 steps without a word, resumed from 10: five steps and a second start are the price."""
+    plan = small_plan(steps=20, step_seconds=1.0)
+    told = script(plan).start(3.0).steps(1, 15, 1.0)
+    told.now += 3600.0  # nobody was there to start it again
+    comparison = review(told.start(4.0, resumed_from=10).steps(11, 20, 1.0).end(), plan)
+    assert comparison.attempts == 2 and comparison.steps == 20 and comparison.complete
+    assert comparison.score("wall_clock_seconds").actual == pytest.approx(3 + 15 + 4 + 10)
+    assert causes_of(comparison)["restarts"] == pytest.approx(4.0 + 5.0)
+    assert comparison.gap_seconds == pytest.approx(sum(causes_of(comparison).values()))
+
+
+def test_a_run_cut_short_is_not_scored_on_its_totals(script):
+    plan = small_plan(steps=100, step_seconds=1.0)
+    comparison = review(script(plan).start().steps(1, 30, 1.0).end("stopped"), plan, usd_per_hour=3.6)
+    assert not comparison.complete and comparison.outcome == "stopped"
+    assert comparison.score("wall_clock_seconds").error is comparison.score("cost_usd").error is None
+    assert comparison.score("step_seconds").error == pytest.approx(0.0)
+    assert causes_of(comparison)["steps not run"] == pytest.approx(-70.0)
+    assert {row.quantity for row in score_rows(comparison, "now")} == {
+        "step_seconds", "tokens_per_second", "peak_reserved_bytes",
+    }  # fmt: skip
+
+
+def test_cost_is_what_was_paid_and_energy_what_was_metered(script):
+    plan = small_plan(steps=20, step_seconds=0.5)
+    plan = altered(plan, goal=replace(plan.goal, usd_per_kwh=0.5), cost_usd=guess(1.0), energy_kwh=guess(0.1))
+    log = script(plan).start(3.0).steps(1, 20, 0.5).end()
+    comparison = review(log, plan, usd_per_hour=36.0, energy_kwh=0.12)
+    assert comparison.score("cost_usd").actual == pytest.approx(13.0 / 3600 * 36 + 0.06)
+    assert comparison.score("energy_kwh").error == pytest.approx(0.2)
+    assert review(log, plan, usd_per_hour=36.0).score("cost_usd").actual is None
+
+
+def test_nothing_promised_and_nothing_paid_is_right(script):
+    plan = small_plan(steps=20, step_seconds=0.5, usd_per_hour=0.0)
+    nothing = Estimate(value=0.0, low=0.0, high=0.0, basis=Basis.MEASURED)
+    plan = altered(plan, cost_usd=nothing)
+    cost = review(script(plan).start().steps(1, 20, 0.5).end(), plan).score("cost_usd")
+    assert (cost.actual, cost.error, cost.inside_interval) == (0.0, 0.0, True)
+
+
+def test_a_recorded_run_without_a_plan_shows_what_happened():
+    comparison = review(load_run_log(RECORDED), None)
+    lines = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    assert comparison.outcome == "completed" and comparison.steps == comparison.steps_planned == 60
+    assert comparison.gap_seconds is None and comparison.causes == ()
+    assert 0.005 < comparison.score("step_seconds").actual < 0.1
+    assert comparison.score("wall_clock_seconds").actual == pytest.approx(lines[-1]["seconds"])
+    assert comparison.score("loss").actual == [line["loss"] for line in lines if line["kind"] == "eval"][-1]
+    assert score_rows(comparison, "now") == []
+
+
+@given(
+    st.lists(st.floats(0.01, 30.0), min_size=1, max_size=40),
+    st.floats(0.5, 60),
+    st.floats(0.005, 0.05),
+    st.booleans(),
+)
+def test_causes_always_sum_to_the_gap(tmp_path_factory, seconds, startup, reference, witnessed):
+    plan = replace(small_plan(steps=40, step_seconds=0.3), reference_seconds=0.01, drift_exponent=0.7)
+    told = Script(tmp_path_factory.mktemp("log") / "log.jsonl", plan).start(startup)
+    for step, value in enumerate(seconds, 1):
+        told.steps(step, step, value)
+    if witnessed:
+        told.witness(reference)
+    comparison = review(told.end("completed" if len(seconds) == 40 else "stopped"), plan)
+    assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds, abs=1e-6)
+    unexplained = causes_of(comparison)["unexplained"]
+    assert unexplained == pytest.approx(-1.0 - 2.0 + 1.0 + 2.0, abs=0.01)  # no evaluation or checkpoint happened
+
+
+def test_median_leaves_out_compiling_steps(script):
+    told = script(small_plan(steps=9)).start().steps(1, 6, 9.0)
+    told._writer.write("compile", seconds=50.0)
+    assert step_seconds(case_of(told.steps(7, 9, 1.0).log())) == 1.0
