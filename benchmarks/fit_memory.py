@@ -3,8 +3,8 @@
     python benchmarks/fit_memory.py [--rows FILE ...]
 
 log peak = log Σ_k exp(θ_k) bytes_k + u_owner + ε, with bytes of `advisor.prediction.memory_published`. Each owner's
-rows are one block of correlated errors, so that an owner of 40 rows is one witness of their habits. What a row leaves open
-is a mixture of cases, each weighed by how well it explains the peak.
+rows are one block of correlated errors, so that an owner of 40 rows is one witness of their habits. What a row leaves
+open is a mixture of cases, each weighed by how well it explains the peak.
 """
 
 from __future__ import annotations
