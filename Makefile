@@ -34,19 +34,20 @@ suite: $(VENV)/dev.stamp
 size: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/size.py
 
+# AGAIN=--last-failed runs only what failed before; of the long suites alone
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp
-	$(BIN)/pytest -n 3 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos
+	$(BIN)/pytest $(AGAIN) -n 3 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos
 
 # runs killed, damaged and moved at random moments; the page is written anew (KILLS=200 is what it is published with)
 KILLS ?= 200
 chaos: $(VENV)/dev.stamp
-	ADVISOR_CHAOS_KILLS=$(KILLS) ADVISOR_CHAOS_REPORT=docs/reliability.md $(BIN)/pytest -q tests/chaos
+	ADVISOR_CHAOS_KILLS=$(KILLS) ADVISOR_CHAOS_REPORT=docs/reliability.md $(BIN)/pytest $(AGAIN) -q tests/chaos
 
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
 # read by the engines' own libraries; models as Hugging Face's transformers computes them
 engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp $(LITGPT)/stamp $(TRACKERS)/stamp
-	$(BIN)/pytest -n 2 --dist loadfile -q -rs tests/engines
+	$(BIN)/pytest $(AGAIN) -n 2 --dist loadfile -q -rs tests/engines
 
 # its hub is older than TRL's and than constraints.txt has it: an environment of its own. litgpt 0.5.13 imports requests and does not name it
 $(LITGPT)/stamp: $(VENV)/core.stamp
@@ -73,6 +74,9 @@ detectors: $(VENV)/core.stamp
 
 docs: $(VENV)/core.stamp
 	$(BIN)/python -m advisor.cli.reference docs/cli.md
+	$(BIN)/python -m advisor.cli.reference docs/advisor.1
+	$(BIN)/python -m advisor.cli.reference llms.txt
+	$(BIN)/python -m advisor.document_types
 	$(BIN)/python -m advisor.report.catalogue docs/findings.md
 
 # pictures of the pages, from a run that is launched for them; the folder has every page in both themes as well. The
@@ -92,11 +96,11 @@ $(VENV)/core.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): torch first, this takes minutes the first time"
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[train]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/core.stamp
-	$(PIP) --editable '.[app,dev]'
+	$(PIP) --editable '.[train,app,dev]'
 	@touch $@
 
 # far from our own environment: 150 packages that pin each other; without them those tests are skipped

@@ -1,4 +1,4 @@
-"""The frozen records that flow between rooms. A unit is part of the name; None means unknown."""
+"""The frozen records that all rooms share. Names contain the unit; None means unknown."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from enum import StrEnum
 from typing import Any
 
 from advisor.offer import Offer
+from advisor.options import Goal
 from trainer.schema import ModelShape, RunConfig
 
 
 class Basis(StrEnum):
-    """Where a number comes from, best first."""
+    """The origin of a number, best first."""
 
-    MEASURED = "measured"  # this very point was run on this device
+    MEASURED = "measured"  # this configuration ran on this device
     INTERPOLATED = "interpolated"  # inside the calibrated range
-    EXTRAPOLATED = "extrapolated"  # outside it
-    PRIOR = "prior"  # never calibrated here: datasheets and published runs only
+    EXTRAPOLATED = "extrapolated"  # outside the calibrated range
+    PRIOR = "prior"  # no calibration: from data sheets and published runs only
 
 
 _WORST_LAST = list(Basis)
 
 
 def worst_basis(*bases: Basis) -> Basis:
-    """The weakest of several bases: a sum is only as well founded as its weakest part."""
+    """Return the weakest of several bases, which is the basis of a sum."""
     return max(bases, key=_WORST_LAST.index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A predicted number with its 80 % interval and its basis; the unit is in the field that holds it."""
+    """A predicted number with its 80 % interval and its basis. The name of the field gives the unit."""
 
     value: float
     low: float
@@ -37,7 +38,7 @@ class Estimate:
     basis: Basis
 
     def scaled(self, factor: float) -> Estimate:
-        """The estimate times a known constant (a negative one swaps the ends)."""
+        """Multiply the estimate by an exact factor; a negative factor swaps the ends."""
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(value=self.value * factor, low=low, high=high, basis=self.basis)
 
@@ -47,40 +48,38 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """What is trained beside weights that stay as they are: two thin matrices for each (LoRA, Hu et al. 2021)."""
+    """LoRA adapters: two thin trained matrices beside each frozen matrix (Hu et al. 2021)."""
 
     rank: int
-    targets: str = "all"  # all | attention: the matrices of a block that have one
-    quantized: bool = False  # the blocks' matrices are held in 4 bits (QLoRA, Dettmers et al. 2023)
+    targets: str = "all"  # matrices of a block with an adapter: all | attention
+    quantized: bool = False  # the frozen block matrices have 4 bits (QLoRA, Dettmers et al. 2023)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """What a published run does otherwise than this project's trainer, where it decides memory or time."""
+    """How the software of a published run differs from this project's trainer in memory or time."""
 
-    name: str | None = None  # in profiles/software.csv; None: nobody's in particular
+    name: str | None = None  # in profiles/software.csv; None: unknown software
     kind: str = "plain"  # of training loop: c | fused | wrapper | megatron | tuned | plain
     fused_kernels: bool = False  # norms, rotary positions, activations or the loss in kernels written by hand
-    tf32: bool = True  # fp32 products on the TF32 units, where the card has any
+    tf32: bool = True  # fp32 products use TF32 units if the GPU has any
     fp8: bool = False  # products of the blocks in 8-bit floats
-    unstated: bool = (
-        False  # most of what decides its speed (precision, compilation, attention, recomputation) is not known
-    )
+    unstated: bool = False  # most of precision, compilation, attention and recomputation is not stated
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
-    state_chance: float = 1.0  # that it is so, where nobody says
-    moment_bytes: float | None = None  # of optimizer state per weight, where the optimizer is of few bits or none
-    steps_in_backward: bool = False  # each gradient is used and let go as it comes
-    whole_logits: bool | None = True  # the loss holds all tokens' logits at once; None: that is not known
+    state_chance: float = 1.0  # probability of `state` if it is not stated
+    moment_bytes: float | None = None  # optimizer state per weight, for optimizers with little state
+    steps_in_backward: bool = False  # each gradient is applied and freed during the backward pass
+    whole_logits: bool | None = True  # the loss keeps the logits of all tokens at once; None: unknown
     fused_attention: bool = True
-    attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it
-    extra_parameters: int = 0  # that the shape lacks: an untied head's; negative: of a head that is tied
+    attended_tokens: float | None = None  # tokens that a query attends to, mean over layers; None: all earlier ones
+    extra_parameters: int = 0  # parameters beyond the shape, for an untied head; negative for a tied head
     adapters: Adapters | None = None  # None: the weights themselves are trained
-    frozen_blocks: int = 0  # the first so many blocks and the embeddings below them stay as they are
+    frozen_blocks: int = 0  # number of frozen first blocks; the embeddings are then frozen too
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One training configuration on one kind of device: what a step-time or memory prediction is about."""
+    """One training configuration on one type of device, for which step time and memory are predicted."""
 
     shape: ModelShape
     micro_batch: int  # sequences per device per forward pass
@@ -91,7 +90,7 @@ class Workload:
     compile: bool = False
     activation_checkpointing: str = "none"  # none | full; published runs also: selective (some operations recomputed)
     optimizer: str = "adamw"  # adamw | muon
-    sharding: str = "none"  # none | optimizer | full: what data parallelism splits over the GPUs (ZeRO-1/2, FSDP)
+    sharding: str = "none"  # none | optimizer (ZeRO-1/2) | full (ZeRO-3, FSDP)
     software: Software | None = None  # None: this project's trainer
 
     @property
@@ -101,33 +100,33 @@ class Workload:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of one optimizer step over all devices (the global batch)."""
+        """Tokens of one optimizer step on all devices (the global batch)."""
         return self.micro_tokens * self.grad_accum * self.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """The measured step time of one configuration: of a calibration's bursts, or of a whole run. None: not known."""
+    """The measured step time of one configuration, from the bursts of a calibration or from a whole run."""
 
     workload: Workload
     step_seconds: float  # median
-    noise: float = 0.02  # standard deviation of its log; as of the steady steps of a whole run
-    steps: int = 0  # that were timed
-    reference_seconds: float | None = None  # of the reference kernel meanwhile; None: not timed
-    watts: float | None = None  # mean of one device; None: not metered
-    run_id: str = ""  # of the run; empty: of a calibration
+    noise: float = 0.02  # standard deviation of its log; the default is typical for the steady steps of a run
+    steps: int = 0  # number of timed steps
+    reference_seconds: float | None = None  # time of the reference kernel during the run; None: not timed
+    watts: float | None = None  # mean of one device; None: not measured
+    run_id: str = ""  # empty for a calibration
     created: str = ""  # ISO 8601, UTC
-    own: bool = True  # of this project's trainer; calibrations, which are of it, say nothing of other software
+    own: bool = True  # from this project's trainer; only such measurements enter a calibration
 
     @property
     def source(self) -> str:
-        """How a profile that rests on it names it."""
+        """The name of this measurement among the sources of a profile."""
         return f"run {self.run_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """How a run computes what its workload says; as a rule nobody sets these, `advisor tune` measures them."""
+    """Implementation choices of a run that do not change its results. `advisor calibrate --tune` measures them."""
 
     tf32: bool = True
     attention: str = "auto"
@@ -135,7 +134,7 @@ class Kernels:
     fused: bool = True  # AdamW
 
     def set_in(self, config: RunConfig) -> RunConfig:
-        """A run's configuration that computes so."""
+        """Return a configuration with these choices."""
         return replace(
             config,
             tf32=self.tf32,
@@ -146,7 +145,7 @@ class Kernels:
 
     @classmethod
     def of(cls, config: RunConfig) -> Kernels:
-        """The inverse of `set_in`."""
+        """Read the choices from a configuration."""
         return cls(
             tf32=config.tf32,
             attention=config.attention,
@@ -157,7 +156,7 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Everything `advisor predict` says of one workload. Estimates that cannot be made are None."""
+    """The prediction for one workload; None marks an estimate that is not possible."""
 
     workload: Workload
     parameters: int
@@ -165,22 +164,22 @@ class Prediction:
     step_seconds: Estimate | None
     tokens_per_second: Estimate | None
     mfu: Estimate | None
-    peak_allocated_bytes: Estimate | None  # by the framework's allocator, per device
-    peak_reserved_bytes: Estimate | None  # by its allocator, free blocks included (CPU: resident set)
-    device_bytes: Estimate | None = None  # everything the device must hold: what decides whether it fits
+    peak_allocated_bytes: Estimate | None  # of the framework's allocator, per device
+    peak_reserved_bytes: Estimate | None  # of the allocator with free blocks (CPU: resident set)
+    device_bytes: Estimate | None = None  # memory that the device must provide
     device_memory_bytes: int | None
-    fit_probability: float | None  # that all it holds fits the device's memory; None when either is unknown
-    fits: bool | None  # sure (9 times out of 10) that it does, or that it does not; None: neither, or unknown
+    fit_probability: float | None  # probability that `device_bytes` fits; None if unknown
+    fits: bool | None  # True or False with a probability of at least 0.9; None: unsure or unknown
 
     @property
     def plannable(self) -> bool:
-        """Whether a plan may have it: sure to fit, or nothing is known of the device's memory."""
+        """True if a plan may use this configuration: it surely fits, or the device's memory is unknown."""
         return self.fits is True or self.fit_probability is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WallClock:
-    """The whole bill of one run, in seconds; each part an Estimate, `total` their sum."""
+    """The time of one run by part, in seconds; `total_seconds` is the sum."""
 
     startup_seconds: Estimate
     compile_seconds: Estimate
@@ -188,136 +187,69 @@ class WallClock:
     evals_seconds: Estimate
     checkpoints_seconds: Estimate
     total_seconds: Estimate
-    interruptions_seconds: Estimate | None = None  # restarts and lost work, where the machine fails or is taken back
-    provisioning_seconds: Estimate | None = None  # of a rented machine: ordered until it answers; None: it is here
+    interruptions_seconds: Estimate | None = None  # restarts and lost work after failures and spot interruptions
+    provisioning_seconds: Estimate | None = None  # from the order of a rented machine until it answers
     download_seconds: Estimate | None = None  # software and data onto a rented machine
-    write_seconds: Estimate | None = None  # of one checkpoint until it is on disk; the run need not wait for it
+    write_seconds: Estimate | None = None  # one checkpoint until it is on disk, even if the run does not wait for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """What a run takes, from the order of its machine to its last checkpoint. None: unknown."""
+    """Time, cost and energy of a run, from the order of its machine to its last checkpoint."""
 
     wall_clock: WallClock
     cost_usd: Estimate | None
-    power_watts: Estimate | None = None  # all devices together while they train
+    power_watts: Estimate | None = None  # of all devices together during training
     energy_kwh: Estimate | None = None
-    carbon_kg: Estimate | None = None  # CO2 equivalent, whole site, at `grid_grams_per_kwh`
+    carbon_kg: Estimate | None = None  # CO2 equivalent of the whole site, at `grid_grams_per_kwh`
     grid_grams_per_kwh: float | None = None
-    storage_usd: Estimate | None = None  # of keeping the checkpoints while the run lasts; part of `cost_usd`
-    checkpoint_bytes: int | None = None  # of one
-    disk_bytes: int | None = None  # of all that are kept at once, the one being written included
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuPrice:
-    """What the user pays for one GPU of a kind, in place of the catalog's price."""
-
-    gpu: str
-    usd_per_gpu_hour: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnMachine:
-    """A machine that the user has: so many cards of one kind together, and no copies of it."""
-
-    gpu: str
-    gpus: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """What the user wants. None: not constrained."""
-
-    gpu: str  # one key; several, separated by commas; "any": all that somebody rents; "own": those of `own` alone
-    gpus: int = 1
-    family: str = "nanochat"
-    seq_len: int | None = None  # None: the calibration's
-    vocab_size: int | None = None  # None: the data's tokenizer, else the calibration's
-    budget_usd: float | None = None
-    deadline_seconds: float | None = None
-    tokens: int | None = None
-    depth: int | None = None
-    data: str | None = None  # token folder
-    synthetic: bool = False  # without one: random tokens were asked for, so that the run may be started
-    ratio: float | None = None  # tokens per counted parameter
-    ratio_counts: str = "matrices+head"  # matrices+head | total | matrices: which parameters the ratio counts
-    usd_per_gpu_hour: float | None = None  # None: the catalog's price, 0 on one's own machine
-    usd_per_kwh: float | None = None
-    micro_batch: int | None = None
-    global_batch_tokens: int | None = None
-    precision: str = "auto"
-    compile: bool | None = None
-    activation_checkpointing: str | None = None  # None: none, more only where nothing else fits
-    sharding: str | None = None  # none | full; None: whole where it fits
-    optimizer: str = "adamw"
-    sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
-    grid_grams_per_kwh: float | None = None  # CO2 equivalent; None: the world's mean
-    inference_tokens: float | None = None  # that the model will serve: smaller models trained longer cost less then
-    counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: `gpus` alone, which is then asked for
-    providers: tuple[str, ...] = ()  # to rent from; empty: any with a price list
-    spot: str = "none"  # none | only | any: machines that may be taken back at any time
-    objective: str = "loss"  # loss | cost | time: what is made least within the limits
-    prices: tuple[GpuPrice, ...] = ()  # by card; go before the catalog's
-    power_cap_watts: float | None = None  # each device is limited to; None: its own limit
-    interruption_seconds: float | None = None  # mean time between interruptions; None: 4-48 h on spot, else days
-    model: str | None = None  # a published one's name; the shape below is its own then
-    parameters: int | None = None  # asked for; the search settles depth and width by it
-    width: int | None = None  # of the residual stream; None, and of those below: the family's
-    heads: int | None = None
-    kv_heads: int | None = None
-    ffn_width: int | None = None
-    data_tokens: int | None = None  # of one's own data that are not here yet; a token folder counts its own
-    epochs: float | None = None  # times the data are seen; the search settles the tokens by it
-    own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
-    usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `planning/goal.waiting_price`
-    checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
-    download_bytes_per_second: float | None = None  # that `data_tokens` come at; None: as is usual
-    software: str | None = None  # in profiles/software.csv, whose run it is; None: this project's trainer
+    storage_usd: Estimate | None = None  # storage of checkpoints during the run; included in `cost_usd`
+    checkpoint_bytes: int | None = None  # of one checkpoint
+    disk_bytes: int | None = None  # of all checkpoints on disk at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grounds:
-    """What the estimated speed of a device rests on."""
+    """The data behind the estimated speed of a device."""
 
-    calibration: str | None  # id of its own; with one the published runs hardly count
-    generation: str | None  # of the card (`GpuSpec.generation`); None: no card
-    card_runs: int  # published runs of this very card
-    generation_runs: int  # of its generation, its own among them
+    calibration: str | None  # id; with a calibration the published runs hardly matter
+    generation: str | None  # of the GPU (`GpuSpec.generation`); None for a CPU
+    card_runs: int  # published runs on this GPU type
+    generation_runs: int  # published runs on its generation, this GPU type included
     all_runs: int
 
     @property
     def other_runs(self) -> int:
-        """Published runs of other generations."""
+        """Published runs on other generations."""
         return self.all_runs - self.generation_runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How good a run is for its goal, and why it was chosen or not."""
+    """How well a run meets the goal, and why it was chosen or rejected."""
 
-    score: float  # what the search orders by, lower is better
+    score: float  # the search minimises it
     ratio: float  # tokens per counted parameter
-    epochs: float | None = None  # times the data are seen; None: a stream without end
-    loss: Estimate | None = None  # validation loss at the end, nats per token; None outside the laws' range
-    loss_shift: float = 0.0  # log of `loss` over the law's, learnt from the user's own runs on this data
-    bits_per_byte: Estimate | None = None  # `loss` by the tokenizer's measured bytes per token
-    against: tuple[str, ...] = ()  # what rules it out, as `plan.evaluate.Violation` names it; empty: nothing
+    epochs: float | None = None  # passes over the data; None: unlimited data
+    loss: Estimate | None = None  # validation loss at the end, nats per token; None outside the range of the laws
+    loss_shift: float = 0.0  # log of `loss` over the law's loss, from the user's own runs on this data
+    bits_per_byte: Estimate | None = None  # from `loss` and the measured bytes per token of the tokenizer
+    against: tuple[str, ...] = ()  # violated limits, with the names of `plan.evaluate.Violation`
     name: str = ""  # conservative | balanced (the plan) | aggressive
-    why: str = ""  # what it is good for, or what ruled it out
+    why: str = ""  # its advantage, or why it was rejected
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of a search: what is trained and how fast, on whose machine, what it takes and how it stands."""
+    """One run of a search: its prediction, machine, cost, and standing."""
 
-    prediction: Prediction  # of its workload: the model, how it is laid out on which GPUs
+    prediction: Prediction  # of the workload: model, batch and GPUs
     steps: int
     tokens: int  # of all steps
     offer: Offer
     bill: Bill
     standing: Standing
-    grounds: Grounds | None = None  # of the predicted speed
+    grounds: Grounds | None = None  # data behind the predicted speed
 
     @property
     def workload(self) -> Workload:
@@ -333,7 +265,7 @@ class Run:
 
     @property
     def step_seconds(self) -> Estimate:
-        assert self.prediction.step_seconds is not None  # what has no known time is no run
+        assert self.prediction.step_seconds is not None  # a search has no runs without a step time
         return self.prediction.step_seconds
 
     @property
@@ -359,62 +291,62 @@ class Run:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """The part of a GPU's memory that the run is not expected to fill; None: unknown."""
+        """Expected free memory of a GPU; None if unknown."""
         held, whole = self.prediction.device_bytes, self.prediction.device_memory_bytes
         return None if held is None or whole is None else whole - held.value
 
     def judged(self, **changes: Any) -> Run:
-        """The same run with another name, reason or loss in its standing."""
+        """Return the run with changes in its standing."""
         return replace(self, standing=replace(self.standing, **changes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """The chosen run on another number of GPUs: same model, tokens and, where it can be split so, global batch."""
+    """The chosen run on another number of GPUs, with the same model, tokens and, if possible, global batch."""
 
     gpus: int
     tokens_per_second: float
     total_seconds: float
     cost_usd: float | None
-    efficiency: float  # tokens per second and GPU, relative to one
-    provider: str | None = None  # None: one's own machine, or a price that was given
-    rented: int | None = None  # GPUs paid for, idle ones included; None: just these
-    other_batch_tokens: int | None = None  # the global batch where it is not the plan's; None: it is
+    efficiency: float  # tokens per second and GPU, relative to one GPU
+    provider: str | None = None  # None: the user's machine, or a price from the user
+    rented: int | None = None  # GPUs paid for, idle ones included; None: `gpus`
+    other_batch_tokens: int | None = None  # global batch if it differs from the plan's
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
-    """What a search over devices, counts, offers, shapes and token budgets found besides the plan's own run."""
+    """The results of a search besides the plan's own run."""
 
-    candidates: int  # of which time, memory, cost and loss were computed
-    devices: tuple[str, ...]  # keys that were searched
-    options: tuple[Run, ...]  # conservative and aggressive, where they have what the plan lacks
-    front: tuple[Run, ...]  # no other is cheaper, faster and better at once; thinned to what a person reads
-    front_size: int  # before it was thinned, the plan's own run included
-    near_misses: tuple[Run, ...]  # better than the plan but for one constraint
+    candidates: int  # number of evaluated configurations
+    devices: tuple[str, ...]  # keys of the searched devices
+    options: tuple[Run, ...]  # conservative and aggressive alternatives
+    front: tuple[Run, ...]  # Pareto front of cost, time and score, shortened for reading
+    front_size: int  # of the whole front, the plan's own run included
+    near_misses: tuple[Run, ...]  # better than the plan, but beyond one limit
     sensitivity: tuple[str, ...]
     scaling: tuple[ScalingPoint, ...] = ()
-    pays_up_to_gpus: int | None = None  # beyond it, more GPUs raise the bill by more than they shorten the run
-    left_out: tuple[str, ...] = ()  # what was not searched and why
-    machines: tuple[Run, ...] = ()  # the best on each other machine that was asked for by name
-    sure: Run | None = None  # what --sure would plan; None: it is planned, nothing is limited, or there is nothing
+    pays_up_to_gpus: int | None = None  # with more GPUs, the cost increases by more than the time decreases
+    left_out: tuple[str, ...] = ()  # parts of the search that were omitted, with reasons
+    machines: tuple[Run, ...] = ()  # the best run on each other machine that the user named
+    sure: Run | None = None  # the run with --sure; None: it is the plan, there is no limit, or no such run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A recommendation, complete: a goal, the run chosen for it, and the runs that were weighed beside it."""
+    """A complete recommendation: the goal, the chosen run, and the alternatives."""
 
     id: str
     created: str  # ISO 8601, UTC
     goal: Goal
-    run: RunConfig  # the chosen run as the trainer takes it
+    run: RunConfig  # the chosen run as a configuration of the trainer
     chosen: Run
-    considered: tuple[Run, ...]  # other depths and micro-batches on the same machine; `why` says what rules each out
-    reasons: tuple[str, ...]  # why this one, in words
+    considered: tuple[Run, ...]  # other depths and micro-batches on the same machine; `why` gives the reason against
+    reasons: tuple[str, ...]  # for the chosen run
     warnings: tuple[str, ...]
-    inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices it rests on
-    reference_seconds: float | None = None  # of the witness kernel during the calibration; None: not calibrated
-    drift_exponent: float = 0.0  # step time goes as the witness kernel's time to this power
+    inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices behind the plan
+    reference_seconds: float | None = None  # of the reference kernel during the calibration; None: not calibrated
+    drift_exponent: float = 0.0  # step time is proportional to the reference kernel's time to this power
     search: SearchReport | None = None
     schema: int = 3
 
@@ -440,7 +372,7 @@ class Plan:
 
     @property
     def options(self) -> tuple[Run, ...]:
-        """The named runs side by side: conservative, the plan's own, aggressive."""
+        """The conservative run, the plan's own run and the aggressive run."""
         others = self.search.options if self.search else ()
         return (*(run for run in others if run.standing.name == "conservative"), self.chosen,
                 *(run for run in others if run.standing.name != "conservative"))  # fmt: skip

@@ -1,12 +1,12 @@
-"""Credentials in what is quoted from a log: masked, because reports are shared. Pure."""
+"""Mask credentials in quotes from logs, because people share reports."""
 
 from __future__ import annotations
 
 import re
 
 MASK = "[hidden]"
-# Forms that providers document for their keys (Hugging Face, OpenAI and Anthropic, GitHub, AWS, Slack, Google), and
-# whatever is called a key, a password or a token and has 16 signs or more.
+# The documented formats of keys from Hugging Face, OpenAI and Anthropic, GitHub, AWS, Slack and Google; and values of
+# 16 characters or more that are called a key, a password or a token.
 _FORMS = re.compile(
     r"\bhf_[A-Za-z0-9]{20,}"
     r"|\bsk-[A-Za-z0-9_-]{20,}"
@@ -22,5 +22,5 @@ _CALLED = re.compile(
 
 
 def hide_secrets(text: str) -> str:
-    """The text with credentials masked; what stands around them stays."""
+    """Return the text with credentials masked."""
     return _CALLED.sub(rf"\1{MASK}", _FORMS.sub(MASK, text))

@@ -1,4 +1,4 @@
-"""The records of runs that were launched: what was started, what it might spend, how its predictions fared."""
+"""The records of launched runs: the process, its limits, and the errors of its predictions."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from trainer.schema import LossStop
 
 @dataclass(frozen=True, kw_only=True)
 class Guards:
-    """What may end a run early, always with a checkpoint. `max_seconds` is what the trainer obeys."""
+    """Limits that end a run early, always with a checkpoint. The trainer enforces `max_seconds`."""
 
     max_usd: float | None = None
     max_hours: float | None = None
-    max_seconds: float | None = None  # the tightest of both, and of the configuration's own limit
+    max_seconds: float | None = None  # the shortest of both limits and the configuration's own limit
     loss: tuple[LossStop, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a run is to be started, and what the engine is told beside. None: nothing."""
+    """Where a run starts, with settings for the engine."""
 
     engine: str = "local"
-    name: str | None = None  # of Slurm's partition, ssh's host, SkyPilot's infrastructure
+    name: str | None = None  # Slurm partition, ssh host or SkyPilot infrastructure
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    gpu_ids: tuple[int, ...] = ()  # cards of this machine, as nvidia-smi counts them; none named: the first free ones
+    gpu_ids: tuple[int, ...] = ()  # GPUs of this machine as numbered by nvidia-smi; empty: the first free ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arriving:
-    """How a run elsewhere is measured on arrival, before its first step."""
+    """Settings for the measurement of another machine before the first step of a run there."""
 
     may_change_depth: bool = False
-    stop_if_over: float | None = None  # share by which the planned work may cost more there; None: any
-    told: bool = False  # what was found has come home
+    stop_if_over: float | None = None  # stop if the run costs more than planned by this share; None: never
+    told: bool = False  # the results have been copied back
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRecord:
-    """`run.json` of a run folder: the process that was started there and what it was allowed to spend."""
+    """The contents of `run.json` in a run folder: the started process and its limits."""
 
-    id: str  # of the run; stays with the folder when it is copied or resumed
+    id: str  # of the run; stays the same when the folder is copied or the run resumed
     name: str
-    attempt: int  # 1, 2, … : how often it was started
-    launched_at: str  # ISO 8601, UTC; this attempt
+    attempt: int  # 1, 2, …
+    launched_at: str  # start of this attempt, ISO 8601, UTC
     host: str
-    pid: int | None  # None: a recording was replayed, or the process could not be started
-    process_started: float | None  # Unix seconds; with `pid` it names one process for good, though pids are used again
-    command: tuple[str, ...]
+    pid: int | None = None  # None: the run was replayed from a recording, or the process could not be started
+    process_started: float | None = None  # Unix seconds; identifies the process together with `pid`: pids are reused
+    command: tuple[str, ...] = ()
     gpus: int = 1
     usd_per_hour: float | None = None  # all devices together; None: unknown
     guards: Guards = Guards()
     plan_id: str | None = None
     device_key: str | None = None
-    handle: str = "local://"  # engine://id: who started it, and what it is called there
+    handle: str = "local://"  # engine://id, the name of the run in its engine
     place: Place = Place()
-    cards: tuple[int, ...] = ()  # of this machine, that this attempt was given
+    cards: tuple[int, ...] = ()  # GPUs of this machine that this attempt uses
     trainer: str = "own"  # the adapter's name
-    arriving: Arriving | None = None  # None: it was not asked to be measured where its engine starts it
-    stop_asked_at: str | None = None  # ISO 8601, UTC: when its user asked this attempt to stop; None: never
+    arriving: Arriving | None = None  # None: no measurement before the first step
+    stop_asked_at: str | None = None  # when the user asked this attempt to stop, ISO 8601, UTC; None: never
     schema: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalRecord:
-    """`arrival.json` of a run folder: what the machine said of the plan before the run began there."""
+    """The contents of `arrival.json` in a run folder: the measurement of the machine before the run."""
 
-    calibration: str | None  # its id, a copy lies beside; None: nothing could be measured
-    device_key: str | None  # None: what was measured is not believed
-    seconds: float  # that it took
+    calibration: str | None  # id of the calibration, with a copy in the folder; None: the measurement failed
+    device_key: str | None  # None: the calibration is not trusted
+    seconds: float  # duration of the measurement
     planned_step_seconds: Estimate
-    found_step_seconds: Estimate | None  # of the planned configuration; None: it does not run there
-    over: float | None  # by which share the planned work costs more there (takes longer, where nothing is paid)
+    found_step_seconds: Estimate | None  # of the planned configuration; None: it does not run on this machine
+    over: float | None  # share by which the run costs more than planned, or takes longer if nothing is paid
     goes_on: bool
     reason: str
     schema: int = 1
@@ -83,7 +83,7 @@ class ArrivalRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One line of the index of runs."""
+    """One row of the index of runs."""
 
     id: str
     name: str
@@ -95,7 +95,7 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRow:
-    """One quantity of one finished run, predicted against actual: a line of the ledger."""
+    """One row of the ledger: predicted and actual value of one quantity in a finished run."""
 
     run_id: str
     quantity: str  # a field name with its unit, e.g. step_seconds
@@ -106,12 +106,12 @@ class ScoreRow:
 
     @property
     def log_error(self) -> float | None:
-        """ln(actual / predicted): 0.05 is 5 % more than promised; None where a ratio means nothing."""
+        """ln(actual / predicted): 0.05 means 5 % above the prediction. None if one of them is not positive."""
         if self.actual <= 0 or self.predicted.value <= 0:
             return None
         return math.log(self.actual / self.predicted.value)
 
     @property
     def inside(self) -> bool:
-        """Whether the actual value fell inside the stated 80 % interval."""
+        """True if the actual value is inside the predicted 80 % interval."""
         return self.predicted.contains(self.actual)

@@ -1,8 +1,8 @@
-"""The only formatter and parser of money, time, bytes, tokens and rates.
+"""Format and parse money, time, bytes, tokens and rates. No other module does.
 
-Inside the house numbers are plain floats in the unit of their field's name; here they become words and come
-back. A number without an interval shows three significant figures at most; an interval's ends show no digit that its
-width does not support, its centre one more, wherever it stands. None and non-finite numbers are "unknown".
+Everywhere else numbers are plain floats in the unit of their field's name. A number without an interval is shown with
+at most three significant figures. The ends of an interval show only the digits that its width supports, and the centre
+one digit more. None and non-finite numbers are "unknown".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from advisor.records import Estimate
 
 UNKNOWN = "unknown"
 SIGNIFICANT_FIGURES = 3
-_LARGEST = 1e290  # no quantity is; damaged logs hold such numbers, and rounding them overflows
+_LARGEST = 1e290  # larger numbers only occur in damaged logs, and rounding them would overflow
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MINUTE, HOUR, DAY, WEEK = 60, 3600, 86400, 7 * 86400
@@ -26,17 +26,17 @@ MINUTE, HOUR, DAY, WEEK = 60, 3600, 86400, 7 * 86400
 
 @dataclass(frozen=True, kw_only=True)
 class Formatter:
-    """Turn numbers of one kind into words: `format_seconds(5400)` is "90 min".
+    """Formats numbers of one kind: `format_seconds(5400)` is "90 min".
 
-    `steps` lists (from this magnitude on, divide by, suffix) in ascending order. Call it with one number, or use
-    `format_estimate` for a number with its interval: all three then share one unit.
+    `steps` lists (smallest magnitude, divisor, suffix) in ascending order. Call the formatter with one number, or use
+    `format_estimate` for a number with its interval, which are then shown in one unit.
     """
 
     steps: tuple[tuple[float, float, str], ...]
     prefix: str = ""
-    exact_below: float = 0.0  # whole numbers under this are written out with thousands separators
-    cents: bool = False  # money: one decimal is written as two, zero as 0.00
-    finest: int = -300  # the last decimal place (power of ten) of numbers that have a digit there
+    exact_below: float = 0.0  # smaller whole numbers are written in full, with thousands separators
+    cents: bool = False  # money: one decimal becomes two, and zero 0.00
+    finest: int = -300  # last decimal place, as a power of ten, except for numbers that would vanish
 
     def __call__(self, value: float | None) -> str:
         if value is None or not abs(value) < _LARGEST:
@@ -48,7 +48,7 @@ class Formatter:
         return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
 
     def interval(self, value: float, low: float, high: float) -> str:
-        """The value with its interval, in the value's unit: "21.3 h (19-24 h)", "$24.30 ($21-28)"."""
+        """Format a value with its interval in one unit: "21.3 h (19-24 h)", "$24.30 ($21-28)"."""
         if not abs(value) < _LARGEST:
             return UNKNOWN
         if not (abs(low) < _LARGEST and abs(high) < _LARGEST):
@@ -57,18 +57,20 @@ class Formatter:
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
         scaled = value / factor, low / factor, high / factor
-        place = self._ends_place(*scaled)
-        middle = self.centre(value, low, high)
+        middle, place, shown = self.centre(value, low, high), _supported_place(scaled[2] - scaled[1]), self._shown
+        # The ends get one more digit if the rounded centre would otherwise lie outside of them.
+        if not shown(scaled[1], place) <= self._shown_centre(*scaled) <= shown(scaled[2], place):
+            place -= 1
         ends = [_number(abs(x), place, self.finest) for x in scaled[1:]]
-        if self._shown_centre(*scaled) == self._shown(scaled[1], place) == self._shown(scaled[2], place):
-            return middle  # no finer than a cent
+        if self._shown_centre(*scaled) == shown(scaled[1], place) == shown(scaled[2], place):
+            return middle  # the interval is narrower than the last digit
         dash = "-" if low >= 0 else " to "
         bottom, top = (self._pad(text) for text in ends)
         shown_top = top if low >= 0 else self._signed_prefix(high) + top
         return f"{middle} ({self._signed_prefix(low)}{bottom}{dash}{shown_top}{suffix})"
 
     def centre(self, value: float, low: float, high: float) -> str:
-        """The value alone, with the digits that it has beside its interval."""
+        """Format the value without its interval, but with the digits that the interval supports."""
         if low == high == value or not all(abs(x) < _LARGEST for x in (value, low, high)):
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
@@ -77,7 +79,7 @@ class Formatter:
         return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
 
     def printed(self, value: float, low: float | None = None, high: float | None = None) -> float:
-        """The number that a reader finds: rounded as it is written, alone or, with ends, as an interval's centre."""
+        """Round a number as it is printed, alone or as the centre of an interval."""
         if low is None or high is None or low == high == value or not max(abs(low), abs(high)) < _LARGEST:
             if abs(value) < self.exact_below and float(value).is_integer():
                 return value
@@ -87,15 +89,9 @@ class Formatter:
         return factor * self._shown_centre(value / factor, low / factor, high / factor)
 
     def unit(self, value: float) -> tuple[float, str]:
-        """What a number of this size is divided by to be written, and the suffix it then has: 5400 s, (60, "min")."""
+        """Return the divisor and the suffix for a number of this size: (60, "min") for 5400 seconds."""
         factor, suffix = self._unit(value)
         return factor, suffix.strip()
-
-    def _ends_place(self, value: float, low: float, high: float) -> int:
-        """The decimal place of an interval's ends: the last that its width supports, one finer to hold the centre."""
-        place = _supported_place(high - low)
-        middle = self._shown_centre(value, low, high)
-        return place if self._shown(low, place) <= middle <= self._shown(high, place) else place - 1
 
     def _shown_centre(self, value: float, low: float, high: float) -> float:
         return self._shown(value, _supported_place(high - low) - 1)
@@ -104,7 +100,7 @@ class Formatter:
         return math.copysign(_as_written(abs(value), place, self.finest)[0], value)
 
     def change(self, value: float) -> str:
-        """A difference, with its sign and two figures: it is known no better than the numbers it was taken from."""
+        """Format a difference with its sign and two significant digits."""
         if not abs(value) < _LARGEST:
             return UNKNOWN
         factor, suffix = self._unit(value)
@@ -119,7 +115,7 @@ class Formatter:
             return 1.0, next((suffix for _, factor, suffix in self.steps if factor == 1), self.steps[0][2])
         chosen = self.steps[0]
         for step in self.steps:
-            # rounded first: 999,950 tokens are "1 M", not "1000 k"
+            # Rounding comes first, so that 999,950 tokens are "1 M" and not "1000 k".
             if step[0] == 0 or _rounded(magnitude / step[0]) >= 1:
                 chosen = step
         return chosen[1], chosen[2]
@@ -142,12 +138,12 @@ def _rounded(magnitude: float) -> float:
 
 
 def _supported_place(width: float) -> int:
-    """The decimal place (power of ten) of the last digit that an interval of this width supports."""
+    """Return the last decimal place, as a power of ten, that an interval of this width supports."""
     return math.floor(math.log10(width / 2)) if width > 0 else -300
 
 
 def _number(magnitude: float, place: int | None, finest: int) -> str:
-    """Write a non-negative number: to `place` (keeping its zeros), or to three figures without trailing zeros."""
+    """Format a non-negative number to `place` with trailing zeros, or to three figures without trailing zeros."""
     if magnitude == 0:
         return "0"
     value, used = _as_written(magnitude, place, finest)
@@ -156,15 +152,15 @@ def _number(magnitude: float, place: int | None, finest: int) -> str:
 
 
 def _as_written(magnitude: float, place: int | None, finest: int) -> tuple[float, int]:
-    """A non-negative number rounded to `place`, or to three figures, and the place that was used.
+    """Round a non-negative number to `place` or to three figures; return it with the decimal place.
 
-    Nothing finer than `finest` is written, but of numbers that would vanish by that.
+    The place is no finer than `finest`, unless the number would become zero.
     """
     if magnitude == 0:
         return 0.0, 0
     first = math.floor(math.log10(_rounded(magnitude)))
     figures = first - (SIGNIFICANT_FIGURES - 1)
-    # never coarser than its own first digit: 2 beside 200 stays 2; never finer than three figures
+    # No coarser than the number's first digit, so that 2 stays 2 in an interval up to 200; no finer than three figures.
     used = figures if place is None else max(figures, min(place, first))
     used = max(used, finest) if first >= finest else used
     return round(magnitude, -used), used
@@ -177,8 +173,8 @@ def _without_zeros(text: str) -> str:
 _SI = ((0.0, 1.0, ""), (1e3, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " B"), (1e12, 1e12, " T"))
 
 _USD = ((0.0, 1.0, ""), (1e6, 1e6, " M"))
-format_usd = Formatter(steps=_USD, prefix="$", cents=True, finest=-2)  # an amount: whole cents, from a cent on
-format_usd_rate = Formatter(steps=_USD, prefix="$", cents=True)  # a price per hour or per unit: three figures
+format_usd = Formatter(steps=_USD, prefix="$", cents=True, finest=-2)  # amounts: whole cents
+format_usd_rate = Formatter(steps=_USD, prefix="$", cents=True)  # prices per hour or per unit: three figures
 format_seconds = Formatter(
     steps=(
         (0.0, 1e-6, " µs"),
@@ -209,19 +205,19 @@ format_number = Formatter(steps=((0.0, 1.0, ""),))  # a bare number, such as a l
 
 
 def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:
-    """An estimate with its 80 % interval in one unit, rounded to what the interval supports; None is "unknown"."""
+    """Format an estimate with its 80 % interval, rounded to the digits that the interval supports."""
     if estimate is None:
         return UNKNOWN
     return formatter.interval(estimate.value, estimate.low, estimate.high)
 
 
 def format_centre(estimate: Estimate | None, formatter: Formatter) -> str:
-    """An estimate's expected value alone, with the very digits that `format_estimate` gives it; None is "unknown"."""
+    """Format the value of an estimate without its interval, with the same digits as in `format_estimate`."""
     return UNKNOWN if estimate is None else formatter.centre(estimate.value, estimate.low, estimate.high)
 
 
 def format_error(predicted: Estimate | None, actual: Estimate | float | None, formatter: Formatter) -> str:
-    """Actual over predicted less one, with sign and two figures, of both numbers as they are printed; else a dash."""
+    """Format the relative error of a prediction, from both numbers as printed; a dash if one is unknown."""
     promised, came = _printed(predicted, formatter), _printed(actual, formatter)
     if promised is None or came is None or (promised == 0 and came != 0):
         return "-"
@@ -229,13 +225,13 @@ def format_error(predicted: Estimate | None, actual: Estimate | float | None, fo
 
 
 def _printed(number: Estimate | float | None, formatter: Formatter) -> float | None:
-    """A number as a reader finds it; None where that is no number."""
+    """Round a number as it is printed; None if it is unknown."""
     if isinstance(number, Estimate):
         return formatter.printed(number.value, number.low, number.high) if abs(number.value) < _LARGEST else None
     return formatter.printed(number) if number is not None and abs(number) < _LARGEST else None
 
 
-# a comma only before groups of three: "1,200" is a number, "1,5" is somebody's one and a half and is refused
+# A comma must precede groups of three digits: "1,200" is a number, but "1,5" may be a decimal comma and is refused.
 _NUMBER = r"((?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)"
 _SECONDS_OF = {
     **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1),
@@ -253,8 +249,9 @@ _BYTES_OF = {
     **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
 }
+_MOST_NUMBERS = 1000  # in one option
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_MOST_YEARS = 10  # that a deadline may be away
+_MOST_YEARS = 10  # until a deadline
 _DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 2w, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
 _PERCENT_EXAMPLES = "write it like 10% or 2.5%"
 _USD_EXAMPLES = "write it like $20, 20, 1,200 or 0.35"
@@ -263,7 +260,7 @@ _BYTES_EXAMPLES = "write it like 24GiB (1024³), 80GB (1000³), 512MiB or 104857
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of a duration; a bare number is seconds, "2:30" minutes:seconds. AdvisorError (exit 2) otherwise."""
+    """Parse a duration. A number without a unit is in seconds, "2:30" is minutes:seconds."""
     return _parse_duration(text, _DURATION_EXAMPLES)
 
 
@@ -281,19 +278,19 @@ def _parse_duration(text: str, examples: str) -> float:
 
 
 def parse_deadline(text: str, now: datetime) -> float:
-    """Seconds that everything may take: a duration, or what is left until a moment of this machine's clock.
+    """Parse a deadline, given as a duration or as a moment, and return the seconds until then.
 
-    `now` is that clock, without a time zone. A moment is ISO 8601 (a time zone of its own is kept), or a weekday, today
-    or tomorrow with a time of day; a day alone is its beginning. AdvisorError (exit 2) for the past, a bare number and
-    everything else.
+    `now` is this machine's clock, without a time zone. A moment is ISO 8601, with an optional time zone, or a weekday,
+    today or tomorrow with a time of day; without a time of day it is midnight. Raises AdvisorError (exit 2) for the
+    past, for a number without a unit and for everything else.
     """
     moment = _moment(text.strip().lower(), now)
-    if re.fullmatch(_NUMBER, text.strip()):  # seconds elsewhere; here nearly everybody means hours
+    if re.fullmatch(_NUMBER, text.strip()):  # refused, because nearly everybody means hours and not seconds
         number = text.strip()
         raise AdvisorError(f"{text!r} says no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
     if moment is None:
         return _parse_duration(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
-    ahead = moment.year - now.year  # years out of reach overflow the clock
+    ahead = moment.year - now.year  # distant years would overflow the clock
     left = (moment.astimezone() - now.astimezone()).total_seconds() if 0 <= ahead <= _MOST_YEARS else float(ahead)
     if left <= 0:
         said = f"{moment:%Y-%m-%d %H:%M}, which is past"
@@ -306,7 +303,7 @@ def parse_deadline(text: str, now: datetime) -> float:
 
 
 def moment_read(text: str, seconds: float) -> str | None:
-    """Which moment of this machine's clock a deadline was read as; None where it was given as a duration."""
+    """Describe the moment that a deadline was read as; None if it was given as a duration."""
     if re.match(r"\s*(?:[a-zA-Z]|\d{4}-)", text) is None:
         return None
     moment = datetime.now() + timedelta(seconds=seconds + 0.5)
@@ -314,9 +311,9 @@ def moment_read(text: str, seconds: float) -> str | None:
 
 
 def _moment(clean: str, now: datetime) -> datetime | None:
-    """The moment that words name, without a time zone where they name none; None where they are no moment.
+    """Parse a moment, without a time zone unless the text gives one; None if the text is no moment.
 
-    A weekday is the next of its name, today's as long as the time of day is to come.
+    A weekday is the next day of that name, which is today if the time of day is still to come.
     """
     named = re.fullmatch(r"([a-z]+)(?:,?\s+(?:at\s+)?([01]?\d|2[0-3])(?::([0-5]\d))?)?", clean)
     if named:
@@ -336,7 +333,7 @@ def _moment(clean: str, now: datetime) -> datetime | None:
 
 
 def write_count(count: float) -> str:
-    """A whole number in the shortest way that `parse_tokens` reads back exactly: 10B, 1.5M, 524288."""
+    """Write a whole number as briefly as `parse_tokens` reads it back exactly: 10B, 1.5M, 524288."""
     for suffix, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= factor and parse_tokens(short := f"{count / factor:.3g}{suffix}") == count:
             return short
@@ -344,7 +341,7 @@ def write_count(count: float) -> str:
 
 
 def write_duration(seconds: float) -> str:
-    """Seconds in a way that `parse_seconds` reads back exactly: 8h, 2d, 9h26min27s, 0.5s."""
+    """Write seconds so that `parse_seconds` reads them back exactly: 8h, 2d, 9h26min27s, 0.5s."""
     if not float(seconds).is_integer():
         return f"{seconds!r}s"
     parts, left = [], int(seconds)
@@ -356,14 +353,14 @@ def write_duration(seconds: float) -> str:
 
 
 def parse_usd(text: str) -> float:
-    """Dollars of an amount of money; AdvisorError (exit 2) otherwise."""
+    """Parse an amount of dollars."""
     clean = re.sub(r"^(\$|usd)\s*|\s*(\$|usd|dollars?)$", "", text.strip().lower())
     factors = {"": 1, "k": 1e3, "m": 1e6, "million": 1e6}
     return _parse_with_unit(text, factors, "an amount of dollars", _USD_EXAMPLES, clean)
 
 
 def parse_percent(text: str) -> float:
-    """The share that a percentage is, 0.1 for 10%; AdvisorError (exit 2) otherwise, also without its sign."""
+    """Parse a percentage with its sign; 10% is 0.1."""
     number = text.strip().removesuffix("%").strip()
     if number == text.strip():
         raise AdvisorError(f"{text!r} is not a percentage", _PERCENT_EXAMPLES, exit_code=2)
@@ -371,7 +368,7 @@ def parse_percent(text: str) -> float:
 
 
 def parse_tokens(text: str) -> int:
-    """A whole number of tokens or parameters, with k, M, B or T; AdvisorError (exit 2) otherwise."""
+    """Parse a whole number of tokens or parameters, with k, M, B or T."""
     clean = re.sub(r"\s*(tok(ens?)?|param(eter)?s?)$", "", text.strip().lower())
     tokens = _parse_with_unit(text, _COUNTS_OF, "a number of tokens or parameters", _TOKENS_EXAMPLES, clean)
     if abs(tokens - round(tokens)) > 1e-6 * max(1.0, tokens):
@@ -380,13 +377,45 @@ def parse_tokens(text: str) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of a size; GiB is 1024³ and GB 1000³, a bare G is refused. AdvisorError (exit 2) otherwise."""
+    """Parse a size in bytes. GiB is 1024³ and GB 1000³; a plain G is refused."""
     return round(_parse_with_unit(text, _BYTES_OF, "a size in bytes", _BYTES_EXAMPLES))
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Parse whole numbers such as "4", "2,4,8" or "2-8" (with both ends), sorted and without repetitions."""
+    numbers: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 1 <= first <= last or last - first >= _MOST_NUMBERS:
+            allowed = f"{part!r} is neither a whole number above zero nor a range of at most {_MOST_NUMBERS:,} of them"
+            raise AdvisorError(allowed, "write it like 4, 2-8 or 2,4,8", exit_code=2)
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+def parse_whole(text: str) -> int:
+    """Parse a whole number."""
+    if re.fullmatch(r"[+-]?\d{1,30}", text.strip()) is None:
+        raise AdvisorError(f"{text!r} is no whole number", "write it like 12", exit_code=2)
+    return int(text)
+
+
+def parse_number(text: str) -> float:
+    """Parse a finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise AdvisorError(f"{text!r} is no number", "write it like 0.5", exit_code=2)
+    return number
 
 
 def _parse_with_unit(
     text: str, factors: Mapping[str, float], what: str, examples: str, clean: str | None = None
 ) -> float:
+    """Parse a number with one of these units. Raises AdvisorError (exit 2) for anything else, as all parsers do."""
     clean = text.strip().lower() if clean is None else clean
     match = re.fullmatch(rf"{_NUMBER}\s*([a-z]*)", clean)
     if re.fullmatch(rf"-\s*{_NUMBER}\s*[a-z]*", clean):

@@ -23,8 +23,7 @@ from guess import guess
 from timing import in_words
 
 from advisor.calibration import observations
-from advisor.calibration.evidence import Evidence
-from advisor.calibration.fit import predict_held_out
+from advisor.calibration.fit import Evidence, predict_held_out
 from advisor.calibration.profiles import memory_observations, profile_of
 from advisor.errors import AdvisorError
 from advisor.prediction.memory import corrected, load_memory_model

@@ -1,6 +1,9 @@
-"""How right memory is of trainings with LoRA and QLoRA that others published: nothing of the rule was fitted to them.
+"""How right memory and speed are of trainings with LoRA and QLoRA that others published.
 
     python benchmarks/adapters.py
+
+Memory: nothing of the rule was fitted to these rows. Speed: the bytes that adapters move in eager code are fitted, so
+each owner is predicted with the level that suits the others best (`LEVELS`, in units of what is shipped).
 
 Rows of profiles/public_runs.csv whose model is one of Llama's kind with known sizes and that state a context. LitGPT's
 are of 512 tokens at most, of shorter sequences padded to the longest of each batch, so that their memory is a peak over
@@ -10,14 +13,19 @@ a data set. torchtune's recipes recompute unless the card holds more, and take t
 from __future__ import annotations
 
 import csv
+import math
 import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from advisor.hardware.catalog import load_published_gpus
+from advisor.prediction import adapters
 from advisor.prediction.memory import load_memory_model
+from advisor.prediction.rows import RowError, RowReader
 from advisor.records import Adapters, Software, Workload
 from advisor.store.folders import profiles_folder
+from advisor.workflows.predict_rows import predict_workloads
 from trainer.schema import make_shape
 
 GIB = 2**30
@@ -80,6 +88,61 @@ def _row(row: dict[str, str], quantized: bool, sizes: tuple[int, ...]) -> Row:
     return Row(row["source"], row["notes"][:44], float(row["mem_gib_per_gpu"]), "reserved" in row["notes"], workload)
 
 
+LEVELS = (0.0, 0.33, 0.67, 1.0, 1.33, 1.67, 2.0)
+
+
+def times() -> None:
+    """Print the error of tokens per second of each owner, at the level that suits the others best."""
+    import prior_model  # beside this file, where tests do not look
+
+    shipped = adapters._BYTES_IN, adapters._BYTES_OUT
+    errors: dict[float, dict[str, list[tuple[float, bool]]]] = {}
+    for level in LEVELS:
+        adapters._BYTES_IN, adapters._BYTES_OUT = (level * part for part in shipped)
+        errors[level] = {}
+        for line, workload, rate in timed_rows():
+            owner = prior_model.owner_of(line)
+            [answer] = predict_workloads([workload])
+            if isinstance(answer, str) or answer.tokens_per_second is None:
+                continue
+            found = answer.tokens_per_second
+            off = math.log(found.value / rate), found.contains(rate)
+            errors[level].setdefault(owner, []).append(off)
+    adapters._BYTES_IN, adapters._BYTES_OUT = shipped
+
+    def middle(level: float, owner: str) -> float:
+        return statistics.median(abs(off) for off, _ in errors[level][owner])
+
+    owners, left_out, held = sorted(errors[1.0]), [], []
+    for owner in owners:
+        others = [other for other in owners if other != owner]
+        level = min(LEVELS, key=lambda one: statistics.mean(middle(one, other) for other in others))
+        left_out.append(math.expm1(middle(level, owner)))
+        held.append(statistics.mean(inside for _, inside in errors[level][owner]))
+        print(f"{owner:24} {len(errors[level][owner])} rows, level of the others {level:g}: "
+              f"{math.expm1(middle(0.0, owner)):.0%} without it, {left_out[-1]:.0%} with it")  # fmt: skip
+    best = min(LEVELS, key=lambda one: statistics.mean(middle(one, owner) for owner in owners))
+    print(f"the level that suits all best: {best:g}")
+    print(f"tokens per second of {len(owners)} owners, each left out: median {statistics.median(left_out):.0%}, "
+          f"inside {statistics.mean(held):.0%}")  # fmt: skip
+
+
+def timed_rows() -> Iterator[tuple[dict[str, str], Workload, float]]:
+    """Row, likeliest workload and tokens per second of each published run with adapters that can be predicted."""
+    with (profiles_folder() / "public_runs.csv").open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file)
+        reader = RowReader(load_published_gpus(), list(lines.fieldnames or ()))
+        for line in lines:
+            if "SUSPECT" in line["notes"] or not line["tok_per_s_per_gpu"]:
+                continue
+            reading = reader.read(list(line.values()))
+            if isinstance(reading, RowError):
+                continue
+            workload = max(zip(reading.weights, reading.workloads, strict=True), key=lambda pair: pair[0])[1]
+            if workload.software is not None and workload.software.adapters is not None:
+                yield line, workload, float(line["tok_per_s_per_gpu"]) * workload.gpus
+
+
 def main() -> None:
     """Print each row and the errors."""
     model, errors, inside = load_memory_model(), {}, []
@@ -97,6 +160,7 @@ def main() -> None:
     print(f"{len(every)} rows of {len(errors)} sources: median {statistics.median(every):.0%}, "
           f"inside {sum(inside)} of {len(inside)}; by source "
           + ", ".join(f"{name} {statistics.median(values):.0%}" for name, values in errors.items()))  # fmt: skip
+    times()
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def first_page(home: Path) -> float | None:
         with tempfile.TemporaryDirectory() as folder, serving(home, free_port(), Path(folder)) as address:
             begun = time.perf_counter()
             page.goto(address)
-            page.get_by_text(re.compile(r"Train depth \d+")).first.wait_for(timeout=60_000)
+            page.get_by_text(re.compile(r"Train a .* model")).first.wait_for(timeout=60_000)
             seconds = time.perf_counter() - begun
         browser.close()
     return seconds

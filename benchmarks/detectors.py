@@ -24,7 +24,7 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding, Severity
-from advisor.findings.demoted import DEMOTED
+from advisor.findings.registry import DEMOTED
 from advisor.store.store import Store
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze

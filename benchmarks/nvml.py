@@ -1,4 +1,4 @@
-"""Rate and cost of `advisor monitor` beside a busy program, for two recorded cards, and what of them is in its table.
+"""Rate and cost of `advisor watch --gpus` beside a busy program, for two recorded GPUs, and what its table has of them.
 
     python benchmarks/nvml.py [--seconds 60] [--hz 100]
 

@@ -86,7 +86,7 @@ def stages(out: Path) -> list[Stage]:
             name="planned-run",
             commands=(
                 (*advisor, "plan", "--deadline", "60s", "--price", "0", "--synthetic", "--out", plan),
-                (*advisor, "launch", plan, "--run-dir", run, "--max-hours", "0.025"),
+                (*advisor, "launch", plan, "--run-dir", run, "--deadline", "90s"),
                 (*advisor, "compare", run),
             ),
             seconds=150,

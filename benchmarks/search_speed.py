@@ -25,6 +25,7 @@ from pathlib import Path
 from timing import in_words, record, repeat
 
 from advisor.errors import AdvisorError
+from advisor.options import Goal
 from advisor.planning import explore
 from advisor.planning.answer import answer, what_if
 from advisor.planning.candidates import Device, make_candidates
@@ -33,7 +34,7 @@ from advisor.planning.goal import Limits
 from advisor.planning.offers import NODE_COUNTS
 from advisor.planning.search_space import devices_of
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from advisor.store.store import default_store
 from advisor.workflows.plan import load_profiles
 

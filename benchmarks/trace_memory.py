@@ -1,4 +1,4 @@
-"""Trace the trainer's model again and write profiles/memory.yaml, the coefficients of the memory model.
+"""Trace the trainer's model again and write profiles/memory.json, the coefficients of the memory model.
 
     python benchmarks/trace_memory.py             # every cell, about 15 minutes on one core
     python benchmarks/trace_memory.py cuda/llama  # only the cells that begin so; the others stay as they are
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from traced_peak import TracedPeak, trace_peak
 
 import trainer.loss
@@ -36,7 +36,7 @@ from advisor.prediction.memory_terms import (
 from advisor.records import Workload
 from trainer.schema import ModelShape, make_shape
 
-PROFILE = Path(__file__).parents[1] / "profiles" / "memory.yaml"
+PROFILE = Path(__file__).parents[1] / "profiles" / "memory.json"
 TRACES = 40  # per cell; there are 22 terms
 # In these phases the peak moves between operators as the proportions change, so that each operator is fitted by itself.
 BY_OPERATOR = ("loss", "first_chunk", "later_chunk", "backward", "last_block", "first_block", "embedding")
@@ -205,18 +205,18 @@ def check(structure: Structure) -> str:
 def main(arguments: list[str]) -> None:
     generator = np.random.default_rng(1)
     if arguments == ["--check"]:
-        print(check(structure_from_dict(yaml.safe_load(PROFILE.read_text()))))
+        print(check(structure_from_dict(json.loads(PROFILE.read_text()))))
         return
     structure = empty_structure()
     if arguments:
-        before = structure_from_dict(yaml.safe_load(PROFILE.read_text()))
+        before = structure_from_dict(json.loads(PROFILE.read_text()))
         structure = replace(structure, cells=before.cells, muon=before.muon)
     for cell in cells(arguments[0] if arguments else ""):
         fitted = fit_cell(cell, structure, generator)
         structure = replace(structure, cells={**structure.cells, cell: fitted})
         print(f"{cell}: {len(fitted)} moments", flush=True)
     structure = replace(structure, muon=fit_muon(structure, generator))
-    PROFILE.write_text(yaml.safe_dump(structure_to_dict(structure), sort_keys=False, width=120))
+    PROFILE.write_text(json.dumps(structure_to_dict(structure), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import runs_trainer
 from advisor.laws.intervals import Z80
+from advisor.options import Goal
 from advisor.planning.choose import select
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction import comm
@@ -40,7 +41,7 @@ from advisor.prediction.prior import SharedBelief
 from advisor.prediction.profile import Profile
 from advisor.prediction.published import OWN, Setting
 from advisor.prediction.throughput import TERMS, sizes_of, terms
-from advisor.records import Goal, Workload
+from advisor.records import Workload
 
 GOAL = Goal(gpu="any", counts=(1, 8), depth=20, tokens=5_000_000_000, objective="cost")
 TRUTHS = 200  # of software, machine and links in each world, over which a choice's true seconds are averaged
@@ -133,10 +134,12 @@ def true_seconds(
     low, middle, high = shares
     ends = (low - 0.25 * (middle - low), high + 0.25 * (high - middle))
     overlap = np.interp(rng.random(TRUTHS), (0.0, 0.1, 0.5, 0.9, 1.0), (ends[0], *shares, ends[1]))
-    exposed = comm._exposed_full if exchange.full else comm._exposed
-    backward = BACKWARD * alone / workload.grad_accum
+    hidden = overlap * BACKWARD * alone / workload.grad_accum
     moved = np.array(
-        [exposed(exchange, *some)[0] for some in zip(rate[:, None], backward[:, None], overlap, strict=True)]
+        [
+            comm._moved(exchange, one, behind)[0, 0, 0]
+            for one, behind in zip(rate[:, None, None], hidden[:, None, None], strict=True)
+        ]
     )
     sharded = rng.normal(comm._SHARDED, comm._SHARDED / Z80, TRUTHS) * alone if exchange.full else 0.0
     return float((alone + moved + sharded).mean())

@@ -33,7 +33,7 @@ _FIRST_SAMPLED_STEPS = 3  # phases are timed on these and on every `phases_every
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One optimizer step as it is logged; `docs/architecture.md` describes each field."""
+    """One optimizer step as it is logged; `docs/file-formats.md` describes each field."""
 
     step: int  # optimizer steps done, this one included
     tokens: int  # since the run began, all devices

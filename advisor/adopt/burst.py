@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -19,18 +21,39 @@ from advisor.adopt.decoder import Weights, decoder_of
 from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
 from advisor.adopt.output import TERMINAL, Output
 from advisor.adopt.probe_log import ProbeFolder, probe_variables
-from advisor.adopt.steady import LEAST_STEPS, warmup_steps
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
 from advisor.store.adopted import LOG, AdoptedBurst, Setting
 from trainer.schema import Outcome
 
+LEAST_STEPS = 4  # of a window pair: two against two
+_AGREE = 0.1  # two windows whose medians differ by less than this, in log, agree (DeepView's rule, with room for noise)
 _POLL_SECONDS = 0.05
-_UNPRINTED = 2  # steps that a program may have done since its last line
+_UNPRINTED = 2  # steps that a program may have done since its last line; fast ones print rows in blocks:
+_UNPRINTED_SHARE = 0.25  # of all steps. Who counts other things than steps is off by a factor of two at least
 _GRACE_SECONDS = 3.0  # from SIGTERM to SIGKILL: a burst has nothing to save
 TIMED_OUT = "timed_out"
 _OUTCOMES = {Status.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY, Status.DIVERGED: Outcome.DIVERGED}
+
+
+def warmup_steps(seconds: Sequence[float]) -> int | None:
+    """How many of the first steps to drop: the fewest after which two neighbouring windows agree; None: none do.
+
+    A window is a quarter of what is left, two steps at least.
+    """
+    for first in range(len(seconds) - LEAST_STEPS + 1):
+        left = seconds[first:]
+        window = max(2, len(left) // 4)
+        one, other = statistics.median(left[:window]), statistics.median(left[window : 2 * window])
+        rest = statistics.median(left)
+        if _near(one, other) and _near(one, rest):
+            return first
+    return None
+
+
+def _near(one: float, other: float) -> bool:
+    return one > 0 and other > 0 and abs(math.log(one / other)) <= _AGREE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +131,16 @@ class Watched:
 
     def end(self) -> None:
         """End everything that it started, and take in what it left."""
-        _end(self.process)
+        # End everything that the command started: a launcher's processes have sessions of their own.
+        started = tree(self.process.pid)
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, sign)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE_SECONDS)
+        for one in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
         self.seconds = time.monotonic() - self._began
         self.log.finish()
         self.probed.read_on()
@@ -146,19 +178,6 @@ def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
         return False
     timed = durations[first:]
     return len(timed) >= limits.least_steps and sum(timed) >= limits.steady_seconds
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End everything that the command started: a launcher's processes have sessions of their own."""
-    started = tree(process.pid)
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, sign)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECONDS)
-    for one in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
 
 
 def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | None]:
@@ -199,14 +218,19 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         elements=elements,
         model=decoder_of(weights, elements, round(shape.length or 1)) if (shape := process.shape) else None,
         steps=len(moments),
-        step_epochs=logged.epochs if logged and abs(logged.steps[-1] - len(moments)) <= _UNPRINTED else None,
+        step_epochs=logged.epochs if logged and _same_steps(logged.steps[-1], len(moments)) else None,
         allocated_peak_bytes=probed.peak("allocated_peak_bytes"),
         reserved_peak_bytes=probed.peak("reserved_peak_bytes"),
         resident_peak_bytes=probed.peak("resident_peak_bytes") or burst.resident_peak_bytes,
         torch=process.header.get("torch"),
-        # by what their launcher tells them; where none does, as many as have trained
+        # by what their launcher sets; where none does, as many as have trained
         processes=max(process.header.get("world_size", 1), len(probed.processes)),
     )
+
+
+def _same_steps(printed: int, done: int) -> bool:
+    """Whether a log's count is of the steps that were done."""
+    return abs(printed - done) <= max(_UNPRINTED, _UNPRINTED_SHARE * done)
 
 
 def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:

@@ -20,7 +20,7 @@ from advisor.readers.run_table import RunTable
 
 LINES, PRINTED = "between its lines, as they came", "as its log prints them"
 _ONE_AT_A_TIME = 0.9  # of the lines: fewer that came alone were held back somewhere
-_FEWEST_COUNTS = 4  # from which what a counter does in a step is told
+_FEWEST_COUNTS = 4  # that are needed to know how far a counter moves in a step
 _SURE = 0.02  # of that: its standard error
 
 
@@ -48,7 +48,14 @@ def read_steps(path: Path, ends: Sequence[float]) -> LogSteps | None:
 
 def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
     """The same of a table that was read."""
-    rows = _training_rows(table)
+    # Rows of the main phase that print a training loss.
+    if not table.phases:
+        rows = np.zeros(0, np.int64)
+    else:
+        phase = table.phases[table.main_phase]
+        at = np.arange(phase.first_row, phase.last_row + 1)
+        loss, broken = table.column("loss")[at], table.column("loss_is_nan")[at]
+        rows = at[np.isfinite(loss) | (np.isfinite(broken) & (broken > 0))]
     lines = table.lines
     if lines is None or not len(rows):
         return None
@@ -68,16 +75,6 @@ def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
         tokens=_tokens(table, rows, done, durations),
         epochs=_slope(table.column("epoch")[rows], done),
     )
-
-
-def _training_rows(table: RunTable) -> np.ndarray:
-    """Rows of the main phase that print a training loss."""
-    if not table.phases:
-        return np.zeros(0, np.int64)
-    phase = table.phases[table.main_phase]
-    at = np.arange(phase.first_row, phase.last_row + 1)
-    loss, broken = table.column("loss")[at], table.column("loss_is_nan")[at]
-    return at[np.isfinite(loss) | (np.isfinite(broken) & (broken > 0))]
 
 
 def _done(table: RunTable, rows: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -44,7 +44,24 @@ def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setti
         else:
             arguments = set_argument(arguments, knob, written(setting.value))
     if of_file:
-        arguments = _with_file(arguments, recipe, of_file, scratch)
+        path = config_of(arguments, recipe)
+        if path is None:
+            hint = "name the file in the command, or options: --knob NAME=--OPTION"
+            raise AdvisorError(f"{recipe.name} is set by a configuration file, and the command names none", hint)
+        if path.suffix == ".toml":
+            raise AdvisorError(
+                f"{path} is TOML, of which no changed copy can be written", "name options: --knob NAME=--OPTION"
+            )
+        raw = _read(path)
+        for key, value in of_file:
+            *folders, last = key.split(".")
+            part = raw
+            for name in folders:
+                part = part.setdefault(name, {})
+            part[last] = int(value) if float(value).is_integer() else value
+        copy = scratch / path.name
+        write_atomic(copy, json.dumps(raw, indent=1) if path.suffix == ".json" else dump_yaml(raw))
+        arguments = [str(copy) if word == str(path) else word.replace(f"={path}", f"={copy}") for word in arguments]
     return Ready(arguments=tuple(arguments), variables=variables)
 
 
@@ -70,7 +87,14 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
     if knob.how == LAUNCHER:
         return with_processes(arguments, text)
     if knob.inside is not None:
-        text = _with_field(value_of(arguments, knob) or "{}", knob.inside, text)
+        given = value_of(arguments, knob) or "{}"
+        try:
+            raw = json.loads(given)
+        except ValueError as error:
+            raise AdvisorError(
+                f"{given!r} is not the JSON object that this option takes", "mend it in the command: '{\"name\": 1}'"
+            ) from error
+        text = json.dumps({**raw, knob.inside: json.loads(text)})
     mark = _mark(knob)
     out, found, skip = [], False, False
     for place, word in enumerate(arguments):
@@ -112,20 +136,16 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
         text = json.loads(text).get(knob.inside)
     keys = knob.key if knob.how == "file" else knob.in_file
     if text is None and keys is not None:
-        text = _configured(arguments, recipe, keys)
+        # What the command's configuration file has under these keys; None: no file, or nothing.
+        path = config_of(arguments, recipe)
+        raw: Any = _read(path) if path is not None and path.exists() else {}
+        for name in keys.split("."):
+            raw = raw.get(name) if isinstance(raw, dict) else None
+        text = raw
     try:
         return float(str(text).replace("_", "")) if text is not None else None
     except ValueError:
         return None
-
-
-def _configured(arguments: Sequence[str], recipe: Recipe, keys: str) -> Any:
-    """What the command's configuration file has under these keys; None: no file, or nothing."""
-    path = config_of(arguments, recipe)
-    raw: Any = _read(path) if path is not None and path.exists() else {}
-    for name in keys.split("."):
-        raw = raw.get(name) if isinstance(raw, dict) else None
-    return raw
 
 
 def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
@@ -138,41 +158,6 @@ def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
 
 def _mark(knob: Knob) -> str:
     return f"{knob.key}="
-
-
-def _with_field(text: str, name: str, value: str) -> str:
-    try:
-        raw = json.loads(text)
-    except ValueError as error:
-        raise AdvisorError(
-            f"{text!r} is not the JSON object that this option takes", "mend it in the command: '{\"name\": 1}'"
-        ) from error
-    return json.dumps({**raw, name: json.loads(value)})
-
-
-def _with_file(
-    arguments: Sequence[str], recipe: Recipe, values: Sequence[tuple[str, float]], scratch: Path
-) -> list[str]:
-    path = config_of(arguments, recipe)
-    if path is None:
-        raise AdvisorError(
-            f"{recipe.name} is set by a configuration file, and the command names none",
-            "name the file in the command, or options: --knob NAME=--OPTION",
-        )
-    if path.suffix == ".toml":
-        raise AdvisorError(
-            f"{path} is TOML, of which no changed copy can be written", "name options: --knob NAME=--OPTION"
-        )
-    raw = _read(path)
-    for key, value in values:
-        *folders, last = key.split(".")
-        part = raw
-        for name in folders:
-            part = part.setdefault(name, {})
-        part[last] = int(value) if float(value).is_integer() else value
-    copy = scratch / path.name
-    write_atomic(copy, json.dumps(raw, indent=1) if path.suffix == ".json" else dump_yaml(raw))
-    return [str(copy) if word == str(path) else word.replace(f"={path}", f"={copy}") for word in arguments]
 
 
 def _read(path: Path) -> dict[str, Any]:

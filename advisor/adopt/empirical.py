@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
@@ -161,6 +160,8 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     def residual(theta: np.ndarray) -> np.ndarray:
         misfit = (y - np.log(x @ np.exp(theta))) / noise
         return np.concatenate((misfit, (theta - prior) / _PRIOR_DEVIATION))
+
+    from scipy.optimize import least_squares  # a quarter of a second to load
 
     solution = least_squares(residual, prior)
     slopes = np.asarray(solution.jac)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from advisor.adopt.output import TERMINAL, Output
 from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
 from advisor.engines.process import ProcessId, kill_tree
 from advisor.errors import AdvisorError
-from advisor.store.adopted import LOG, PLAN, AdoptedPlan, load_adopted_plan
+from advisor.store.adopted import LOG, PLAN, load_adopted_plan
 from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
 from trainer.schema import Outcome
 
@@ -64,11 +64,19 @@ class Guard:
             signal.signal(number, self._asked_to_stop)
         try:
             os.chdir(Path(self.plan.folder).expanduser())  # what its arguments name lies there
-            arguments, variables = _command(self.plan, self.folder, attempt)
+            # The planned command, with what makes it go on where it was started before.
+            ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values, self.folder)
+            again = self.plan.resume_args if attempt > 1 else ()
+            arguments = (*ready.arguments, *again)
+            variables = {v.name: v.value for v in self.plan.environment} | ready.variables
         except (OSError, AdvisorError) as error:
             return self._not_started(attempt, self.plan.command, str(error))
         self.log.header(self.plan, attempt, self.began, arguments)
-        environment = {**_without_ours(os.environ), **variables}
+        # The environment without what lets this process find its own packages: the command has others of such names.
+        ours = str(Path(__file__).resolve().parents[2])
+        kept = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
+        rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment = rest | ({"PYTHONPATH": os.pathsep.join(kept)} if kept else {}) | variables
         environment |= probe_variables(scratch, 3, environment)
         by_log = self.plan.basis == LOG
         output = Output(scratch / "output.log", also=sys.stdout.fileno()) if by_log else None
@@ -144,7 +152,11 @@ class Guard:
                 f"its limit of {limit:.0f} s" if self.plan.max_usd is None else f"its limit of ${self.plan.max_usd:g}"
             )
         if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
-            _kill(process)
+            # Kill the command with all that it started: a launcher's processes have sessions of their own.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                kill_tree(ProcessId(pid=process.pid, started=psutil.Process(process.pid).create_time()))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def now(self) -> float:
         """Unix seconds, as if nobody had set the system's clock since this attempt began."""
@@ -173,29 +185,6 @@ class Guard:
         if code == -signal.SIGKILL:
             return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), as the kernel does when memory runs out"
         return Outcome.FAILED, f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
-
-
-def _without_ours(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what lets this process find its own packages: the command has others of such names."""
-    ours = str(Path(__file__).resolve().parents[2])
-    kept = [entry for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
-    rest = {name: value for name, value in inherited.items() if name != "PYTHONPATH"}
-    return {**rest, "PYTHONPATH": os.pathsep.join(kept)} if kept else rest
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command with all that it started: a launcher's processes have sessions of their own."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        kill_tree(ProcessId(pid=process.pid, started=psutil.Process(process.pid).create_time()))
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _command(plan: AdoptedPlan, folder: Path, attempt: int) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The planned command, with what makes it go on where it was started before."""
-    ready = with_values(plan.command, recipe_of(folder), plan.values, folder)
-    again = plan.resume_args if attempt > 1 else ()
-    return (*ready.arguments, *again), {v.name: v.value for v in plan.environment} | ready.variables
 
 
 def main(folder: str) -> int:

@@ -35,7 +35,7 @@ class AdoptedGoal:
     tokens: int | None = None
     rows: int | None = None  # samples, where tokens mean nothing
     epochs: float | None = None  # of so many tokens or samples, where they are said, else of the command's own data
-    usd_per_hour: float | None = None
+    usd_per_gpu_hour: float | None = None
     memory_bytes: float | None = None  # that may be filled; None: not limited
     gpus: int | None = None  # processes that train together; None: as the command itself has them
 
@@ -54,7 +54,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     ending = _once_more(endings) if endings else None
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else _sum(startup, ending)
-    limit = _limit_seconds(goal)
+    limit = _limit_seconds(adopted, goal)
     rows, tokens = _per_step(base, adopted.gpus)
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
     total = _sum(fixed, chosen.step_seconds.scaled(steps))
@@ -68,7 +68,8 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
     settings = (*chosen.settings, *length, *lines)
     drift = drift_of(adopted.bursts)
-    cost = total.scaled(goal.usd_per_hour / 3600) if goal.usd_per_hour is not None else None
+    usd_per_hour = _usd_per_hour(adopted, goal)
+    cost = total.scaled(usd_per_hour / 3600) if usd_per_hour is not None else None
     return AdoptedPlan(
         id=plan_id,
         created=created,
@@ -89,7 +90,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         step_seconds=chosen.step_seconds,
         ending_seconds=ending,
         total_seconds=total,
-        usd_per_hour=goal.usd_per_hour,
+        usd_per_hour=usd_per_hour,
         cost_usd=cost,
         memory_bytes=chosen.memory_bytes,
         memory_kind=memory_kind(adopted.bursts),
@@ -115,11 +116,8 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     room = goal.memory_bytes
     fits = np.array([room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options])
     if not fits.any():
-        raise AdvisorError(
-            "no split of its batch fits the memory",
-            "a smaller batch, or a shorter sequence, in the command itself",
-            exit_code=3,
-        )
+        hint = "a smaller batch, or a shorter sequence, in the command itself"
+        raise AdvisorError("no split of its batch fits the memory", hint, exit_code=3)
     n = len(options)
     tries = Tries(
         setting=np.zeros(n, dtype=int),
@@ -136,12 +134,19 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
 
 
-def _limit_seconds(goal: AdoptedGoal) -> float | None:
+def _usd_per_hour(adopted: Adopted, goal: AdoptedGoal) -> float | None:
+    """What all its GPUs cost together; processes on a CPU share one machine."""
+    count = 1 if adopted.device_key == "cpu" else goal.gpus or adopted.gpus
+    return None if goal.usd_per_gpu_hour is None else goal.usd_per_gpu_hour * count
+
+
+def _limit_seconds(adopted: Adopted, goal: AdoptedGoal) -> float | None:
     limits = [goal.deadline_seconds] if goal.deadline_seconds is not None else []
     if goal.budget_usd is not None:
-        if not goal.usd_per_hour:
-            raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_HOUR of this machine", exit_code=2)
-        limits.append(goal.budget_usd / goal.usd_per_hour * 3600)
+        usd_per_hour = _usd_per_hour(adopted, goal)
+        if not usd_per_hour:
+            raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
+        limits.append(goal.budget_usd / usd_per_hour * 3600)
     return min(limits, default=None)
 
 
@@ -181,11 +186,8 @@ def _steps(
         steps = math.floor((limit - fixed.high) / step.high)
         if steps < 1:
             least = format_seconds(fixed.high + step.high)
-            raise AdvisorError(
-                f"not one step ends within {format_seconds(limit)}",
-                f"start, one step and the end take up to {least}",
-                exit_code=3,
-            )
+            hint = f"start, one step and the end take up to {least}"
+            raise AdvisorError(f"not one step ends within {format_seconds(limit)}", hint, exit_code=3)
         return steps, f"as many steps as surely end within {format_seconds(limit)}"
     knob = adopted.recipe.knob("steps")
     if knob is not None and knob.value and knob.value > 0:
@@ -196,11 +198,8 @@ def _steps(
         return steps, f"{in_tokens.key} {in_tokens.value:g}, as the command says, are {steps:,} steps of {tokens:,.0f}"
     if in_epochs is not None and in_epochs.value and in_epochs.value > 0 and adopted.bursts[0].step_epochs:
         return _steps_of_epochs(adopted, in_epochs.value, f"are what {in_epochs.key} says")
-    raise AdvisorError(
-        "how long is it to train?",
-        "--deadline 3h, --budget with --price, --steps, --epochs, --tokens or --samples",
-        exit_code=2,
-    )
+    hint = "--deadline 3h, --budget with --price, --steps, --epochs, --tokens or --samples"
+    raise AdvisorError("how long is it to train?", hint, exit_code=2)
 
 
 def _steps_of_data(goal: AdoptedGoal, rows: float | None, tokens: float | None) -> tuple[int, str]:
@@ -224,11 +223,8 @@ def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, st
     """Steps of so many epochs of the command's own data."""
     each = adopted.bursts[0].step_epochs
     if each is None:
-        raise AdvisorError(
-            "its log does not say how many steps an epoch of its data has",
-            "say what an epoch holds: --epochs 3 --samples 60000, or --tokens",
-            exit_code=2,
-        )
+        hint = "say what an epoch holds: --epochs 3 --samples 60000, or --tokens"
+        raise AdvisorError("its log does not say how many steps an epoch of its data has", hint, exit_code=2)
     in_one = round(1 / each) if each < 1 else 1 / each  # printed with four digits, and whole
     steps = math.ceil(epochs * in_one)
     return steps, f"{epochs:g} epochs {why}: by its log one has {in_one:,g} steps, so that they are {steps:,}"
@@ -242,11 +238,8 @@ def _refuse_too_long(total: Estimate, limit: float | None, goal: AdoptedGoal) ->
         if goal.budget_usd is not None and goal.deadline_seconds is None
         else format_seconds(limit)
     )
-    raise AdvisorError(
-        f"it takes {format_estimate(total, format_seconds)}, more than {what}",
-        "fewer steps, or leave them open: the limit alone says how many",
-        exit_code=3,
-    )
+    hint = "fewer steps, or leave them open: the limit alone says how many"
+    raise AdvisorError(f"it takes {format_estimate(total, format_seconds)}, more than {what}", hint, exit_code=3)
 
 
 def _once_more(seconds: Sequence[float]) -> Estimate | None:

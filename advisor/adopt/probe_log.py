@@ -72,7 +72,7 @@ class ProbedProcess:
 
     @property
     def durations(self) -> list[float]:
-        """Seconds from each step's end to the next one's; by the card's own clock where it has told them."""
+        """Seconds from each step's end to the next one's; by the GPU's own clock where it has recorded them."""
         if self.main is None:
             return []
         records = self.steps[self.main]

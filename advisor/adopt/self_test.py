@@ -109,7 +109,13 @@ def _one_by_log(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBur
         return None
     assert value is not None
     expected = value / knob.value
-    change, what = _change_by_log(base, burst)
+    # By which factor a step holds more, and of what.
+    if base.step_tokens and burst.step_tokens:
+        change, what = burst.step_tokens / base.step_tokens, "tokens"
+    elif base.step_epochs and burst.step_epochs:
+        change, what = burst.step_epochs / base.step_epochs, "data"
+    else:
+        change, what = None, ""
     if change is None:
         words = f"its log does not say what a step holds{_pace(base, burst, knob, value)}"
         return KnobVerdict(name=name, verdict=UNTESTED, words=words)
@@ -124,15 +130,6 @@ def _one_by_log(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBur
         return KnobVerdict(name=name, verdict=UNTESTED, words=words)
     words = f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave steps of the same {what}"
     return KnobVerdict(name=name, verdict=DEAD, words=words)
-
-
-def _change_by_log(base: AdoptedBurst, burst: AdoptedBurst) -> tuple[float | None, str]:
-    """By which factor a step holds more, and of what."""
-    if base.step_tokens and burst.step_tokens:
-        return burst.step_tokens / base.step_tokens, "tokens"
-    if base.step_epochs and burst.step_epochs:
-        return burst.step_epochs / base.step_epochs, "data"
-    return None, ""
 
 
 def _pace(base: AdoptedBurst, burst: AdoptedBurst, knob: Knob, value: float) -> str:

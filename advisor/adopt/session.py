@@ -57,7 +57,7 @@ class Session:
 
 
 def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, float], None]) -> Session:
-    """Measure a command within about `budget_seconds`. `on_event` is told what comes next, and the seconds gone.
+    """Measure a command within about `budget_seconds`. `on_event` receives what comes next and the seconds used so far.
 
     Raises AdvisorError where the command does not train, or its steps cannot be seen.
     """
@@ -75,7 +75,8 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
         told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
         if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
             continue  # what it sets is known to do nothing, or something else
-        if left() < _expected(bursts):
+        # Seconds of one more burst.
+        if left() < statistics.median(burst.seconds for burst in bursts):
             break
         on_event(f"burst {len(bursts) + 1}: {in_words(settings, command.recipe)}", time.monotonic() - began)
         bursts.append(_burst(command, settings, left(), to_its_end))
@@ -88,11 +89,6 @@ def _session(recipe: Recipe, bursts: Sequence[AdoptedBurst]) -> Session:
         bursts = [cut_apart(recipe, burst) for burst in bursts]
     told = verdicts(recipe, bursts[0], bursts[1:])
     return Session(recipe=recipe, bursts=tuple(as_declared(recipe, b, told) for b in bursts), verdicts=told)
-
-
-def _expected(bursts: Sequence[AdoptedBurst]) -> float:
-    """Seconds of one more burst."""
-    return statistics.median(burst.seconds for burst in bursts)
 
 
 def _burst(
@@ -116,10 +112,9 @@ def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
     if base.measured and base.steady:
         log_every = command.recipe.knob("log_every")
         if base.source == LOG and not base.step_printed and (log_every is None or log_every.in_bursts != "1"):
-            raise AdvisorError(
-                "its log does not say how many steps lie between two of its lines, and nothing sets that",
-                "name what makes it log each step: --knob log_every=--OPTION",
-            )
+            message = "its log does not say how many steps lie between two of its lines, and nothing sets that"
+            hint = "name what makes it log each step: --knob log_every=--OPTION"
+            raise AdvisorError(message, hint)
         return
     if base.outcome == "failed":
         raise AdvisorError(f"the command fails as it is: {base.reason}", "it must train before it can be adopted")

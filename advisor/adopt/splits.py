@@ -83,11 +83,8 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
         return
     knob = adopted.recipe.knob("gpus")
     if knob is None:
-        raise AdvisorError(
-            f"nothing is known that makes it {many:g} processes",
-            "start it by torchrun --nproc-per-node 1 …, or name its own option: --knob gpus=--OPTION",
-            exit_code=2,
-        )
+        hint = "start it by torchrun --nproc-per-node 1 …, or name its own option: --knob gpus=--OPTION"
+        raise AdvisorError(f"nothing is known that makes it {many:g} processes", hint, exit_code=2)
     told = next((v for v in adopted.verdicts if v.name == "gpus"), None)
     if told is not None and told.verdict not in ("works", "untested"):
         raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)

@@ -1,211 +1,219 @@
-"""Claims that need no knowledge of training: sums, products, shares, changes, ranges, dates."""
+"""Claims that need no knowledge of training: written arithmetic, and statements that must not contradict each other."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
-from advisor.auditing.quantity import LEAST_SLACK, Quantity
-from advisor.auditing.verdict import Judgement, Question, compare, holds, show_bytes, unknown, wrong
+from advisor.auditing.fields import quantity_as
+from advisor.auditing.quantity import LEAST_SLACK, SHAPE, Quantity, parse_quantity
+from advisor.auditing.relations import Graph, Term, interval
+from advisor.auditing.verdict import Judgement, Question, compare, holds, show_as, unknown, wrong
 from advisor.findings.case import Severity
-from advisor.units import format_percent, format_rate, format_seconds, format_usd
 
-_SHOW: dict[str, Callable[[float], str]] = {
-    "seconds": format_seconds,
-    "fraction": format_percent,
-    "usd": format_usd,
-    "rate": format_rate,
-}
-
-
-def product(q: Question) -> Judgement:
-    """value = the product of the factors as the report gives them."""
-    value, factors = q.get("value"), q.get("factors")
-    low, high = math.prod(f.low for f in factors), math.prod(f.high for f in factors)
-    words = " × ".join(f.text for f in factors)
-    return _plain(value, low, high, f"{words} = {_number(low, high, value)}")
-
-
-def total(q: Question) -> Judgement:
-    """value = the sum of the parts; of two ranges each end must agree."""
-    value, parts = q.get("value"), q.get("parts")
-    low, high = sum(p.low for p in parts), sum(p.high for p in parts)
-    words = f"{' + '.join(p.text for p in parts)} = {_number(low, high, value)}"
-    apart = max(abs(value.low - low), abs(value.high - high))
-    if value.low < value.high and low < high and apart > max(value.slack, LEAST_SLACK * value.high):
-        return wrong(f"{_show(value)(low)} to {_show(value)(high)}, not {value.text}", words)
-    return _plain(value, low, high, words)
-
-
-def difference(q: Question) -> Judgement:
-    """value = whole − part, ranges taken end by end."""
-    value, whole, part = q.get("value"), q.get("whole"), q.get("part")
-    low, high = whole.low - part.high, whole.high - part.low
-    return _plain(value, low, high, f"{whole.text} − {part.text} = {_number(low, high, value)}")
-
-
-def quotient(q: Question) -> Judgement:
-    """value = over ÷ by."""
-    value, over, by = q.get("value"), q.get("over"), q.get("by")
-    if by.low <= 0:
-        return unknown("the divisor is not positive")
-    low, high = over.low / by.high, over.high / by.low
-    return _plain(value, low, high, f"{over.text} ÷ {by.text} = {_number(low, high, value)}")
-
-
-def share(q: Question) -> Judgement:
-    """value = part ÷ whole, in per cent."""
-    value, part, whole = q.get("value"), q.get("part"), q.get("whole")
-    if whole.low <= 0:
-        return unknown("the whole is not positive")
-    low, high = part.low / whole.high, part.high / whole.low
-    return compare(
-        value, low, high, show=format_percent, arithmetic=f"{part.text} ÷ {whole.text} = {_percent(low, high)}"
-    )
-
-
-def change(q: Question) -> Judgement:
-    """Judge "x % less", "x % more" from one number to another; "slower" and "faster" are tried on time and on rate."""
-    value, start, end, way = (q.get(name) for name in ("value", "from", "to", "way"))
-    if min(start.low, end.low) <= 0:
-        return unknown("a percentage of a number that is not positive means nothing")
-    before, after = start.middle, end.middle
-    if way in ("less", "more"):
-        moved = (after / before - 1) * (1 if way == "more" else -1)
-        words = f"{start.text} to {end.text} is {abs(moved):.1%} {way if moved >= 0 else _OPPOSITE[way]}".replace(
-            "%", " %"
-        )
-        return compare(value, moved, show=format_percent, arithmetic=words, consequence=_PERCENT_CONSEQUENCE)
-    return _speed_change(value, before, after, way, f"{start.text} against {end.text} a step")
-
-
-_OPPOSITE = {"less": "more", "more": "less"}
-_PERCENT_CONSEQUENCE = "plans scaled by this percentage inherit the error"
-
-
-def _speed_change(value: Quantity, before: float, after: float, way: str, what: str) -> Judgement:
-    """Per cent slower or faster, from seconds to seconds, in either of the senses people use."""
-    time, rate = after / before - 1, 1 - before / after
-    if way == "faster":
-        time, rate = 1 - after / before, before / after - 1
-    words = f"{what}: {abs(time):.0%} {'more' if time * (way == 'slower') > 0 else 'less'} time"
-    words += f", a throughput {abs(rate):.0%} {'lower' if way == 'slower' else 'higher'}".replace("%", " %")
-    words = re.sub(r"(\d)%", r"\1 %", words)
-    if value.admits(time) or value.admits(rate):
-        return holds(words, words)
-    factor = max(after / before, before / after)
-    so = f"{factor:.2f} times as {'slow' if way == 'slower' else 'fast'}: no reading of it gives {value.text}"
-    return wrong(so, words, consequence="time and cost planned with this percentage are off by the same factor")
-
-
-def mean(q: Question) -> Judgement:
-    """value = the mean of a printed column between two steps."""
-    value, column = q.get("value"), q.get("column")
-    first, last = q.get("first_step") or -math.inf, q.get("last_step") or math.inf
-    steps, numbers = q.card.column("step"), q.card.column(column)
-    chosen = [n for s, n in zip(steps, numbers, strict=False) if n is not None and first <= (s or 0) <= last]
-    if not chosen:
-        return unknown(f"no {column} is given between these steps")
-    result = sum(chosen) / len(chosen)
-    return _plain(value, result, result, f"mean of {len(chosen)} printed values: {result:,.4g}")
-
-
-def span(q: Question) -> Judgement:
-    """A claimed range, minimum or maximum against the printed rows."""
-    value, column, ends = q.get("value"), q.get("column"), q.get("ends") or "both"
-    numbers = [n for n in q.card.column(column) if n is not None]
-    if not numbers:
-        return unknown(f"no {column} is given")
-    low, high = min(numbers), max(numbers)
-    words = f"printed rows of {column}: {low:,.6g} to {high:,.6g}"
-    beyond = []
-    if ends in ("both", "min") and value.least > low:
-        beyond.append(f"{low:,.6g} at step {_step_of(q, column, low)}")
-    if ends in ("both", "max") and value.most < high:
-        beyond.append(f"{high:,.6g} at step {_step_of(q, column, high)}")
-    if not beyond:
-        return holds(f"all {len(numbers)} printed values lie inside", words)
-    return wrong(f"the report's own table leaves the range: {' and '.join(beyond)}", words, severity=Severity.NOTE)
-
-
-def _step_of(q: Question, column: str, number: float) -> str:
-    steps, values = q.card.column("step"), q.card.column(column)
-    return f"{steps[values.index(number)]:g}" if steps else "unknown"
-
-
-def agreement(q: Question) -> Judgement:
-    """Several statements of one quantity, in numbers or words, that must not contradict each other."""
-    numbers, words = q.get("values"), q.get("words")
-    if words:
-        different = list(dict.fromkeys(w.strip().lower() for w in words))
-        if len(different) == 1:
-            return holds("said the same way each time", " = ".join(words))
-        return wrong(f"the report contradicts itself: {' against '.join(different)}", " / ".join(words))
-    if not numbers or len({n.dimension for n in numbers}) > 1:
-        return unknown("nothing comparable is given")
-    least, most = max(n.least for n in numbers), min(n.most for n in numbers)
-    words = " / ".join(n.text for n in numbers)
-    if least <= most:
-        return holds("the statements agree within their rounding", words)
-    return wrong(
-        f"one quantity, given as {words}",
-        words,
-        consequence="at most one of them can be right, or they are of different kinds, which is not said",
-    )
-
-
-def dates(q: Question) -> Judgement:
-    """Dates and ids with dates in them that speak of one day."""
-    days = {text: date for text in q.get("dates") if (date := _date(text))}
-    unread = [text for text in q.get("dates") if text not in days]
-    if unread:
-        return unknown(f"no date can be read in {', '.join(unread)}")
-    words = ", ".join(f"{text}: {date}" for text, date in days.items())
-    if len(set(days.values())) == 1:
-        return holds("one date throughout", words)
-    years = {date[:4] for date in days.values()}
-    what = "the year is mistyped in one of them" if len(years) > 1 else "they are of different days"
-    return wrong(f"the dates contradict each other: {what}", words, severity=Severity.NOTE)
-
-
-def _date(text: str) -> str | None:
-    match = re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", text)
-    return "-".join(match.groups()) if match else None
-
-
+OPERAND = re.compile(r"\[([^\]]+)\]")
+_EXACT, _ABOUT = 0.02, 0.06  # what rounding on the way may move a result: nobody is misled by less
+_WIDE, _END = 1.05, 0.2  # a range is one from so much on; its ends may be off by so much
+# what a number without a unit may leave out: thousands and millions, minutes and hours, per cent, bits
+_OF_BITS = (8.0, 1024.0, 1024.0**2, 1024.0**3)
+_LEFT_OUT = (1e3, 1e6, 1e9, 1e12, 60.0, 3600.0, 86400.0, 24.0, 100.0, *_OF_BITS)
 _MOST_MULTIPLES = 10_000
 
 
+class _Operands(Graph):
+    """Names of an expression that is written out in a text: its operands alone."""
+
+    def __init__(self, operands: Sequence[Term]) -> None:
+        self.operands = operands
+
+    def term(self, name: str, barred: frozenset[str] = frozenset()) -> Term:
+        """The operand of a name: v0, v1, …"""
+        return self.operands[int(name[1:])]
+
+
+def reckon(reading: str, operands: Sequence[Term]) -> Term | None:
+    """The result over all that the operands can mean; None where it is no arithmetic or divides by zero."""
+    count = iter(range(len(operands)))
+    source = OPERAND.sub(lambda _: f"v{next(count)}", reading)
+    if set(source) - set("v0123456789.+-*/() "):
+        return None
+    try:
+        found = _Operands(operands).evaluate(source)
+    except (SyntaxError, ArithmeticError, ValueError, KeyError):
+        return None
+    return found if isinstance(found, Term) else None
+
+
+def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) -> Judgement:
+    """Judges a result: one of the readings must give it; `spelt` ones in their units, with their numbers as printed.
+
+    Wrong only where no reading gives it, be it in the units as written or in the bare numbers. `strict`: of a range
+    each end must come out.
+    """
+    value, readings = q.get("value"), list(spelt)
+    for reading in () if spelt else q.get("readings"):
+        with suppress(ValueError):  # its operands are quantities
+            readings += [reading] if _terms(reading) else []
+    in_units = bool(spelt) or q.get("in_units")
+    solved = [
+        (reading, result) for reading in readings if (result := reckon(reading, _terms(reading, exact=bool(spelt))))
+    ]
+    results = [(result, value) for _, result in solved] if in_units else []
+    results = results or [pair for reading in readings for pair in _senses(reading, value)]
+    if not results:
+        return unknown("the expression cannot be reckoned: each printed number stands in brackets, as [24] * [2,048]")
+    words = "; or ".join(f"{result.text} = {_shown(result, value)}" for _, result in solved[:3])
+    spread = [result for _, result in solved if result.high > _WIDE * result.low > 0]
+    if in_units and value.high > _WIDE * value.low > 0 and len(spread) == len(solved):
+        room = max(value.slack / value.high, LEAST_SLACK) if strict else math.inf if spelt else _END
+        if not any(abs(r.low / value.low - 1) < room and abs(r.high / value.high - 1) < room for r in spread):
+            consequence = "the range promises what its own numbers do not give"
+            return wrong(f"{_shown(spread[0], value)}, not {value.text}", words, consequence=consequence)
+    room = 0.0 if spelt else _ABOUT if value.text.startswith("~") else _EXACT
+    if spelt and value.dimension == "fraction":  # of measured numbers, each rounded by whoever printed it
+        for reading, exact in solved:
+            rounded = reckon(reading, _terms(reading, exact=True, rounded=True))
+            if rounded is not None and value.admits(*sorted((rounded.low, rounded.high))):
+                return holds(_shown(exact, value), words)
+    cell = (q.claim.quote or q.claim.text).lstrip().startswith("|")
+    for result, claimed in results:
+        if cell and not spelt and claimed.low <= result.middle < claimed.high + 2 * claimed.slack:
+            return holds(_shown(result, claimed), f"{words} (cut off in the table)")
+        if claimed.admits(*sorted((result.low * (1 - room), result.high * (1 + room)))):
+            bare = claimed.dimension != value.dimension  # the numbers alone agree
+            return holds(_shown(result, claimed), result.text if bare else words)
+    # counts and dollars have no other unit that a number may be in: what is so is said as the numbers stand
+    plain = [result for _, result in solved] if value.dimension in ("count", "usd") else []
+    signed = [result for result in plain or (one for one, _ in results) if min(result.middle, value.middle) > 0]
+    nearest = min(signed, key=lambda result: abs(math.log(result.middle / value.middle)), default=results[0][0])
+    return compare(value, nearest.low, nearest.high, words)
+
+
+def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bool = False) -> list[Term]:
+    """The operands of an expression; `rounded`: whole numbers without a unit were rounded too."""
+    terms = []
+    for text in OPERAND.findall(reading):
+        quantity = quantity_as(text)
+        low, high = interval(_bare(quantity) if bare else quantity, exact=exact)
+        if rounded:
+            give = min(quantity.slack, 0.05 * abs(quantity.low))
+            low, high = min(low, quantity.low - give), max(high, quantity.high + give)
+        terms.append(Term(low=low, high=high, text=text))
+    return terms
+
+
+def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
+    """The result of an expression with the value, in each sense in which both can be meant."""
+    operands = [quantity_as(text) for text in OPERAND.findall(reading)]
+    result = reckon(reading, _terms(reading))
+    # operations by operations a second are seconds, however both are written: no number of hours
+    seconds = value.dimension == "seconds" and [q.dimension for q in operands] in (["flops"] * 2, ["work", "flops"])
+    if seconds and "/" in OPERAND.sub("", reading):
+        yield from [(result, value)] if result else []
+        return
+    for found in filter(None, (result, reckon(reading, _terms(reading, bare=True)))):
+        senses = dict.fromkeys((value, _bare(value)))
+        yield from ((found, sense) for sense in senses)
+        if not _all_scaled([*operands, value]):
+            left_out = [f for f in _LEFT_OUT if f not in _OF_BITS or value.dimension != "usd"]
+            for factor in (*left_out, *(1 / f for f in left_out)):
+                scaled = Term(low=found.low * factor, high=found.high * factor, text=found.text)
+                yield from ((scaled, sense) for sense in senses)
+
+
+def _all_scaled(quantities: list[Quantity]) -> bool:
+    """Whether thousands, millions or a unit stand beside every number but factors, or it is written out in full."""
+    written = [q for q in quantities if q.dimension != "count" or _is_scaled(q.text) or "," in q.text]
+    if len(written) > 1 and all(q in written or (q.text.isdigit() and len(q.text) < 4) for q in quantities):
+        return quantities[-1] in written  # 6 × 7B × 1T
+    bare = not any(q.dimension != "count" or _is_scaled(q.text) for q in quantities)
+    return bare or len(written) == len(quantities)
+
+
+def _is_scaled(text: str) -> bool:
+    return any(sign.isalpha() or sign in "%$" for sign in text)
+
+
+def _bare(quantity: Quantity) -> Quantity:
+    """The number as printed, thousands and millions counted, its unit not."""
+    if quantity.dimension == "count":
+        return quantity
+    match = SHAPE.fullmatch(quantity.text)
+    unit = (match["unit"] or "").strip() if match else ""
+    scale = unit.split(" ")[0].replace("B", "billion") if unit.split(" ")[0] in ("k", "M", "billion", "B", "T") else ""
+    return parse_quantity(f"{quantity.text.removesuffix(unit).replace('$', '').strip()} {scale}".strip())
+
+
+def _shown(result: Term, value: Quantity) -> str:
+    show = show_as(value.dimension, value)
+    return " to ".join(dict.fromkeys(show(end) for end in (result.low, result.high)))
+
+
+def value_range(q: Question) -> Judgement:
+    """Judges a claimed range, minimum or maximum by the printed rows."""
+    value, column, ends = q.get("value"), q.get("column"), q.get("ends") or "both"
+    steps = q.card.column("step") or [None] * len(q.card.column(column))
+    pairs = [(number, step) for step, number in zip(steps, q.card.column(column), strict=False) if number is not None]
+    if not pairs:
+        return unknown(f"no {column} is given")
+    (low, first), (high, last) = min(pairs), max(pairs)
+    words = f"printed rows of {column}: {low:,.6g} to {high:,.6g}"
+    beyond = [f"{low:,.6g} at step {first or 0:g}"] if ends != "max" and value.least > low else []
+    beyond += [f"{high:,.6g} at step {last or 0:g}"] if ends != "min" and value.most < high else []
+    if not beyond:
+        return holds(f"all {len(pairs)} printed values lie inside", words)
+    return wrong(f"the report's own table leaves the range: {' and '.join(beyond)}", words, severity=Severity.NOTE)
+
+
+def agreement(q: Question) -> Judgement:
+    """Checks that several statements of one quantity, in numbers or in words, do not contradict each other."""
+    numbers, words = q.get("values"), q.get("words")
+    if words:
+        different = list(dict.fromkeys(word.strip().lower() for word in words))
+        if len(different) == 1:
+            return holds("said the same way each time", " = ".join(words))
+        with suppress(ValueError):  # they are numbers: one may be rounded, or have a sign that the other leaves out
+            read = [quantity_as(word.strip().removeprefix("+")) for word in words]
+            same = len({number.dimension for number in read}) == 1
+            if same and max(number.least for number in read) <= min(number.most for number in read):
+                return holds("the statements agree within their rounding", " / ".join(words))
+        return wrong(f"the report contradicts itself: {' against '.join(different)}", " / ".join(words))
+    if not numbers or len({number.dimension for number in numbers}) > 1:
+        return unknown("nothing comparable is given")
+    texts = " / ".join(number.text for number in numbers)
+    if max(number.least for number in numbers) <= min(number.most for number in numbers):
+        return holds("the statements agree within their rounding", texts)
+    consequence = "at most one of them can be right, or they are of different kinds, which is not said"
+    return wrong(f"one quantity, given as {texts}", texts, consequence=consequence)
+
+
+def dates(q: Question) -> Judgement:
+    """Judges dates, and ids with dates in them, that speak of one day."""
+    found = {text: re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", text) for text in q.get("dates")}
+    unread = [text for text, match in found.items() if match is None]
+    if unread:
+        return unknown(f"no date can be read in {', '.join(unread)}")
+    days = {text: "-".join(match.groups()) for text, match in found.items() if match}
+    words = ", ".join(f"{text}: {day}" for text, day in days.items())
+    if len(set(days.values())) == 1:
+        return holds("one date throughout", words)
+    years = {day[:4] for day in days.values()}
+    why = "the year is mistyped in one of them" if len(years) > 1 else "they are of different days"
+    return wrong(f"the dates contradict each other: {why}", words, severity=Severity.NOTE)
+
+
 def multiples(q: Question) -> Judgement:
-    """A list of steps at which something happens every so many steps, and at the end."""
+    """Judges a list of steps at which something happens every so many steps, and at the end."""
     every, last = int(q.get("every").low), int(q.get("last").low)
     if every < 1 or last / every > _MOST_MULTIPLES:
         return unknown("the interval is no whole number of steps, or the list would have no end")
-    expected = [*range(every, last, every), last]
-    listed = [int(step.low) for step in q.get("listed")]
-    missing, extra = (sorted(set(a) - set(b)) for a, b in ((expected, listed), (listed, expected)))
+    expected, listed = [*range(every, last, every), last], [int(step.low) for step in q.get("listed")]
     words = f"every {every:,} up to {last:,}: {len(expected)} of them; {len(listed)} are listed"
-    if not missing and not extra:
+    both: list[tuple[Any, str]] = [(set(expected) - set(listed), "missing"), (set(listed) - set(expected), "not due")]
+    parts = [f"{', '.join(map(str, sorted(steps)))} {word}" for steps, word in both if steps]
+    if not parts:
         return holds(f"{len(expected)} of them", words)
-    parts = [
-        f"{', '.join(map(str, steps))} {word}" for steps, word in ((missing, "missing"), (extra, "not due")) if steps
-    ]
     return wrong("; ".join(parts), words, severity=Severity.NOTE, consequence="sizes summed over the list are off too")
-
-
-def _plain(value: Quantity, low: float, high: float, arithmetic: str) -> Judgement:
-    return compare(value, low, high, show=_show(value), arithmetic=arithmetic)
-
-
-def _show(value: Quantity) -> Callable[[float], str]:
-    return show_bytes(value) if value.dimension == "bytes" else _SHOW.get(value.dimension, "{:,.6g}".format)
-
-
-def _number(low: float, high: float, value: Quantity) -> str:
-    ends = [_show(value)(end) for end in (low, high)]
-    return " to ".join(dict.fromkeys(ends))
-
-
-def _percent(low: float, high: float) -> str:
-    return " to ".join(f"{end:.2%}".replace("%", " %") for end in dict.fromkeys((low, high)))

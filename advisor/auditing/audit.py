@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from advisor.auditing.arithmetic import OPERAND
 from advisor.auditing.card import Card, Claim
-from advisor.auditing.kinds import KINDS
-from advisor.auditing.verdict import Believe, Judgement, Question, Ruling, does_not_follow, unknown
-from advisor.auditing.volunteer import volunteered
-from advisor.findings.case import Evidence, Finding
+from advisor.auditing.kinds import forms
+from advisor.auditing.quantity import Quantity
+from advisor.auditing.relations import Row, judge_rows, row_of, table
+from advisor.auditing.verdict import BAD, Believe, Judgement, Question, Ruling, does_not_follow, unknown
+from advisor.findings.case import Evidence, Finding, Severity
 
-_DIVISOR = re.compile(r"/ \[([^\]]*FLOP/s)\]")
 _NEAR, _TELLING = 12, 3  # lines within which, and digits from which on, the same number is the same quantity
 
 
@@ -49,75 +49,84 @@ class Audit:
 def audit(card: Card, believe: Believe) -> Audit:
     """Judge every claim of a card by its numbers alone. `believe` says what is expected of a card, None: nothing."""
     first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
-    judged = tuple(_carried(card, judged, first) for judged in first.values())
-    return Audit(card=card, judged=judged, volunteered=tuple(_said_besides(card, believe)))
+    judged = tuple(_carried(judged, first) for judged in first.values())
+    return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
 
 
-def _said_besides(card: Card, believe: Believe) -> Iterator[Judged]:
-    for claim, judgement in volunteered(card, believe):
-        bad = judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
-        yield Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement) if bad else None)
+def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
+    """What the run's own facts say together though no claim does; what a claim of the card makes is not said twice.
+
+    What another way of training explains (a fine-tune, recomputation) is said and accuses nobody.
+    """
+    claimed = {claim.form for claim in card.claims if claim.about == "run"}
+    phases = {claim.get("phase") for claim in card.claims}
+    for entry in table()["volunteered"]:
+        form, rows = forms()[entry["form"]], entry.get("rows")
+        claim = Claim(id=f"facts-{form.name}", kind=form.kind, form=form.name, text=entry["text"])
+        judged = _judged(card, claim, believe, tuple(map(row_of, rows)) if rows else None)
+        if form.name not in claimed and judged.judgement.ruling is not Ruling.CANNOT_BE_JUDGED:
+            yield judged
+    forward, backward = card.timing.get("forward"), card.timing.get("backward")
+    # adapters make the backward pass as fast as the forward one, nothing makes it faster
+    impossible = forward and backward and backward.most < forward.least and "healthy_phases" not in claimed
+    below = [("phase_time", name, {"phase": name, "value": seconds}) for name, seconds in card.timing.items()]
+    below += [("healthy_phases", "healthy_phases", {})] if impossible else []
+    for name, key, says in below:
+        claim = Claim(id=f"facts-{key}", kind=forms()[name].kind, form=name, text=key.replace("_", " "), says=says)
+        judged = _judged(card, claim, believe)
+        if key not in phases and judged.judgement.ruling is Ruling.WRONG:
+            yield judged
 
 
-def _carried(card: Card, judged: Judged, others: Mapping[str, Judged]) -> Judged:
-    """A claim that rests on others: it does not hold where all of them fail."""
-    claim = judged.claim
-    premises = [others[name] for name in claim.get("premises") or () if name in others]
-    if claim.kind == "expression":
-        return _share_of_wrong_peak(card, judged, others) or _reckoned_from(judged, others)
-    if claim.kind != "rests_on" or not premises:
-        return judged
-    failed = [p for p in premises if p.judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)]
-    if len(failed) == len(premises):
-        words = "; ".join(f"line {p.claim.line}: {p.claim.text}" for p in failed[:3])
-        judgement = does_not_follow(f"it rests on what is wrong: {failed[0].judgement.so}", words)
-        return Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement))
-    return Judged(claim=claim, judgement=unknown("not all that it rests on is wrong"), finding=None)
-
-
-def _share_of_wrong_peak(card: Card, judged: Judged, others: Mapping[str, Judged]) -> Judged | None:
-    """A utilisation that divides by a peak which is wrong elsewhere is none, however right the division."""
-    claim = judged.claim
-    if not claim.get("value").text.endswith("%") or judged.judgement.ruling is not Ruling.HOLDS:
-        return None
-    divisors = {_digits(text) for reading in claim.get("readings") for text in _DIVISOR.findall(reading)}
-    for other in others.values():
-        peak = other.claim.get("value") if other.claim.kind == "card_peak" else None
-        if peak and other.judgement.ruling is Ruling.WRONG and _digits(peak.text) in divisors:
-            so = f"a share of {peak.text}, which is wrong (line {other.claim.line}): {other.judgement.so}"
-            carried = does_not_follow(so, judged.judgement.arithmetic)
-            return Judged(claim=claim, judgement=carried, finding=_finding(card, claim, carried))
-    return None
-
-
-def _reckoned_from(judged: Judged, others: Mapping[str, Judged]) -> Judged:
-    """Arithmetic that is right and starts from a number that is wrong some lines above says so."""
-    claim = judged.claim
-    operands = {_digits(text) for reading in claim.get("readings") for text in re.findall(r"\[([^\]]+)\]", reading)}
-    for other in others.values():
-        value, above = other.claim.get("value"), (claim.line or 0) - (other.claim.line or 0)
-        bad = other.judgement.ruling is Ruling.WRONG and judged.judgement.ruling is Ruling.HOLDS
-        digits = _digits(value.text) if bad and value is not None and 0 < above <= _NEAR else ""
-        if len(digits) >= _TELLING and digits in operands:
-            so = f"{judged.judgement.so}, reckoned from line {other.claim.line}, which is wrong"
-            return replace(judged, judgement=replace(judged.judgement, so=so))
+def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
+    """The claim with what it rests on: a wrong premise is accused once, what rests on it is listed as resting on it."""
+    claim, judgement = judged.claim, judged.judgement
+    premises = [others[name] for name in claim.premises if name in others]
+    failed = [premise for premise in premises if premise.judgement.ruling in BAD]
+    whole = claim.form == "rests_on"
+    if whole and (not failed or len(failed) < len(premises)):
+        return judged if not premises else replace(judged, judgement=unknown("not all that it rests on is wrong"))
+    if failed and (whole or (judgement.ruling in BAD and claim.kind != "arithmetic")):
+        so = f"it rests on {_place(failed[0])}, which is wrong: {failed[0].judgement.so}"
+        words = "; ".join(f"{_place(one)}: {one.claim.text}" for one in failed[:3])
+        return replace(judged, judgement=does_not_follow(so, words, severity=Severity.NOTE), finding=None)
+    above = [one for one in others.values() if 0 < (claim.line or 0) - (one.claim.line or 0) <= _NEAR]
+    wrong = [one for one in (*failed, *above) if one.judgement.ruling in BAD and _is_taken_from(claim, one.claim)]
+    if wrong and judgement.ruling is Ruling.HOLDS:
+        so = f"{judgement.so}, reckoned from {_place(wrong[0])}, which is wrong"
+        return replace(judged, judgement=replace(judgement, so=so))
     return judged
+
+
+def _place(judged: Judged) -> str:
+    return f"line {judged.claim.line}" if judged.claim.line else judged.claim.id
+
+
+def _is_taken_from(claim: Claim, other: Claim) -> bool:
+    """Whether a claim has the number of another one among its operands."""
+    value = other.get("value")
+    stated = [one.text for name, one in claim.says.items() if isinstance(one, Quantity) and name != "value"]
+    operands = {_digits(text) for reading in claim.get("readings") or () for text in OPERAND.findall(reading)}
+    operands |= set(map(_digits, stated))
+    digits = _digits(value.text) if isinstance(value, Quantity) else ""
+    return len(digits) >= _TELLING and digits in operands
 
 
 def _digits(text: str) -> str:
     """A number as printed, without its unit and separators."""
-    digits = "".join(re.findall(r"[\d.]", text))
+    digits = "".join(sign for sign in text if sign.isdigit() or sign == ".")
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
-def _judged(card: Card, claim: Claim, believe: Believe) -> Judged:
-    question = Question(card=card, claim=claim, believe=believe)
+def _judged(card: Card, claim: Claim, believe: Believe, rows: Sequence[Row] | None = None) -> Judged:
+    """One claim by its form, or by rows of its own."""
+    question, form = Question(card=card, claim=claim, believe=believe), forms()[claim.form]
     try:
-        judgement = KINDS[claim.kind].check(question)
+        judgement = judge_rows(question, rows, form.fields) if rows else form.judge(question)
     except ArithmeticError as error:  # a card may hold any number: zero steps, 1e300 tokens
         judgement = unknown(f"a number that it rests on is zero or beyond reckoning ({error})")
-    bad = judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
-    return Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement) if bad else None)
+    finding = _finding(card, claim, judgement) if judgement.ruling in BAD else None
+    return Judged(claim=claim, judgement=judgement, finding=finding)
 
 
 def _finding(card: Card, claim: Claim, judgement: Judgement) -> Finding:
@@ -125,7 +134,7 @@ def _finding(card: Card, claim: Claim, judgement: Judgement) -> Finding:
     evidence = [Evidence(text=f"{where}{claim.text}")]
     evidence += [Evidence(text=judgement.arithmetic)] if judgement.arithmetic else []
     return Finding(
-        code=f"claim_{claim.kind}",
+        code=f"claim_{claim.form}",
         severity=judgement.severity,
         title=f"{claim.text}: {judgement.ruling.value}. {judgement.so}",
         evidence=tuple(evidence),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from advisor.auditing.quantity import Quantity
@@ -18,81 +18,56 @@ MEASURED = (
     *("steps_done", "step_time", "throughput", "memory_used", "power", "utilization", "initial_loss", "elapsed"),
 )
 
-# field → what its value must be: see `fields.read_fields`
-SETUP_FIELDS = {
-    "name": "text?",
-    "family": "nanochat|gpt2|llama?",
-    **dict.fromkeys(("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len"), "whole?"),
-    "tied_head": "flag?",
-    **dict.fromkeys(("micro_batch", "grad_accum", "gpus", "step_tokens", "steps", "steps_done"), "whole?"),
-    "gpu": "card?",
-    "machine": "text?",  # the provider's name of it
-    "backend": "text?",
-    "precision": "bf16|fp16|fp32?",
-    "tf32": "flag?",  # whether fp32 products run in TF32
-    "compile": "flag?",
-    "optimizer": "adamw|muon?",
-    "schedule": "cosine|constant?",
-    **dict.fromkeys(("learning_rate", "min_learning_rate", "grad_clip", "bytes_per_token"), "float?"),
-    "warmup_steps": "whole?",
-    "data": "text|random?",
-    "dataset": "bytes?",
-    "dataset_tokens": "count?",
-    "price": "usd_per_hour?",  # of all GPUs together
-    "step_time": "seconds?",
-    "throughput": "rate?",  # all GPUs together
-    "memory_used": "bytes?",  # per GPU
-    "utilization": "fraction?",
-    "power": "watts?",
-    "initial_loss": "count?",
-    "elapsed": "seconds?",
-}
+
+def _stated(spec: str) -> Any:
+    """A field of a configuration, with what its value must be: see `fields.read_fields`."""
+    return field(default=None, metadata={"spec": spec})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """One configuration with what was measured of it. None: the report does not say."""
 
-    name: str = "run"
-    family: str | None = None
-    depth: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    ffn_width: int | None = None
-    vocab_size: int | None = None
-    seq_len: int | None = None
-    tied_head: bool | None = None
-    micro_batch: int | None = None
-    grad_accum: int = 1
-    gpus: int = 1
-    step_tokens: int | None = None
-    steps: int | None = None
-    steps_done: int | None = None
-    gpu: str | None = None
-    machine: str | None = None
-    backend: str | None = None
-    precision: str | None = None
-    tf32: bool | None = None
-    compile: bool | None = None
-    optimizer: str = "adamw"
-    schedule: str | None = None
-    learning_rate: float | None = None
-    min_learning_rate: float | None = None
-    warmup_steps: int | None = None
-    grad_clip: float | None = None
-    data: str | None = None
-    dataset: Quantity | None = None
-    dataset_tokens: Quantity | None = None
-    bytes_per_token: float | None = None
-    price: Quantity | None = None
-    step_time: Quantity | None = None
-    throughput: Quantity | None = None
-    memory_used: Quantity | None = None
-    utilization: Quantity | None = None
-    power: Quantity | None = None
-    initial_loss: Quantity | None = None
-    elapsed: Quantity | None = None
+    name: str = field(default="run", metadata={"spec": "text"})
+    family: str | None = _stated("nanochat|gpt2|llama")
+    depth: int | None = _stated("whole")
+    width: int | None = _stated("whole")
+    heads: int | None = _stated("whole")
+    kv_heads: int | None = _stated("whole")
+    ffn_width: int | None = _stated("whole")
+    vocab_size: int | None = _stated("whole")
+    seq_len: int | None = _stated("whole")
+    tied_head: bool | None = _stated("flag")
+    micro_batch: int | None = _stated("whole")
+    grad_accum: int = field(default=1, metadata={"spec": "whole"})
+    gpus: int = field(default=1, metadata={"spec": "whole"})
+    step_tokens: int | None = _stated("whole")
+    steps: int | None = _stated("whole")
+    steps_done: int | None = _stated("whole")
+    gpu: str | None = _stated("card")
+    machine: str | None = _stated("text")  # the provider's name of it
+    backend: str | None = _stated("text")
+    precision: str | None = _stated("bf16|fp16|fp32")
+    tf32: bool | None = _stated("flag")  # whether fp32 products run in TF32
+    compile: bool | None = _stated("flag")
+    optimizer: str = field(default="adamw", metadata={"spec": "adamw|muon"})
+    schedule: str | None = _stated("cosine|constant")
+    learning_rate: float | None = _stated("float")
+    min_learning_rate: float | None = _stated("float")
+    warmup_steps: int | None = _stated("whole")
+    grad_clip: float | None = _stated("float")
+    data: str | None = _stated("text|random")
+    dataset: Quantity | None = _stated("bytes")
+    dataset_tokens: Quantity | None = _stated("count")
+    bytes_per_token: float | None = _stated("float")
+    price: Quantity | None = _stated("usd_per_hour")  # of all GPUs, or of each
+    step_time: Quantity | None = _stated("seconds")
+    throughput: Quantity | None = _stated("rate")  # all GPUs together
+    memory_used: Quantity | None = _stated("bytes")  # per GPU
+    utilization: Quantity | None = _stated("fraction")
+    power: Quantity | None = _stated("watts")
+    initial_loss: Quantity | None = _stated("count")
+    elapsed: Quantity | None = _stated("seconds")
 
     @property
     def tokens_of_a_step(self) -> int | None:
@@ -123,16 +98,24 @@ class Setup:
         return self.tokens_of_a_step / self.throughput.high, self.tokens_of_a_step / self.throughput.low
 
 
+SETUP_FIELDS: dict[str, str] = {one.name: f"{one.metadata['spec']}?" for one in fields(Setup)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """One thing that a report says, in a form that can be checked."""
 
     id: str
     kind: str
+    form: str  # of its kind: `kinds.yaml`
     text: str  # short paraphrase
     line: int | None = None  # of the report
     about: str = "run"  # name of a setup
-    says: Mapping[str, Any] = field(default_factory=dict)  # the fields of its kind
+    says: Mapping[str, Any] = field(default_factory=dict)  # the fields of its form
+    premises: tuple[str, ...] = ()  # ids of the claims that it rests on
+    quote: str = ""  # the report's own words
+    opinion: str = ""  # what whoever read the report thinks of it; decides nothing
+    because: str = ""
 
     def get(self, name: str) -> Any:
         """A field of the claim's kind, None where the claim leaves it out."""

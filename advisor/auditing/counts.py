@@ -54,15 +54,9 @@ class Counts:
     @property
     def words(self) -> str:
         """The smallest and the largest reading with their counts."""
-        low, high = (min if i == 0 else max for i in (0, 1))
-        first, last = low(self.readings, key=_size), high(self.readings, key=_size)
-        if first.parameters == last.parameters:
-            return f"{first.words}: {first.parameters:,}"
-        return f"{first.words}: {first.parameters:,}; {last.words}: {last.parameters:,}"
-
-
-def _size(reading: Reading) -> int:
-    return reading.parameters
+        ends = sorted(self.readings, key=lambda reading: reading.parameters)
+        said = {reading.parameters: f"{reading.words}: {reading.parameters:,}" for reading in (ends[-1], ends[0])}
+        return "; ".join(reversed(said.values()))
 
 
 def vocabulary(setup: Setup) -> tuple[int, int]:
@@ -127,9 +121,7 @@ def workload_of(setup: Setup, gpu: str) -> Workload | None:
     """
     if setup.micro_batch is None or setup.seq_len is None:
         return None
-    shape = shape_of(
-        setup, setup.family or "gpt2", vocabulary(setup)[0] if setup.vocab_size is None else setup.vocab_size
-    )
+    shape = shape_of(setup, setup.family or "gpt2", vocabulary(setup)[0])
     if shape is None:
         return None
     accum = setup.grad_accum

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from advisor.auditing.paper.numbers import figures
 from advisor.auditing.quantity import DIMENSIONS, Quantity, parse_quantity
 from advisor.errors import close_matches
 from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
+
+# what a number without its unit is where a table's head or the field has the unit
+_MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_hours"): " GPU-h", ("count", "usd"): ""}
+_MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
 
 def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[str], **names: Any) -> dict[str, Any]:
     """The fields of a mapping, converted; problems are added with the path of the field.
 
-    A spec is a dimension ("seconds": a quantity of time), "number" (a quantity of any dimension), "text", "whole",
-    "float", "flag", "card" (of the catalog, by a name that may mean several), "setup"
-    (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it:
-    optional.
+    A spec is a dimension ("seconds": a quantity of time) or several ("seconds or gpu_hours"), "number" (a quantity of
+    any dimension), "text", "whole", "float", "flag", "card" (of the catalog, by a name that may mean several), "setup"
+    (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it: optional.
     """
     if not isinstance(raw, Mapping):
         problems.append(f"{where}: expected a mapping, found {type(raw).__name__}")
@@ -42,7 +46,7 @@ def _convert(value: Any, spec: str, where: str, problems: list[str], names: Mapp
             problems.append(f"{where}: expected a list, found {value!r}")
             return ()
         return tuple(_convert(v, spec[1:-1], f"{where}[{i}]", problems, names) for i, v in enumerate(value))
-    if spec in DIMENSIONS or spec == "number":
+    if spec == "number" or set(spec.split(" or ")) <= set(DIMENSIONS):
         return _quantity(value, spec, where, problems)
     if spec == "setup" or "|" in spec:
         allowed = names["setups"] if spec == "setup" else spec.split("|")
@@ -59,11 +63,11 @@ def _quantity(value: Any, spec: str, where: str, problems: list[str]) -> Quantit
         problems.append(f"{where}: expected a quantity, found {value!r}")
         return None
     try:
-        quantity = parse_quantity(value)
+        quantity = quantity_as(value, () if spec == "number" else spec.split(" or "))
     except (ValueError, OverflowError) as error:
         problems.append(f"{where}: {error}")
         return None
-    if spec != "number" and quantity.dimension != spec:
+    if spec != "number" and quantity.dimension not in spec.split(" or "):
         problems.append(f"{where}: {value!r} is in {quantity.dimension}, expected {spec}")
     return quantity
 
@@ -82,7 +86,10 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
             return value
     else:
         try:
-            number = float(value) if not isinstance(value, bool) else math.nan
+            # a bare number as people write it: "2,048", "32K"
+            counted = quantity_as(value, ("count",)) if isinstance(value, str) else None
+            number = float(value) if counted is None else counted.middle if counted.dimension == "count" else math.nan
+            number = math.nan if isinstance(value, bool) else number
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         good = math.isfinite(number) and (spec == "float" or (number.is_integer() and number > 0))
@@ -102,3 +109,27 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
 def cards_named(name: str) -> list[GpuSpec]:
     """Every card of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
     return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]
+
+
+def quantity_as(text: str | float, dimensions: Sequence[str] = ()) -> Quantity:
+    """A quantity as people write it ("7B", "102 hours"), in one of the dimensions; ValueError where it is none."""
+    found = figures(str(text))
+    first = found[0].quantity if len(found) == 1 and not any(map(str.isdigit, str(text)[found[0].end :])) else None
+    try:
+        plain = parse_quantity(text)
+    except ValueError:
+        if first is None:
+            raise
+        plain = first
+    glued = str(text)[-1:] == "B" and str(text)[-2:-1].isdigit()  # "7B" is seven billion, "7 B" are bytes
+    for quantity in (first, plain) if glued else (plain, first):
+        if quantity is not None and (not dimensions or quantity.dimension in dimensions):
+            return quantity
+    for dimension in dimensions:
+        if (plain.dimension, dimension) == ("count", "fraction") and 0 <= plain.low <= plain.high <= 100:
+            times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, and 42 in a column of per cent
+            return parse_quantity(f"{times * plain.low:.6g}-{times * plain.high:.6g} %")
+        if (plain.dimension, dimension) in _MEANT:
+            sign = "$" if dimension == "usd" else ""
+            return parse_quantity(f"{sign}{plain.text}{_MEANT[plain.dimension, dimension]}")
+    return plain

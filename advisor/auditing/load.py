@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ import yaml
 
 from advisor.auditing.card import COLUMNS, MEASURED, PHASES, SCHEMA, SETUP_FIELDS, Card, Claim, Setup
 from advisor.auditing.fields import read_fields
-from advisor.auditing.kinds import KINDS
+from advisor.auditing.kinds import named, names
 from advisor.errors import AdvisorError, close_matches
 
 _CARD_FIELDS = {"schema": "whole", "id": "text", "title": "text", "source": "text?", "assumed": "[text]?"}
 _CARD_FIELDS |= {"unplaced": "[text]?"}
 _PARTS = ("run", "others", "rows", "timing", "claims")
-_CLAIM_FIELDS = {"id": "text", "kind": "text", "text": "text", "line": "whole?", "about": "setup?"}
+_CLAIM_FIELDS = {"id": "text", "text": "text", "line": "whole?", "about": "setup?", "premises": "[text]?"}
+_CLAIM_FIELDS |= dict.fromkeys(("quote", "opinion", "because"), "text?")
 _MOST_BYTES = 4 * 2**20
 
 
@@ -60,7 +62,9 @@ def card_from_dict(raw: Any, problems: list[str]) -> Card | None:
     if head.get("schema", SCHEMA) != SCHEMA:
         problems.append(f"schema: {raw.get('schema')} is not one this version reads ({SCHEMA})")
     run, others = _setups(raw, problems)
-    rows, timing = _rows(raw.get("rows"), problems), _timing(raw.get("timing"), problems)
+    rows, timing = _rows(raw.get("rows"), problems), raw.get("timing")
+    if timing is not None:
+        timing = read_fields(timing, dict.fromkeys((*PHASES, "total"), "seconds?"), "timing", problems)
     names = ["run", *(other.name for other in others)]
     claims = _claims(raw.get("claims"), names, problems)
     if problems:
@@ -74,9 +78,16 @@ def card_from_dict(raw: Any, problems: list[str]) -> Card | None:
         run=run,
         others=tuple(others),
         rows=rows,
-        timing=timing,
+        timing=timing or {},
         claims=claims,
     )
+
+
+def problems_of(**parts: Any) -> list[str]:
+    """What is wrong with parts of a card, each problem in words."""
+    problems: list[str] = []
+    card_from_dict({"schema": SCHEMA, "id": "x", "title": "x", "run": {}, "claims": [], **parts}, problems)
+    return problems
 
 
 def _setups(raw: Mapping[str, Any], problems: list[str]) -> tuple[Setup, list[Setup]]:
@@ -107,51 +118,35 @@ def _setup(raw: Any, where: str, problems: list[str], *, name: str) -> Setup:
 
 
 def _rows(raw: Any, problems: list[str]) -> dict[str, list[float | None]]:
-    if raw is None:
+    columns, values = (raw.get("columns"), raw.get("values")) if isinstance(raw, Mapping) else (None, None)
+    if raw is None or not isinstance(columns, list) or not isinstance(values, list):
+        problems += [] if raw is None else ["rows: expected columns (a list of names) and values (a list of rows)"]
         return {}
-    if (
-        not isinstance(raw, Mapping)
-        or not isinstance(raw.get("columns"), list)
-        or not isinstance(raw.get("values"), list)
-    ):
-        problems.append("rows: expected columns (a list of names) and values (a list of rows)")
-        return {}
-    columns = raw["columns"]
-    for name in columns:
-        if name not in COLUMNS:
-            close = close_matches(str(name), COLUMNS, 1)
-            problems.append(f"rows.columns: {name!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
-    for i, row in enumerate(raw["values"]):
+    before = len(problems)
+    for name in (name for name in columns if name not in COLUMNS):
+        close = close_matches(str(name), COLUMNS, 1)
+        problems.append(f"rows.columns: {name!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
+    for i, row in enumerate(values):
         if not isinstance(row, list) or len(row) != len(columns):
             problems.append(f"rows.values[{i}]: expected {len(columns)} values, found {row!r}")
         elif bad := [v for v in row if v is not None and _number(v) is None]:
             problems.append(f"rows.values[{i}]: {bad[0]!r} is not a number")
-    if any(problem.startswith("rows") for problem in problems):
+    if len(problems) > before:
         return {}
-    return {
-        name: [None if row[i] is None else _number(row[i]) for row in raw["values"]] for i, name in enumerate(columns)
-    }
+    return {name: [None if row[i] is None else _number(row[i]) for row in values] for i, name in enumerate(columns)}
 
 
 def _number(value: Any) -> float | None:
     """A finite number, also where YAML reads 5e-5 as text; None for anything else."""
     try:
-        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         return None
-    return number if number is not None and abs(number) < float("inf") else None
-
-
-def _timing(raw: Any, problems: list[str]) -> dict[str, Any]:
-    return (
-        read_fields(raw, {phase: "seconds?" for phase in (*PHASES, "total")}, "timing", problems)
-        if raw is not None
-        else {}
-    )
+    return number if math.isfinite(number) else None
 
 
 def _claims(raw: Any, setups: list[str], problems: list[str]) -> tuple[Claim, ...]:
-    if not isinstance(raw, list) or not raw:
+    if not isinstance(raw, list):
         problems.append("claims: expected a list of claims")
         return ()
     claims = [_claim(entry, f"claims[{i}]", setups, problems) for i, entry in enumerate(raw)]
@@ -165,16 +160,19 @@ def _claim(raw: Any, where: str, setups: list[str], problems: list[str]) -> Clai
         problems.append(f"{where}: expected a mapping, found {raw!r}")
         return None
     where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
-    named = raw.get("kind")
-    kind = KINDS.get(named) if isinstance(named, str) else None
-    if kind is None and named is not None:
-        close = close_matches(str(named), KINDS, 1)
-        problems.append(f"{where}.kind: {named!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
-    before = len(problems)
-    specs = {**_CLAIM_FIELDS, **(kind.fields if kind else {})}
-    readable = raw if kind else {k: v for k, v in raw.items() if k in _CLAIM_FIELDS}
-    values = read_fields(readable, specs, where, problems, setups=setups)
-    if kind is None or len(problems) > before:
+    found = named(raw)
+    if found is None:
+        written = [str(raw[name]) for name in ("kind", "that") if raw.get(name) is not None]
+        close = close_matches(written[-1], names(), 1) if written else []
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        problems.append(
+            f"{where}.kind: {' '.join(map(repr, written))} is unknown{hint}" if written else f"{where}.kind: missing"
+        )
         return None
-    own = {name: values.pop(name) for name in kind.fields if name in values}
-    return Claim(**values, says=own)
+    form, entry = found
+    before = len(problems)
+    values = read_fields(entry, {**_CLAIM_FIELDS, **form.fields}, where, problems, setups=setups)
+    if len(problems) > before:
+        return None
+    own = {name: values.pop(name) for name in form.fields if name in values and name != "premises"}
+    return Claim(**values, kind=form.kind, form=form.name, says=own)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from advisor.auditing.card import Card, Claim, Setup
 from advisor.auditing.quantity import Quantity
 from advisor.findings.case import Confidence, Severity
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
-from advisor.units import Formatter, format_bytes
+from advisor.units import (
+    Formatter,
+    format_bandwidth,
+    format_bytes,
+    format_flops,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd,
+    format_usd_rate,
+)
+
+
+class UnstatedError(Exception):
+    """Something that neither the claim nor its configuration states, or that is not known here; by its name."""
 
 
 class Ruling(StrEnum):
@@ -20,6 +37,9 @@ class Ruling(StrEnum):
     WRONG = "wrong"
     DOES_NOT_FOLLOW = "does not follow"  # the number may be right; what is concluded from it is not supported
     CANNOT_BE_JUDGED = "cannot be judged"
+
+
+BAD = (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +57,7 @@ class Judgement:
     threshold: str = ""
 
 
+Known = tuple[float, float, str]  # a quantity's least and most value, and how it is written
 Believe = Callable[[GpuSpec, Setup], Profile | None]  # what is expected of a card; None: nothing is known of it
 
 
@@ -64,33 +85,21 @@ class Question:
         return self.claim.get(name)
 
 
-class More(TypedDict, total=False):
-    """What a judgement may say besides; as in `Judgement`."""
-
-    consequence: str
-    severity: Severity
-    confidence: Confidence
-    causes: tuple[str, ...]
-    actions: tuple[str, ...]
-    threshold: str
-
-
 Check = Callable[[Question], Judgement]
+_SMALL = 0.10  # a number less than this far off misleads nobody badly: a note
 
-SMALL = 0.10  # a number less than this far off misleads nobody badly: a note
 
-
-def holds(so: str, arithmetic: str = "", **more: Unpack[More]) -> Judgement:
+def holds(so: str, arithmetic: str = "", **more: Any) -> Judgement:
     """The claim is right."""
     return Judgement(ruling=Ruling.HOLDS, so=so, arithmetic=arithmetic, **more)
 
 
-def wrong(so: str, arithmetic: str = "", **more: Unpack[More]) -> Judgement:
+def wrong(so: str, arithmetic: str = "", **more: Any) -> Judgement:
     """The claim contradicts its own numbers, physics or a datasheet."""
     return Judgement(ruling=Ruling.WRONG, so=so, arithmetic=arithmetic, **more)
 
 
-def does_not_follow(so: str, arithmetic: str = "", **more: Unpack[More]) -> Judgement:
+def does_not_follow(so: str, arithmetic: str = "", **more: Any) -> Judgement:
     """The conclusion is not supported, whatever its numbers."""
     return Judgement(ruling=Ruling.DOES_NOT_FOLLOW, so=so, arithmetic=arithmetic, **more)
 
@@ -100,59 +109,52 @@ def unknown(why: str, arithmetic: str = "") -> Judgement:
     return Judgement(ruling=Ruling.CANNOT_BE_JUDGED, so=why, arithmetic=arithmetic)
 
 
-def compare(
-    claimed: Quantity | None,
-    low: float,
-    high: float | None = None,
-    *,
-    show: Callable[[float], str],
-    arithmetic: str,
-    **more: Unpack[More],
-) -> Judgement:
-    """Holds where the truth (a number, or an interval of possible truths) is among what the printed text can mean."""
-    if claimed is None:
-        return unknown("no value is stated")
-    high = low if high is None else high
-    truth = show(low) if show(low) == show(high) else f"{show(low)} to {show(high)}"
+def compare(claimed: Quantity, low: float, high: float, arithmetic: str, **more: Any) -> Judgement:
+    """Holds where the truth, an interval of what is possible, is among what the printed text can mean."""
+    truth = between((low, high), show_as(claimed.dimension, claimed))
     if claimed.admits(low, high):
-        return holds(f"{truth}", arithmetic)
-    judgement = wrong(f"{truth}, not {claimed.text}{_factor(claimed, low, high)}", arithmetic, **more)
-    if _distance(claimed, low, high) < SMALL:
-        return replace(judgement, severity=Severity.NOTE)
-    return judgement
+        return holds(truth, arithmetic)
+    nearest, end = (high, claimed.low) if claimed.low > high else (low, claimed.high)
+    factor = end / nearest if nearest else math.inf
+    side, times = "much" if factor > 1 else "little", max(factor, 1 / factor) if factor > 0 else math.inf
+    off = f": {times:,.{0 if times >= 10 else 1}f} times too {side}" if times >= 2 else ""
+    off = off or f": {format_percent(abs(factor - 1))} too {side}"
+    judgement = wrong(f"{truth}, not {claimed.text}{off if math.isfinite(times) else ''}", arithmetic, **more)
+    return replace(judgement, severity=Severity.NOTE) if abs(factor - 1) < _SMALL else judgement
 
 
 _DECIMAL = Formatter(
     steps=((0.0, 1.0, " B"), (1e3, 1e3, " kB"), (1e6, 1e6, " MB"), (1e9, 1e9, " GB"), (1e12, 1e12, " TB"))
 )
+_WRITTEN = (1e4, 1e7)  # numbers that people write out: 16,384
+_SHOW: dict[str, Callable[[float], str]] = {
+    "seconds": format_seconds,
+    "fraction": format_percent,
+    "usd": format_usd,
+    "usd_per_hour": lambda rate: f"{format_usd_rate(rate)}/h",
+    "rate": format_rate,
+    "flops": format_flops,
+    "bandwidth": format_bandwidth,
+    "times": format_number,
+    "gpu_hours": lambda hours: f"{_number(hours)} GPU-hours",
+    "energy": lambda joules: f"{_number(joules / 3.6e6)} kWh",
+    "work": lambda work: f"{work:.3g} FLOP",
+}
 
 
-def show_bytes(claimed: Quantity) -> Formatter:
-    """The formatter of the claim's own kind of unit, so that both numbers are seen in one: GB or GiB."""
-    return format_bytes if "iB" in claimed.text else _DECIMAL
+def show_as(dimension: str, claimed: Quantity | None = None) -> Callable[[float], str]:
+    """The formatter of a dimension; bytes come out in the claim's own kind of unit, GB or GiB."""
+    if dimension == "bytes":
+        return format_bytes if claimed is not None and "iB" in claimed.text else _DECIMAL
+    return _SHOW.get(dimension, _number)
 
 
-def between(ends: tuple[float, float], show: Callable[[float], str]) -> str:
+def _number(value: float) -> str:
+    if _WRITTEN[0] <= abs(value) < _WRITTEN[1]:
+        return f"{value:,.0f}"
+    return format_tokens(value) if _WRITTEN[1] <= abs(value) < 1e15 else f"{value:,.4g}"
+
+
+def between(ends: Sequence[float], show: Callable[[float], str]) -> str:
     """One number or a range of two, in words."""
     return " to ".join(dict.fromkeys(show(end) for end in ends))
-
-
-def _distance(claimed: Quantity, low: float, high: float) -> float:
-    """How far outside the truth the nearest end of the claim lies, as a share of the truth."""
-    nearest, end = (high, claimed.low) if claimed.low > high else (low, claimed.high)
-    return abs(end / nearest - 1) if nearest else float("inf")
-
-
-def _factor(claimed: Quantity, low: float, high: float) -> str:
-    nearest, end = (high, claimed.low) if claimed.low > high else (low, claimed.high)
-    if not nearest or end / nearest <= 0:
-        return ""
-    factor = end / nearest
-    if factor >= 2 or factor <= 0.5:
-        times = max(factor, 1 / factor)
-        return (
-            f": {times:,.0f} times too {'much' if factor > 1 else 'little'}"
-            if times >= 10
-            else (f": {times:.1f} times too {'much' if factor > 1 else 'little'}")
-        )
-    return f": {abs(factor - 1):.1%} too {'much' if factor > 1 else 'little'}".replace("%", " %")

@@ -56,18 +56,15 @@ def resolve_key(asked: str, device: WorkerDevice) -> str:
     if device.type == "cpu":
         if asked in ("auto", "cpu"):
             return "cpu"
-        raise AdvisorError(
-            f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({device.name})",
-            "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu",
-        )
+        message = f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({device.name})"
+        hint = "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu"
+        raise AdvisorError(message, hint)
     name = device.name or device.type
     spec = find_gpu(name, device.memory_bytes)
     key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if asked not in ("auto", key) and key not in {named.key for named in gpus_named(asked)}:
-        raise AdvisorError(
-            f"--gpu {asked}: this machine has a {device.name} ({key})",
-            f"calibrate what is here: advisor calibrate --gpu {key}",
-        )
+        hint = f"calibrate what is here: advisor calibrate --gpu {key}"
+        raise AdvisorError(f"--gpu {asked}: this machine has a {device.name} ({key})", hint)
     return key
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.optimize import least_squares
 
-from advisor.laws.held_out import HeldOut, HeldPoint
+from advisor.calibration.observations import Drift, drift_of, observations, rates_of
+from advisor.hardware.catalog import find_gpu
+from advisor.laws.held_out import HeldOut, HeldPoint, leave_one_out
 from advisor.laws.intervals import Z80
-from advisor.prediction.prior import CoefficientPrior
+from advisor.prediction.prior import CoefficientPrior, calibration_prior
 from advisor.prediction.throughput import (
     TERMS,
     Posterior,
@@ -27,6 +29,7 @@ from advisor.prediction.throughput import (
     terms,
 )
 from advisor.records import Basis, Estimate, MeasuredStep
+from advisor.store.calibration import Calibration
 
 # Candidates for the residual process' standard deviation.
 _DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
@@ -104,6 +107,8 @@ def _fit_at(
     def jacobian(theta: np.ndarray) -> np.ndarray:
         return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
 
+    from scipy.optimize import least_squares  # a quarter of a second, which no plan without a calibration needs
+
     solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
     slopes = np.asarray(solution.jac)
     precision = slopes.T @ slopes
@@ -153,3 +158,45 @@ def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> Held
         estimate = Estimate(value=value, low=value / width, high=value * width, basis=Basis.INTERPOLATED)
         points.append(HeldPoint(configuration=one.workload, predicted=estimate, actual=one.step_seconds))
     return HeldOut(points=tuple(points))
+
+
+class Evidence:
+    """What the bursts of a calibration say; each part is worked out when it is first asked for."""
+
+    def __init__(self, calibration: Calibration):
+        self.calibration = calibration
+
+    @cached_property
+    def drift(self) -> Drift:
+        """How much the machine moved meanwhile."""
+        return drift_of(self.calibration.bursts)
+
+    @cached_property
+    def steps(self) -> list[MeasuredStep]:
+        """The step time of each configuration, drift-corrected."""
+        return observations(self.calibration.bursts, self.drift)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """What the device does at best."""
+        return rates_of(self.calibration.ceilings)
+
+    @cached_property
+    def prior(self) -> CoefficientPrior:
+        """What is believed of the device before any burst."""
+        key, settings = self.calibration.device_key, self.calibration.settings
+        spec = find_gpu(key) if key != "cpu" else None
+        return calibration_prior(spec, settings.precision, settings.compile, self.rates)
+
+    def posterior(self, steps: Sequence[MeasuredStep] | None = None) -> Posterior:
+        """What is believed after these steps; None: after its own."""
+        return fit(self.steps if steps is None else steps, self.rates, self.prior, self.drift.deviation)
+
+    def held_out(self) -> HeldOut | None:
+        """Each configuration predicted from the others; None with fewer than four."""
+        return leave_one_out(
+            self.steps,
+            configuration=lambda step: step.workload,
+            measured=lambda step: step.step_seconds,
+            predict=lambda rest, step: predict_held_out(self.posterior(rest), [step]).points[0].predicted,
+        )

@@ -42,7 +42,12 @@ def profile_after(
     if seen is None or seen.source in profile.sources:
         return profile
     if profile.calibration_id is not None and seen.own:
-        return _calibrated(profile, seen, store)
+        # The calibration with the run as one more, long, burst; as it is where the run was elsewhere or on several.
+        if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
+            return profile
+        assert profile.calibration_id is not None
+        fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), seen))
+        return replace(fitted, sources=(*profile.sources, seen.source), caveats=profile.caveats)
     if profile.spec is None:
         return profile  # a CPU's calibration knows nothing of other software, and there is no datasheet to begin from
     spec = profile.spec
@@ -60,29 +65,14 @@ def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
     return any(seen.source in source for source in profile.sources)
 
 
-def _calibrated(profile: Profile, seen: MeasuredStep, store: Store) -> Profile:
-    """The calibration with the run as one more, long, burst; as it is where the run was elsewhere or on several."""
-    if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
-        return profile
-    assert profile.calibration_id is not None
-    fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), seen))
-    return replace(fitted, sources=(*profile.sources, seen.source), caveats=profile.caveats)
-
-
 def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
     """Published runs' belief about the card, updated by the run."""
     before = profile.posterior
     prior = CoefficientPrior(
         mean=before.theta, covariance=before.covariance, discrepancy=before.discrepancy, source=profile.sources[0]
     )
-    posterior = fit([_alone(profile, seen)], before.rates, prior, drift=before.drift)
-    return replace(profile, posterior=posterior, sources=(*profile.sources, seen.source))
-
-
-def _alone(profile: Profile, seen: MeasuredStep) -> MeasuredStep:
-    """What a step took one device: the fit has no term for the exchange between several, so the predicted one is
-    taken off, and what is left is the less sure the more that was.
-    """
+    # What a step took one device: the fit has no term for the exchange between several, so the predicted one is taken
+    # off, and what is left is the less sure the more that was.
     work, seconds, noise = seen.workload, seen.step_seconds, seen.noise
     alone = replace(work, gpus=1, sharding="none")
     if work.gpus > 1:
@@ -91,7 +81,10 @@ def _alone(profile: Profile, seen: MeasuredStep) -> MeasuredStep:
         share = max(0.0, 1 - one.value / together.value)  # of the step, as predicted
         seconds *= 1 - share
         noise = math.hypot(noise, _EXCHANGE_ERROR * share / (1 - share))
-    return replace(seen, workload=alone, step_seconds=seconds, noise=noise)
+    posterior = fit(
+        [replace(seen, workload=alone, step_seconds=seconds, noise=noise)], before.rates, prior, drift=before.drift
+    )
+    return replace(profile, posterior=posterior, sources=(*profile.sources, seen.source))
 
 
 def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | None) -> Profile:

@@ -114,15 +114,11 @@ class Worker:
         try:
             hello = self._receive(_START_SECONDS).body
         except WorkerDied as error:
-            raise AdvisorError(
-                f"the calibration worker did not start: {error.reason}",
-                hint=f"read {self._log} for the reason" if self._log else f"run `{shlex.join(command)}` to see why",
-            ) from error
+            hint = f"read {self._log} for the reason" if self._log else f"run `{shlex.join(command)}` to see why"
+            raise AdvisorError(f"the calibration worker did not start: {error.reason}", hint) from error
         if isinstance(hello, Refused):
-            raise AdvisorError(
-                f"there is no such GPU here: {hello.reason}",
-                "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu",
-            )
+            hint = "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu"
+            raise AdvisorError(f"there is no such GPU here: {hello.reason}", hint)
         assert isinstance(hello, Hello)
         self.ready = Ready(
             seconds=time.perf_counter() - began, device=hello.device, torch=hello.torch, python=hello.python

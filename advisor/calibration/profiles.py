@@ -14,8 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibration import observations
-from advisor.calibration.evidence import Evidence
-from advisor.calibration.fit import fit
+from advisor.calibration.fit import Evidence, fit
 from advisor.calibration.quality import quality_of, with_quality
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
@@ -71,10 +70,8 @@ def load_profile(
     if passed_over and find_gpu(key) is None:
         raise _nothing_believed(passed_over[0])
     if key == "cpu":
-        raise AdvisorError(
-            "this CPU was never calibrated",
-            "name a GPU, as --gpu h100, or calibrate this CPU (90 s): advisor calibrate --gpu cpu",
-        )
+        hint = "name a GPU, as --gpu h100, or calibrate this CPU (90 s): advisor calibrate --gpu cpu"
+        raise AdvisorError("this CPU was never calibrated", hint)
     spec = require_gpu(key)
     elsewhere = calibrated_elsewhere(spec, store) if transfer and software is None else None
     profile = prior_profile(
@@ -329,11 +326,8 @@ def prior_profile(
     precision = precision or usual_precision(spec)
     rates = datasheet_rates(spec, precision, tf32=software is None or software.tf32)
     if rates is None or (software is None and not can_train_in(spec, precision)):
-        raise AdvisorError(
-            f"{spec.key} has no {precision} matrix units",
-            f"choose another precision: --precision {usual_precision(spec)}",
-            exit_code=2,
-        )
+        hint = f"choose another precision: --precision {usual_precision(spec)}"
+        raise AdvisorError(f"{spec.key} has no {precision} matrix units", hint, exit_code=2)
     compile = can(spec, "compile") is not False if compile is None else compile
     capped = spec
     if power_cap_watts and spec.tdp_watts:

@@ -7,17 +7,19 @@ says what the fit is worth for configurations that were not measured.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from advisor.calibration import observations
-from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import Evidence
 from advisor.laws.held_out import FEWEST_TO_HOLD_OUT, HeldOut
 from advisor.laws.intervals import SHARE_INSIDE
+from advisor.records import Workload
 from advisor.store.calibration import PARTIAL, Calibration, HeldOutSummary, Quality, Verdict
 from advisor.store.store import CalibrationEntry, load_calibration
+from trainer.schema import Outcome
 
 SOUND_COVERAGE = 0.7  # of the 80 % intervals: what docs/accuracy.md asks of a session
 # A quiet machine gives 2 to 6 % (docs/accuracy.md): at five times that other work was measured, not the trainer.
@@ -98,3 +100,43 @@ def with_quality(entry: CalibrationEntry) -> CalibrationEntry:
 @lru_cache(maxsize=256)  # time and size are keys only
 def _judged(path: str, modified_ns: int, size_bytes: int) -> Quality:
     return quality_of(load_calibration(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstLine:
+    """One configuration as measured; None where the burst did not complete."""
+
+    configuration: str
+    bursts: int
+    outcome: str
+    tokens_per_second: float | None = None
+    step_seconds: float | None = None  # corrected for the machine's drift
+    left_out_error: float | None = None  # of the prediction by all other configurations; None: not held out
+
+
+def burst_lines(calibration: Calibration, held: HeldOut | None = None) -> list[BurstLine]:
+    """One line per configuration, smallest first, then the bursts that failed; `held`: predicted from the others."""
+    from advisor.calibration.one_burst import describe  # the worker, which no plan needs
+
+    runs = [burst.workload for burst in observations.completed(calibration.bursts)]
+    lines = []
+    for step in sorted(Evidence(calibration).steps if runs else [], key=lambda step: _size(step.workload)):
+        point = held.of(step.workload) if held is not None else None
+        lines.append(
+            BurstLine(
+                configuration=describe(step.workload),
+                bursts=runs.count(step.workload),
+                outcome="completed",
+                tokens_per_second=step.workload.step_tokens / step.step_seconds,
+                step_seconds=step.step_seconds,
+                left_out_error=point.error if point is not None else None,
+            )
+        )
+    failed = [burst for burst in calibration.bursts if burst.outcome != Outcome.COMPLETED]
+    return lines + [
+        BurstLine(configuration=describe(burst.workload), bursts=1, outcome=burst.outcome) for burst in failed
+    ]
+
+
+def _size(w: Workload) -> tuple[int, ...]:
+    return w.shape.depth, w.micro_tokens, w.shape.seq_len, w.grad_accum

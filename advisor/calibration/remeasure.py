@@ -27,24 +27,19 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
     ChoiceDoesNotRunError when the workload does not run on it: then it must not be recommended.
     """
     if profile.calibration_id is None:
-        raise AdvisorError(
-            f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against",
-            f"on a machine with the GPU: advisor calibrate --gpu {profile.key}",
-        )
+        message = f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against"
+        hint = f"on a machine with the GPU: advisor calibrate --gpu {profile.key}"
+        raise AdvisorError(message, hint)
     notes = Notebook(calibration=store.load_calibration(profile.calibration_id), store=store)
     with Worker(notes.calibration.settings.device) as worker:
         here, calibrated = worker.start().device.name, notes.calibration.device.name
         if here != calibrated:
-            raise AdvisorError(
-                f"this machine has a {here}, the calibration is of a {calibrated}",
-                "run this on the machine that was calibrated, or calibrate this one: advisor calibrate",
-            )
+            hint = "run this on the machine that was calibrated, or calibrate this one: advisor calibrate"
+            raise AdvisorError(f"this machine has a {here}, the calibration is of a {calibrated}", hint)
         add_bursts(workload, worker, notes, _SECONDS)
         notes.judge()
     last = notes.calibration.bursts[-1]
     if last.outcome != Outcome.COMPLETED:
-        raise ChoiceDoesNotRunError(
-            f"{describe(workload)} does not run here: {last.outcome}, {last.reason}",
-            f"plan a smaller batch: advisor plan --micro-batch {max(1, workload.micro_batch // 2)}",
-        )
+        hint = f"plan a smaller batch: advisor plan --micro-batch {max(1, workload.micro_batch // 2)}"
+        raise ChoiceDoesNotRunError(f"{describe(workload)} does not run here: {last.outcome}, {last.reason}", hint)
     return profile_of(notes.calibration, store.observations(profile.key))

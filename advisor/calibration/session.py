@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
 from advisor.calibration import design, observations
-from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import Evidence
 from advisor.calibration.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.calibration.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
 from advisor.calibration.quality import judged
@@ -25,7 +24,7 @@ from advisor.errors import AdvisorError
 from advisor.prediction.memory import MemoryModel
 from advisor.prediction.throughput import Posterior, predict_log, sizes
 from advisor.records import Workload
-from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Rehearsal, Settings
+from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Settings
 from advisor.store.store import Store
 from advisor.units import format_seconds
 from trainer.messages import Ceilings, CeilingsRequest
@@ -126,7 +125,17 @@ def _begun(
     on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
     ceilings = _ceilings(settings, worker)
     on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
-    rehearsal = _rehearsal(settings, worker.log)
+    # A real run of three steps of the smallest model: what a run costs besides its steps; None if it failed.
+    workload = base_workload(settings, min(settings.depths))
+    config = replace(
+        burst_config(settings, workload),
+        steps=3,
+        compile=False,  # compilation has its own line in the bill
+        eval=EvalConfig(tokens=0),
+        checkpoint=CheckpointConfig(every_seconds=None, final=True),
+        telemetry=TelemetryConfig(),
+    )
+    rehearsal = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=worker.log)
     if rehearsal is None:
         why = f": {worker.log} says why" if worker.log else ""
         on_event(Event(text=f"the rehearsal did not complete{why}", elapsed_seconds=clock.elapsed))
@@ -151,10 +160,8 @@ def _ceilings(settings: Settings, worker: Worker) -> Ceilings:
     try:
         return worker.ceilings(request, timeout=120)
     except WorkerDied as death:
-        raise AdvisorError(
-            f"the device's own speed could not be measured: {death.reason}",
-            f"read {worker.log}" if worker.log else "run `python -m trainer.worker` to see why",
-        ) from death
+        hint = f"read {worker.log}" if worker.log else "run `python -m trainer.worker` to see why"
+        raise AdvisorError(f"the device's own speed could not be measured: {death.reason}", hint) from death
 
 
 class NothingMeasuredError(AdvisorError):
@@ -173,20 +180,6 @@ def _nothing_measured(settings: Settings, bursts: Sequence[Burst]) -> NothingMea
         f"{format_seconds(settings.budget_seconds)} that were given",
         "smaller --depths, a shorter --seq-len or a smaller --vocab-size; or more --budget-seconds",
     )
-
-
-def _rehearsal(settings: Settings, log: Path | None) -> Rehearsal | None:
-    """A real run of three steps of the smallest model: what a run costs besides its steps; None if it failed."""
-    workload = base_workload(settings, min(settings.depths))
-    config = replace(
-        burst_config(settings, workload),
-        steps=3,
-        compile=False,  # compilation has its own line in the bill
-        eval=EvalConfig(tokens=0),
-        checkpoint=CheckpointConfig(every_seconds=None, final=True),
-        telemetry=TelemetryConfig(),
-    )
-    return rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=log)
 
 
 def _rounds(

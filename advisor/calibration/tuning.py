@@ -4,24 +4,101 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from advisor.calibration.effects import Effect, Interval, Noise, Visit, effects, interaction
 from advisor.calibration.measure import Worker
 from advisor.calibration.one_burst import outcome_of
 from advisor.calibration.session import Event
-from advisor.calibration.variants import Variant, both
 from advisor.errors import AdvisorError
-from trainer.messages import BurstRequest, BurstResult
-from trainer.schema import Outcome, RunConfig
+from trainer.messages import BurstRequest, BurstResult, WorkerDevice
+from trainer.schema import ACTIVATION_CHECKPOINTING, Outcome, RunConfig
 
+_MICRO_BATCHES = (0.25, 0.5, 2, 4)  # times the base's, the effective batch kept
+_CHUNKS = (0.25, 4)  # of the default chunk of the loss
+_TF32_SINCE = 8.0  # compute capability: Ampere
+_DEFAULT_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # of logits in fp32, as trainer/loss.py has it
 EXPONENT = 0.7  # step time ∝ reference kernel^exponent, the belief of `calibration/observations` before its data speak
 _SETTINGS_A_BASE = 4  # the base is visited again after so many settings
 _LEAST_ROUNDS = 2
 _INTERACTION_SHARE = 0.25  # of the time, kept for the best two together
 _WARMUP_STEPS_MOST = 6
 _LOSSES = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One setting that differs from the base; `changes` by field of the run's configuration, `a.b` a nested one."""
+
+    knob: str
+    name: str
+    changes: Mapping[str, Any]
+
+    def of(self, base: RunConfig) -> RunConfig:
+        """The base with this setting."""
+        config = base
+        for path, value in self.changes.items():
+            config = _with(config, path.split("."), value)
+        return config
+
+
+def both(one: Variant, other: Variant) -> Variant:
+    """Two settings of different knobs at once."""
+    return Variant(
+        knob=f"{one.knob} and {other.knob}",
+        name=f"{one.name}, {other.name}",
+        changes={**one.changes, **other.changes},
+    )
+
+
+def variants(base: RunConfig, device: WorkerDevice) -> Iterator[Variant]:
+    """Every setting of each knob that this device has and the base does not use; `base.precision` is resolved."""
+    cuda = device.type == "cuda"
+    for precision in ("fp32", "bf16", "fp16"):
+        if precision == base.precision or (precision == "fp16" and not cuda):  # a CPU has no scaled fp16 training
+            continue
+        name = "fp16, scaled loss" if precision == "fp16" else precision
+        yield Variant(knob="precision", name=name, changes={"precision": precision})
+    if cuda and float(device.compute_capability or 0) >= _TF32_SINCE:
+        if base.precision == "fp32":
+            name = "TF32 off" if base.tf32 else "TF32 on"
+            yield Variant(knob="TF32", name=name, changes={"tf32": not base.tf32})
+        else:
+            yield Variant(knob="precision", name="fp32, TF32 off", changes={"precision": "fp32", "tf32": False})
+    name = "not compiled" if base.compile else "torch.compile"
+    yield Variant(knob="compile", name=name, changes={"compile": not base.compile})
+    for kind in ACTIVATION_CHECKPOINTING:
+        if kind != base.activation_checkpointing:
+            name = f"{'no' if kind == 'none' else kind} activation checkpointing"
+            yield Variant(knob="activation-checkpointing", name=name, changes={"activation_checkpointing": kind})
+    # Other micro-batches keep the effective batch.
+    whole = base.micro_batch * base.grad_accum
+    for factor in _MICRO_BATCHES:
+        size = base.micro_batch * factor
+        if size >= 1 and size == int(size) and whole % int(size) == 0:
+            micro, accumulated = int(size), whole // int(size)
+            changes = {"micro_batch": micro, "grad_accum": accumulated}
+            yield Variant(knob="micro-batch", name=f"micro-batch {micro} × {accumulated}", changes=changes)
+    for kernel in ("flash", "efficient", "cudnn", "math") if cuda else ("math",):  # a CPU's own is flash
+        if kernel != base.attention:
+            yield Variant(knob="attention", name=f"{kernel} attention", changes={"attention": kernel})
+    # The loss is computed in chunks of other sizes, and at once.
+    tokens = base.micro_batch * base.model.seq_len
+    usual = _DEFAULT_CHUNK_BYTES[device.type] // (4 * base.model.vocab_size)
+    sizes = {max(1, min(tokens, int(usual * factor))) for factor in _CHUNKS}
+    for chunk in sorted((sizes - {min(tokens, usual)}) | {tokens}):
+        if chunk != base.loss_chunk_tokens and (chunk < tokens or usual < tokens):
+            name = "logits of a micro-batch at once" if chunk == tokens else f"loss by {chunk} tokens"
+            yield Variant(knob="loss chunks", name=name, changes={"loss_chunk_tokens": chunk})
+    name = "optimizer not fused" if base.optimizer.fused else "fused optimizer"
+    yield Variant(knob="fused optimizer", name=name, changes={"optimizer.fused": not base.optimizer.fused})
+
+
+def _with(record: Any, path: list[str], value: Any) -> Any:
+    name, *rest = path
+    return replace(record, **{name: _with(getattr(record, name), rest, value) if rest else value})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +154,7 @@ def tune(
             and (session.rounds_of(pair) < _LEAST_ROUNDS or session.has_time([*gains[:2], pair], 1.0))
         ):
             session.round([*gains[:2], pair])
-    return _tuning(session, [*variants, *([pair] if pair else [])], gains, pair)
-
-
-def _tuning(session: _Session, tried: Sequence[Variant], gains: Sequence[Variant], pair: Variant | None) -> Tuning:
+    tried = [*variants, *([pair] if pair else [])]
     found, noise = session.measured()
     together = None
     if pair is not None and pair.name in found:
@@ -159,10 +233,8 @@ class _Session:
         self._on_event(Event(text="the base, to warm up", elapsed_seconds=self.elapsed))
         result = self._train(self.base, seed=self.base.seed)
         if result.outcome != Outcome.COMPLETED:
-            raise AdvisorError(
-                f"the base does not run here: {result.outcome}, {result.reason}",
-                "start from a smaller --micro-batch or --depth",
-            )
+            hint = "start from a smaller --micro-batch or --depth"
+            raise AdvisorError(f"the base does not run here: {result.outcome}, {result.reason}", hint)
 
     def round(self, settings: Sequence[Variant]) -> None:
         """The base and every setting once, the base again between them, all from the same weights and tokens."""

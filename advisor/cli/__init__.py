@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -19,85 +18,126 @@ from advisor.errors import AdvisorError, close_matches
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-@dataclass(frozen=True, kw_only=True)
+START, MEASURE, RUN, LEARN, LOOK = "Start", "Measure and plan", "Train", "Check", "Look up"
+PROGRAMS = "For other programs"
+
+
+@dataclass(frozen=True)
 class Verb:
-    """One command: where its click object lives and its line in the help."""
+    """One command: its module, which has a click object `command`, its section and its line in the help.
+
+    `form` says how a command that is a form of another is called, as "calibrate --tune". Its own name, by which it was
+    called once, still works and is not listed.
+    """
 
     name: str
     section: str
     help: str
-    object_name: str = "command"
+    form: str = ""
 
     @property
-    def module(self) -> str:
-        return f"advisor.cli.{self.name}"
+    def called(self) -> str:
+        """What is typed after `advisor`."""
+        return self.form or self.name
 
-    def exists(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
+    @property
+    def form_of(self) -> tuple[str, str] | None:
+        """The command that this one is a form of, and the word that makes it one."""
+        command, _, word = self.form.partition(" ")
+        return (command, word) if word else None
 
 
-START, MEASURE, RUN, LEARN, LOOK = "Start", "Measure and plan", "Train", "Check", "Look up"
+VERBS = {verb.name: verb for verb in (
+    Verb("quickstart", START, "Calibrate, plan, train and compare on this machine, in minutes."),
+    Verb("app", START, "The same in the browser: plan, launch, watch, compare, explore."),
+    Verb("calibrate", MEASURE, "Measure this machine's GPU or CPU in short bursts, for predictions."),
+    Verb("adopt", MEASURE, "Calibrate and plan any other training command, as it is."),
+    Verb("tune", MEASURE, "Measure which settings make a run faster here, and by how much.", "calibrate --tune"),
+    Verb("predict", MEASURE, "Predict step time, throughput and memory of one configuration."),
+    Verb("plan", MEASURE, "Recommend depth, batch and tokens for a goal."),
+    Verb("launch", RUN, "Start a planned run that outlives this terminal."),
+    Verb("export", RUN, "Write a plan as a script, cluster job or cloud task, or a trained run for transformers."),
+    Verb("watch", RUN, "Follow a run: steps, loss, time left, dollars so far."),
+    Verb("monitor", RUN, "Watch power, use, memory and temperature of every GPU of this machine.", "watch --gpus"),
+    Verb("stop", RUN, "Stop a run with a checkpoint."),
+    Verb("resume", RUN, "Continue a stopped or broken run from its last checkpoint."),
+    Verb("finetune", RUN, "Train a model further on other data, stage by stage.", "model finetune"),
+    Verb("sample", RUN, "Generate text from a run's newest checkpoint.", "model sample"),
+    Verb("import", RUN, "Copy a run from another machine and score its prediction.", "runs --import"),
+    Verb("model", RUN, "Use a trained model: generate text, evaluate it, train it further."),
+    Verb("runs", RUN, "List the runs on this machine."),
+    Verb("analyze", LEARN, "Diagnose any training log: what happened, what it cost, what to do."),
+    Verb("compare", LEARN, "Compare a run with its prediction and explain the difference."),
+    Verb("ab", LEARN, "Train variants and a base with several seeds, and say which differences are real."),
+    Verb("diff", LEARN, "List what differs between two runs or plans, and its effect.", "compare --settings"),
+    Verb("audit", LEARN, "Check the claims of a plan or report on paper."),
+    Verb("eval", RUN, "Measure held-out loss and small tests of a trained model.", "model eval"),
+    Verb("accuracy", LEARN, "Show how accurate the predictions have been so far.", "runs --accuracy"),
+    Verb("profiles", LOOK, "List the calibrations of each GPU and CPU.", "calibrate --list"),
+    Verb("gpus", LOOK, "List GPU specifications and rental prices."),
+    Verb("data", LOOK, "Turn text into token files, and look at them."),
+    Verb("mcp", PROGRAMS, "Serve an assistant: plan, predict and judge as its tools (MCP)."),
+    Verb("check", PROGRAMS, "Judge in CI: does a run fit, what will it cost, is it slower than accepted?"),
+    Verb("completion", PROGRAMS, "Print the completion script of a shell: bash, zsh or fish."),
+    Verb("schema", PROGRAMS, "Print the JSON Schema of a document that --json prints, or of a file."),
+)}  # fmt: skip
+FORMS = {verb.form_of: verb.name for verb in VERBS.values() if verb.form_of}
+# options by the names that they had: the verb's own first, then everywhere; the text after the new name is a unit
+FORMER = {
+    "": {"--max-usd": ("--budget", ""), "--max-hours": ("--deadline", "h"), "--target-usd": ("--budget", ""),
+         "--target-time": ("--deadline", "")},
+    "sample": {"--tokens": ("--max-tokens", ""), "--samples": ("--texts", "")},
+    "eval": {"--tokens": ("--max-tokens", "")},
+    "accuracy": {"--device": ("--gpu", "")},
+}  # fmt: skip
 
-VERBS = {
-    verb.name: verb
-    for verb in (
-        Verb(name="quickstart", section=START, help="Calibrate, plan, train and compare on this machine, in minutes."),
-        Verb(name="app", section=START, help="The same in the browser: plan, launch, watch, compare, explore."),
-        Verb(
-            name="calibrate",
-            section=MEASURE,
-            help="Measure this machine's GPU or CPU in short bursts, for predictions.",
-        ),
-        Verb(name="adopt", section=MEASURE, help="Calibrate and plan any other training command, as it is."),
-        Verb(name="tune", section=MEASURE, help="Measure which settings make a run faster here, and by how much."),
-        Verb(name="predict", section=MEASURE, help="Predict step time, throughput and memory of one configuration."),
-        Verb(name="plan", section=MEASURE, help="Recommend depth, batch and tokens for a goal."),
-        Verb(name="launch", section=RUN, help="Start a planned run that outlives this terminal."),
-        Verb(
-            name="export",
-            section=RUN,
-            help="A plan as a script, cluster job or cloud task; a trained run as a model for transformers.",
-        ),
-        Verb(name="watch", section=RUN, help="Follow a run: steps, loss, time left, dollars so far."),
-        Verb(name="monitor", section=RUN, help="Watch the power, use, memory and heat of every GPU of this machine."),
-        Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
-        Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
-        Verb(name="finetune", section=RUN, help="Go on from a trained run on other data, stage by stage."),
-        Verb(name="sample", section=RUN, help="Text from a run's newest checkpoint."),
-        Verb(name="import", section=RUN, help="Bring in and score a run that came from elsewhere."),
-        Verb(name="runs", section=RUN, help="List the runs on this machine."),
-        Verb(name="analyze", section=LEARN, help="Diagnose any training log: what happened, what it cost, what to do."),
-        Verb(name="compare", section=LEARN, help="Set a run against its prediction and say where the gap went."),
-        Verb(
-            name="ab", section=LEARN, help="Run variants against a base over seeds, and say what differs for certain."
-        ),
-        Verb(name="diff", section=LEARN, help="What differs between two runs or plans, and what each difference does."),
-        Verb(name="audit", section=LEARN, help="Check the claims of a plan or report on paper."),
-        Verb(name="eval", section=LEARN, help="Held-out loss and small tests of a trained model."),
-        Verb(name="accuracy", section=LEARN, help="Show how right the predictions have been so far."),
-        Verb(name="profiles", section=LOOK, help="List what is known of each GPU and CPU, and from which calibration."),
-        Verb(name="gpus", section=LOOK, help="List GPU specifications and rental prices."),
-        Verb(name="data", section=LOOK, help="Turn text into token files, and look at them."),
-    )
-}
+
+def formed(words: list[str]) -> tuple[str, list[str]]:
+    """The command that words call, and what is left for it: of a form its own name, of former options today's."""
+    name, rest = words[0], words[1:]
+    if name == "adopt":  # its words are another program's
+        return name, rest
+    before = zip(["", *rest], rest, strict=False)
+    named = [word for last, word in before if "=" in last or not last.startswith("--")]
+    if name == "compare" and any(word.endswith((".yaml", ".yml")) for word in named):
+        name = "diff"  # of plans, configurations and calibrations there is nothing else to compare
+    elif (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
+        name = FORMS[form]
+        rest.remove(form[1])
+    former, said, unit = FORMER[""] | FORMER.get(name, {}), [], ""
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if not option.startswith("--"):
+            option, equals, value = "", "", word  # of the option before it
+        else:
+            option, unit = former.get(option, (option, ""))
+        number = value.replace(".", "").isdigit()
+        said.append(f"{option}{equals}{value}{unit if number else ''}")
+        unit = "" if value else unit
+    return name, said
 
 
 class LazyGroup(click.Group):
     """A click group that imports a verb's module when the verb is used, and not for its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, verb in VERBS.items() if verb.exists()]
+        return [name for name, verb in VERBS.items() if not verb.form]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        verb = VERBS.get(cmd_name)
-        if verb is None or not verb.exists():
+        if cmd_name not in VERBS:
             return None
-        return getattr(importlib.import_module(verb.module), verb.object_name)
+        found: click.Command = importlib.import_module(f"advisor.cli.{cmd_name}").command
+        if forms := [one for one in VERBS.values() if one.form_of and one.form_of[0] == cmd_name != "model"]:
+            found.epilog = "\b\nSee also:\n" + "\n".join(f"  advisor {one.called} --help: {one.help}" for one in forms)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        if args and not args[0].startswith("-") and args[0] in VERBS:
+            name, rest = formed(args)
+            return VERBS[name].called, self.get_command(ctx, name), rest
+        if args and not args[0].startswith("-"):
             close = close_matches(args[0], self.list_commands(ctx))
             hint = f"did you mean {' or '.join(close)}?" if close else "`advisor --help` lists the commands"
             raise AdvisorError(f"there is no command {args[0]!r}", hint, exit_code=USAGE)
@@ -105,7 +145,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
-        for section in (START, MEASURE, RUN, LEARN, LOOK):
+        for section in (START, MEASURE, RUN, LEARN, LOOK, PROGRAMS):
             rows = [(name, VERBS[name].help) for name in names if VERBS[name].section == section]
             if rows:
                 with formatter.section(section):
@@ -158,9 +198,9 @@ def report(error: Exception, *, as_json: bool) -> int:
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
     if as_json:
-        import json
+        from advisor.documents import print_json
 
-        print(json.dumps({"error": message, "hint": hint}, ensure_ascii=False))
+        print_json("error", {"error": message, "hint": hint})
     return code
 
 

@@ -6,25 +6,24 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.params import FILE, NEW_FILE
+from advisor.cli.params import FILE
+from advisor.cli.verb import answer, options, verb
 from advisor.report import render
 
 
-@click.command()
+@verb()
 @click.argument("base", metavar="BASE.yaml", type=FILE)
 @click.argument("variants", metavar="VARIANT.yaml...", nargs=-1, required=True, type=FILE)
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True,
+              help="Number of runs of each of the two configurations.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs. Default: ab-BASE beside BASE.yaml.")
-@click.option("--md", type=NEW_FILE, help="Write a report in Markdown.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(
-    base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None, md: Path | None, as_json: bool
-) -> None:
+@options("md")
+def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None, md: Path | None) -> None:
     """Train BASE and each VARIANT (run.yaml or plan.yaml) here with several seeds, in turn, and compare them in pairs.
 
-    Differences of loss, step time and peak memory come with 95 % intervals; what does not clear the noise is said to be
-    none, with the seeds that a difference of its size needs. A checklist says of each whether it trains, begins at ln
-    V, falls, fits, trains where it was to, and goes on after a stop. Typed again, what is done already is kept.
+    Differences of loss, step time and peak memory have 95 % intervals. A difference within the noise is reported as
+    none, with the seeds that would show one of its size. A checklist says of each run whether it trains, starts at
+    ln V, falls, fits in memory, uses the right device, and resumes after a stop. Finished runs are not repeated.
     """
     from advisor.report import ab as report
     from advisor.report.table import on_console
@@ -36,13 +35,14 @@ def command(
     store = default_store()
     arms = read_arms((base, *variants))
     seconds = expected(store, arms, seeds)
-    takes = f"about {format_seconds(seconds)}" if seconds is not None else "nobody knows how long: advisor calibrate"
+    takes = "time unknown: advisor calibrate" if seconds is None else f"about {format_seconds(seconds)}"
     render.remark(f"{len(arms)} arms x {seeds} seeds on this machine, {takes}")
     found = run_ab(store, arms, seeds, (out or base.parent / f"ab-{base.stem}").resolve(), render.remark)
     if md is not None:
         write_atomic(md, report.markdown(found))
-    if as_json:
-        render.print_json(report.document(found))
-        return
-    render.show(report.heading(found), "", on_console(report.contrast_table(found)), "")
-    render.show(on_console(report.check_table(found)), "", *report.notes(found))
+    contrasts, checks = on_console(report.contrast_table(found)), on_console(report.check_table(found))
+    answer(
+        "ab",
+        lambda: report.document(found),
+        lambda: [report.heading(found), "", contrasts, "", checks, "", *report.notes(found)],
+    )

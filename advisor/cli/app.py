@@ -32,24 +32,18 @@ _SERVER = {
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), default=8501, show_default=True, help="On 127.0.0.1.")
 def command(port: int) -> None:
-    """Open the app in the browser: plan, calibrate, launch, watch, compare, analyse. Only this machine reaches it."""
+    """Open the app in the browser: plan, calibrate, launch, watch, compare, analyse. Only this machine can reach it."""
     if importlib.util.find_spec("streamlit") is None or importlib.util.find_spec("altair") is None:
         raise AdvisorError("the app's packages are not installed", "pip install 'training-advisor[app]'")
-    _refuse_taken(port)
-    frame = Path(__file__).resolve().parents[1] / "ui" / "frame.py"
-    options = [part for name, value in _SERVER.items() for part in (f"--{name}", value)]
-    render.remark(f"the app is at http://127.0.0.1:{port} (Ctrl-C ends it; runs go on)")
-    command = [sys.executable, "-m", "advisor.ui.serve", str(frame), "--server.port", str(port), *options]
-    os.execv(sys.executable, command)
-
-
-def _refuse_taken(port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what a server that has just ended leaves is free
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise AdvisorError(
-                f"port {port} of 127.0.0.1 cannot be used: {error.strerror}",
-                f"does the app run already, at http://127.0.0.1:{port}? Else: advisor app --port {port % 65535 + 1}",
-            ) from error
+            hint = f"does the app run already, at http://127.0.0.1:{port}? Else: advisor app --port {port % 65535 + 1}"
+            raise AdvisorError(f"port {port} of 127.0.0.1 cannot be used: {error.strerror}", hint) from error
+    frame = Path(__file__).resolve().parents[1] / "ui" / "frame.py"
+    options = [part for name, value in _SERVER.items() for part in (f"--{name}", value)]
+    render.remark(f"the app is at http://127.0.0.1:{port} (Ctrl-C ends it; runs go on)")
+    command = [sys.executable, "-m", "advisor.ui.serve", str(frame), "--server.port", str(port), *options]
+    os.execv(sys.executable, command)

@@ -2,57 +2,92 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from advisor.cli.params import CARD_FILE, FILE, NEW_FILE
+from advisor.cli.params import CARD_FILE, FILE
+from advisor.cli.verb import answer, json_asked, options, verb
+from advisor.documents import print_json
 from advisor.report import render
 
+if TYPE_CHECKING:
+    from advisor.auditing.reader import Reader
 
-@click.command()
+
+@verb()
 @click.argument("papers", metavar="REPORT|CARD...", nargs=-1, type=FILE)
-@click.option("--card", "card_path", type=CARD_FILE, help="Write the card drafted from the report's text to this file.")
+@click.option("--card", type=CARD_FILE, help="Write the card drafted from the report's text to this file.")
 @click.option("--kinds", is_flag=True, help="List what can be claimed, each with an example.")
-@click.option("--md", "markdown_path", type=NEW_FILE, help="Write the audit to this Markdown file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(
-    papers: tuple[Path, ...], card_path: Path | None, kinds: bool, markdown_path: Path | None, as_json: bool
-) -> None:
+@click.option("--schema", is_flag=True, help="Print the prompt that has an assistant read the REPORT.")
+@click.option("--reader", metavar="CMD",
+              help="Command of the assistant that reads the report; it gets the prompt on stdin.")  # fmt: skip
+@click.option("--reader-url", metavar="BASE", help="The same over HTTP, as a chat-completions API.")
+@click.option("--reader-model", metavar="NAME", help="The model of --reader-url.")
+@click.option("--answer", "answered", metavar="FILE", help="The answer of an assistant; - reads it from stdin.")
+@options("md", md="Write the audit to this Markdown file.")
+def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bool, reader: str | None,
+            reader_url: str | None, reader_model: str | None, answered: str | None,
+            md: Path | None) -> None:  # fmt: skip
     """Check every claim of a report: holds, wrong, does not follow, or cannot be judged, and why.
 
-    A report is Markdown, HTML or plain text: claims are found in its sentences and tables by rule, no model is called,
-    and what could not be placed is listed. A card is YAML: the declared configuration, the printed tables and the
-    claims, as docs/file-formats.md describes; --card writes one from a text, to be corrected and judged again. Speeds
-    are held against the card's calibration, if there is one here, else against published runs.
+    Your assistant reads the REPORT (Markdown, HTML or plain text) by --reader, --reader-url or --answer. This program
+    judges the claims that were read, where the report has their words and numbers. Without an assistant it reads only
+    written arithmetic, labelled values and tables of steps. A CARD is YAML: the configuration, the tables and the
+    claims, as docs/file-formats.md describes; --card writes one, to be corrected and judged again. Speeds are compared
+    with the GPU's calibration, if there is one here, else with published runs.
     """
+    from advisor.readers.chunks import read_text
     from advisor.report.audit import document, kind_lines, markdown, text_lines
+    from advisor.store.disk import write_atomic
     from advisor.store.store import default_store
-    from advisor.workflows.audit import audit_cards, kinds_with_examples, write_draft
+    from advisor.workflows.audit import asking, audit_cards, kinds_with_examples, write_draft
 
     if kinds:
         listed = kinds_with_examples()
-        if as_json:
-            render.print_json({"kinds": listed})
+        answer("audit-kinds", lambda: {"kinds": listed}, lambda: kind_lines(listed))
+        return
+    if len(papers) != 1 and (card is not None or answered is not None):
+        raise click.UsageError("--card and --answer take one report")
+    if schema:
+        asked = asking(papers[0] if papers else None)
+        if json_asked():
+            print_json("audit-schema", asked)
         else:
-            render.show("\n".join(kind_lines(listed)))
+            click.echo(asked.prompt)  # as it is: neither wrapped nor coloured
         return
     if not papers:
-        raise click.UsageError("name a report or a card, or ask for --kinds")
-    if card_path is not None:
-        if len(papers) != 1:
-            raise click.UsageError("--card takes one report")
-        count = write_draft(papers[0], card_path)
-        render.remark(f"{count} claims written to {card_path}: correct it, then advisor audit {card_path}")
-    audits = audit_cards(papers, default_store())
-    if markdown_path is not None:
-        from advisor.store.disk import write_atomic
+        raise click.UsageError("name a report or a card, or ask for --kinds or --schema")
+    asks, said = _reader(reader, reader_url, reader_model), None
+    if answered is not None:
+        said = sys.stdin.read() if answered == "-" else read_text(Path(answered))
+    if card is not None:
+        count = write_draft(papers[0], card, asks, said)
+        render.remark(f"{count} claims written to {card}: correct it, then advisor audit {card}")
+        papers, asks, said = (card,), None, None  # the assistant is asked once
+    audits = audit_cards(papers, default_store(), asks, said)
+    if md is not None:
+        write_atomic(md, markdown(audits))
+        render.remark(f"written to {md}")
+    documents = [document(one) for one in audits]
+    several = len(documents) != 1
+    answer(
+        "audit-several" if several else "audit",
+        lambda: {"audits": documents} if several else documents[0],
+        lambda: (line for one in audits for line in (*text_lines(one), "")),
+    )
 
-        write_atomic(markdown_path, markdown(audits))
-        render.remark(f"written to {markdown_path}")
-    if as_json:
-        documents = [document(one) for one in audits]
-        render.print_json(documents[0] if len(documents) == 1 else {"audits": documents})
-        return
-    for one in audits:
-        render.show("\n".join(text_lines(one)), "")
+
+def _reader(command: str | None, url: str | None, model: str | None) -> Reader | None:
+    from advisor.auditing.reader import of_command, of_server
+    from advisor.auditing.schema import card_schema
+
+    if command is not None and (url is not None or model is not None):
+        raise click.UsageError("--reader and --reader-url both say who reads")
+    if (url is None) != (model is None):
+        raise click.UsageError("--reader-url and --reader-model belong together")
+    if command is not None:
+        return of_command(command)
+    return of_server(url, model, card_schema()) if url is not None and model is not None else None

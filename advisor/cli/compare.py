@@ -2,113 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import RenderableType
 
-from advisor.cli.params import EXISTING, FILE
+from advisor.cli.params import tracker
+from advisor.cli.verb import answer, options, verb
 from advisor.errors import AdvisorError
 from advisor.report import render
 
-if TYPE_CHECKING:
-    from advisor.workflows.compare import Reviewed
-    from advisor.workflows.write_back import Written
 
-
-@click.command()
+@verb()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--plan", type=FILE, help="The plan.yaml of a RUN that has none beside its log.")
-@click.option(
-    "--record/--no-record",
-    default=None,
-    help="Keep the scores and offer the run to its GPU's profile. Default: unless it was taken back.",
-)
+@options("plan")
+@click.option("--record/--no-record", default=None, help="Store the scores and let the run improve its GPU's profile. "
+              "Default: yes, unless you took this run back before.")  # fmt: skip
 @click.option("--forget", is_flag=True, help="Take back what was recorded of RUN instead of comparing it.")
-@click.option(
-    "--write-to",
-    type=EXISTING,
-    metavar="PATH",
-    help="Hand prediction, interval and score to the run of your tracker: W&B (offline), MLflow, trackio.",
-)
-@click.option("--tracker-run", metavar="ID", help="Its id or name there, where PATH holds several.")
-@click.option(
-    "--tracker-python", metavar="PATH", help="The Python that has the tracker's library.  [default: the run's]"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(
-    runs: tuple[str, ...],
-    plan: Path | None,
-    record: bool | None,
-    forget: bool,
-    write_to: Path | None,
-    tracker_run: str | None,
-    tracker_python: str | None,
-    as_json: bool,
-) -> None:
-    """Set RUN (a path, a name, a unique beginning of one, or `latest`) against its prediction.
+@tracker("prediction, interval and score")
+def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forget: bool, write_to: Path | None,
+            tracker_run: str | None, tracker_python: str | None) -> None:  # fmt: skip
+    """Compare RUN (a path, a name, a unique beginning of one, or `latest`) with its prediction.
 
-    RUN may also be another trainer's log or folder with a plan.yaml beside it: what its log does not hold is left
-    unscored. Several runs are compared with each other too, at equal tokens, time, dollars and shares of their
-    schedules. A finished run's scores go into the ledger that `advisor accuracy` reads, and its step time into the
-    profile of its device; --forget takes both back. A run of fewer than 100 timed steps after the warm-up is too
-    short for that, unless they are a tenth of its steps and at least 10; if it did all its steps, it is scored still.
+    For two plans, run configurations or calibrations, or two runs with --settings, it lists every setting that differs
+    and its effect.
+
+    RUN may also be another trainer's log or folder with a plan.yaml beside it: quantities that its log lacks are not
+    scored. Several runs are compared with each other too, at equal tokens, time, dollars and shares of their schedules.
+    A finished run's scores go into the ledger that `advisor runs --accuracy` reads, and its step time into the profile
+    of its device; --forget takes both back. A run with fewer than 100 timed steps after the warm-up is not recorded,
+    unless they are a tenth of its steps and at least 10. If it did all its steps it is still scored.
     """
     if write_to is not None and (forget or len(runs) > 1):
-        raise AdvisorError(
-            "--write-to writes the scores of one run", "advisor compare RUN --write-to PATH", exit_code=2
-        )
+        hint = "advisor compare RUN --write-to PATH"
+        raise AdvisorError("--write-to writes the scores of one run", hint, exit_code=2)
     if forget:
-        take_back(runs, as_json)
+        take_back(runs)
         return
     from advisor.history.comparison import compare_runs
     from advisor.report import terminal
     from advisor.report.comparison import kept
     from advisor.store.store import default_store
+    from advisor.trainers.known import trainer_of_run
+    from advisor.workflows import write_back
     from advisor.workflows.compare import review, to_document
 
-    store = default_store()
-    reviewed = [review(store, text, record=record, plan=plan) for text in runs]
-    written = _write(reviewed[0], write_to, tracker_run, tracker_python) if write_to is not None else None
-    comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed]) if len(runs) > 1 else None
-    if as_json:
-        documents = [to_document(run) for run in reviewed]
-        one = documents[0] if written is None else {**documents[0], "written": written}
-        render.print_json(one if comparison is None else {"runs": documents, **comparison.to_document()})
-        return
-    for run in reviewed:
-        for note in run.case.run.notes:
-            render.remark(f"read: {note}")
-        render.show(*terminal.scored_run(run.name, run.scored), "", *filter(None, [kept(run)]))
-    if written is not None:
-        render.show(
-            f"written: {written.parameters} parameters of {written.library}'s run {written.run}, {written.place}"
-        )
-    if comparison is not None:
-        render.show(*terminal.comparison(comparison), "")
-    render.show("next: advisor accuracy" if any(run.recorded for run in reviewed) else "next: advisor runs")
+    reviewed = [review(default_store(), text, record=record, plan=plan) for text in runs]
+    first, written, comparison = reviewed[0], None, None
+    if write_to is not None:
+        python = tracker_python or trainer_of_run(first.path).python(first.path)
+        written = write_back.write_back(first.scored, write_to, tracker_run, python)
+    if len(runs) > 1:
+        comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed])
+
+    def shown() -> Iterator[RenderableType]:
+        for run in reviewed:
+            for note in run.case.run.notes:
+                render.remark(f"read: {note}")
+            yield from (*terminal.scored_run(run.name, run.scored), "", *filter(None, [kept(run)]))
+        if written is not None:
+            whose = f"{written.library}'s run {written.run}"
+            yield f"written: {written.parameters} parameters of {whose}, {written.place}"
+        if comparison is not None:
+            yield from (*terminal.comparison(comparison), "")
+        yield "next: advisor runs --accuracy" if any(run.recorded for run in reviewed) else "next: advisor runs"
+
+    documents = [to_document(run) for run in reviewed]
+    one = documents[0] if written is None else {**documents[0], "written": written}
+    if comparison is None:
+        answer("compare", lambda: one, shown)
+    else:
+        answer("compare-several", lambda: {"runs": documents, **comparison.to_document()}, shown)
 
 
-def _write(reviewed: Reviewed, path: Path, run: str | None, python: str | None) -> Written:
-    from advisor.workflows.write_back import tracker_python, write_back
-
-    return write_back(reviewed.scored, path, run, python or tracker_python(reviewed.path))
-
-
-def take_back(runs: tuple[str, ...], as_json: bool) -> None:
-    """Make the ledger and the profiles forget the runs; one that is not there is said to be so."""
+def take_back(runs: tuple[str, ...]) -> None:
+    """Make the ledger and the profiles forget the runs, and say of which nothing was recorded."""
     from advisor.store.store import default_store
     from advisor.workflows import compare
 
     store, now = default_store(), datetime.now(UTC)
     done = [compare.take_back(store, text, now) for text in runs]
-    if as_json:
-        render.print_json({"forgotten": done})
-        return
-    for run in done:
-        if run.was_recorded:
-            render.show(f"{run.run_id}: taken back; predictions are as they were without it")
-        else:
-            render.show(f"{run.run_id}: nothing of it is recorded")
-    render.show("next: advisor accuracy")
+    forgotten, unknown = "taken back; predictions are as they were without it", "nothing of it is recorded"
+    words = [f"{run.run_id}: {forgotten if run.was_recorded else unknown}" for run in done]
+    answer("compare-forgotten", lambda: {"forgotten": done}, lambda: [*words, "next: advisor runs --accuracy"])

@@ -9,16 +9,12 @@ from pathlib import Path
 import click
 
 from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
+from advisor.cli.verb import answer, options, verb
 from advisor.records import Estimate
 from advisor.report.data import facts
-from advisor.report.render import print_json, progress, remark, show, table
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_seconds,
-)
-from advisor.workflows import downloads
+from advisor.report.render import progress, remark, table
+from advisor.units import format_bytes, format_count, format_estimate, format_seconds
+from advisor.workflows import data
 from advisor.workflows.data import prepare_conversations, prepare_data, read_data
 from trainer.token_folder import TokenMeta
 
@@ -29,134 +25,99 @@ FETCHED = "fetched again, and whole"
 
 @click.group()
 def command() -> None:
-    """Turn text into token files, and look at them."""
+    """Turn text into token files and show them."""
 
 
-@command.command()
+@verb("prepare")
 @click.argument("inputs", nargs=-1, type=EXISTING)
 @click.option("--out", required=True, type=NEW_FOLDER, help="Token folder to write.")
-@click.option(
-    "--vocab-size", type=click.IntRange(257, 2**32 - 1), default=4096, show_default=True,
-    help="Tokens of the vocabulary to train; 256 stand for single bytes.",
-)  # fmt: skip
-@click.option(
-    "--tokenizer", type=FILE, help="Use this tokenizer.json, or SentencePiece .model, instead of training one."
-)
+@click.option("--vocab-size", type=click.IntRange(257, 2**32 - 1), default=4096, show_default=True,
+              help="Tokens of the vocabulary to train; 256 stand for single bytes.")  # fmt: skip
+@options("tokenizer", tokenizer="Use this tokenizer.json, or SentencePiece .model, instead of training one.")
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
-@click.option(
-    "--validation-fraction", type=Number(0, 0.5, min_open=True), default=0.01, show_default=True,
-    help="Part of the text to hold out.",
-)  # fmt: skip
-@click.option(
-    "--conversations", is_flag=True,
-    help="INPUTS have `messages` (role, content): only what the assistant says is trained on. Needs the --tokenizer of "
-    "the run that is to go on.",
-)  # fmt: skip
+@click.option("--validation-fraction", type=Number(0, 0.5, min_open=True), default=0.01, show_default=True,
+              help="Part of the text to hold out.")  # fmt: skip
+@click.option("--conversations", is_flag=True, help="INPUTS have `messages` (role, content): only the assistant's "
+              "words are trained on. Needs the --tokenizer of the run that is trained further.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")
-@click.option("--skip-bad", is_flag=True, help="Leave out what is not data, and list it, instead of refusing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def prepare(
-    inputs: tuple[Path, ...],
-    out: Path,
-    vocab_size: int,
-    tokenizer: Path | None,
-    text_key: str,
-    validation_fraction: float,
-    conversations: bool,
-    force: bool,
-    skip_bad: bool,
-    as_json: bool,
-) -> None:
+@click.option("--skip-bad", is_flag=True, help="Leave out and list files that are no data, instead of refusing.")
+def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Path | None, text_key: str,
+            validation_fraction: float, conversations: bool, force: bool, skip_bad: bool) -> None:  # fmt: skip
     """Turn text, JSON lines (.jsonl, .jsonl.gz), Parquet files or folders of them into a token folder.
 
-    Without INPUTS the sources of Python's standard library are used: real text that every machine has. The same
-    inputs and settings, prepared already, are not prepared again; a folder with other tokens is left alone.
+    Without INPUTS the text is the source code of Python's standard library. The same inputs and settings are not
+    prepared twice. A folder with other tokens is not replaced without --force.
     """
     with progress(STAGES["read"], total=100) as update:
         bar = _Bar(update)
+        held_out = validation_fraction
         if conversations:
             if tokenizer is None or not inputs:
                 raise click.UsageError("--conversations needs files, and the --tokenizer of the run that is to go on")
-            meta = prepare_conversations(
-                inputs, out, tokenizer=tokenizer, validation_fraction=validation_fraction, skip_bad=skip_bad,
-                force=force, on_progress=bar.moved,
-            )  # fmt: skip
+            meta = prepare_conversations(inputs, out, tokenizer=tokenizer, validation_fraction=held_out,
+                                         skip_bad=skip_bad, force=force, on_progress=bar.moved)  # fmt: skip
         else:
             meta = prepare_data(
-                list(inputs) or None,
-                out,
-                vocab_size=vocab_size,
-                tokenizer=tokenizer,
-                validation_fraction=validation_fraction,
-                text_key=text_key,
-                skip_bad=skip_bad,
-                force=force,
-                on_progress=bar.moved,
-                on_forecast=bar.expects,
-            )
+                list(inputs) or None, out, vocab_size=vocab_size, tokenizer=tokenizer, validation_fraction=held_out,
+                text_key=text_key, skip_bad=skip_bad, force=force, on_progress=bar.moved, on_forecast=bar.expects,
+            )  # fmt: skip
     if tokenizer is None and meta.vocab_size < vocab_size:
         remark(
             f"the vocabulary has {format_count(meta.vocab_size)} tokens, not {format_count(vocab_size)}: "
             "the text has no more pairs of tokens to merge; give more text, or be content with these"
         )
-    _report(out, meta, as_json)
+    _report(out, meta)
 
 
-@command.command(name="show")
+@verb("show")
 @click.argument("folder", type=FOLDER)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def show_folder(folder: Path, as_json: bool) -> None:
-    """Show what a token folder holds."""
+def show_folder(folder: Path) -> None:
+    """Show the contents of a token folder."""
     meta = read_data(folder)
     assert meta is not None  # there is a folder to read
-    _report(folder, meta, as_json)
+    _report(folder, meta)
 
 
-@command.command(name="check")
+@verb("check")
 @click.argument("paths", nargs=-1, required=True, type=EXISTING)
-@click.option("--refetch", "again", is_flag=True, help="Fetch what is damaged again, where its address is known.")
-@click.option(
-    "--urls", type=FILE, help="Addresses, one a line; files are known by their names. Default: urls.txt beside them."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None, as_json: bool) -> int:
-    """Find files among downloaded data that are no data: error pages, Git LFS pointers, what is cut off or empty.
+@click.option("--refetch", "again", is_flag=True, help="Fetch damaged files again, where their address is known.")
+@click.option("--urls", type=FILE,
+              help="Addresses, one a line; files are known by their names. Default: urls.txt beside them.")  # fmt: skip
+def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
+    """Find downloaded files that hold no data: error pages, Git LFS pointers, truncated or empty files.
 
-    Each is judged by its content: text, JSON lines, Parquet, gzip, Zstandard, token files. Compressed ones are read
-    whole. An address is known from a list, or from the file itself where curl or wget wrote it there (--xattr).
+    Each file is judged by its content: text, JSON lines, Parquet, gzip, Zstandard, token files. Compressed files are
+    read completely. A file's address comes from --urls, or from the file itself if curl or wget stored it there
+    (--xattr).
     """
-    files = downloads.files_of(paths)
-    known = downloads.read_urls(urls, files)
+    files = data.files_of(paths)
+    known = data.read_urls(urls, files)
     found = []
     with progress("looking at files", total=len(files)) as update:
-        for one in downloads.check(files, known):
+        for one in data.check(files, known):
             found += [one] if one is not None else []
             update(advance=1)
     outcomes = [_fetched(one) if again else None for one in found]
     left = sum(outcome != FETCHED for outcome in outcomes)
-    if as_json:
-        told = [
-            {**asdict(one), "path": one.path, "again": outcome} for one, outcome in zip(found, outcomes, strict=True)
-        ]
-        print_json({"files": len(files), "damaged": told, "left": left})
-        return 1 if left else 0
-    for one, outcome in zip(found, outcomes, strict=True):
-        show(f"{one.path}: {one.what}", f"  {outcome or one.fetch}")
-    show(
-        f"{len(found)} of {len(files)} files are damaged"
-        if found
-        else f"{len(files)} files: nothing is wrong with them"
-    )
-    if found and not again and any(one.url for one in found):
+    judged = list(zip(found, outcomes, strict=True))
+    fine, damaged = f"{len(files)} files: nothing is wrong with them", f"{len(found)} of {len(files)} files are damaged"
+    answer(
+        "data-check",
+        lambda: {"files": len(files), "left": left,
+                 "damaged": [{**asdict(one), "path": one.path, "again": outcome} for one, outcome in judged]},
+        lambda: [*(f"{one.path}: {one.what}\n  {outcome or one.fetch}" for one, outcome in judged),
+                 damaged if found else fine],
+    )  # fmt: skip
+    if not again and any(one.url for one in found):
         remark("those whose address is known are fetched again by --refetch")
     return 1 if left else 0
 
 
-def _fetched(one: downloads.Damaged) -> str:
+def _fetched(one: data.Damaged) -> str:
     """What became of a file that was to be fetched again."""
     if one.url is None:
         return f"its address is not known: {one.fetch}"
-    fault = downloads.refetch(one)
+    fault = data.refetch(one)
     return FETCHED if fault is None else f"not fetched from {one.url}: {fault}"
 
 
@@ -178,12 +139,13 @@ class _Bar:
             self._update(description=self._names[stage], completed=now[1])
 
 
-def _report(folder: Path, meta: TokenMeta, as_json: bool) -> None:
-    if as_json:
-        print_json({"path": str(folder), **asdict(meta)})
-        return
-    show(table(["", ""], facts(folder, meta)))
+def _report(folder: Path, meta: TokenMeta) -> None:
+    answer("data", lambda: {"path": str(folder), **asdict(meta)}, lambda: [table(["", ""], facts(folder, meta))])
     for line in meta.skipped[:SHOWN_SKIPPED]:
         remark(f"left out: {line}")
     if more := meta.skipped[SHOWN_SKIPPED:]:
         remark(f"left out: {len(more)} more, all in {folder / 'meta.json'}")
+
+
+for _member in (prepare, show_folder, check_files):
+    command.add_command(_member)

@@ -1,23 +1,26 @@
-"""`advisor diff`: what differs between two runs, plans, configurations or calibrations, and what that does."""
+"""`advisor compare`: what differs between two runs, plans, configurations or calibrations, and what that does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
+from rich.console import RenderableType
 
 from advisor.cli.params import GPU
-from advisor.report import render
+from advisor.cli.verb import answer, verb
 
 
-@click.command()
+@verb()
 @click.argument("one", metavar="A")
 @click.argument("other", metavar="B")
 @click.option("--gpu", type=GPU, help="The GPU that bare configurations are for. Default: this machine's.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(one: str, other: str, gpu: str | None, as_json: bool) -> None:
-    """Set A and B beside each other: each a run (folder, name, `latest`), a plan.yaml, a run.yaml, or a calibration.
+def command(one: str, other: str, gpu: str | None) -> None:
+    """Compare the settings of A and B: each a run (folder, name, `latest`), a plan.yaml, a run.yaml, or a calibration.
 
-    Every setting that differs is named with what changing it alone is predicted to do to A: step time, memory, time and
-    cost of all steps, loss; or why that cannot be said. Then both whole, measured beside predicted where they trained.
+    Every setting that differs is listed with the predicted effect of changing it alone in A: step time, memory, time
+    and cost of all steps, loss; or why that cannot be predicted. Then both runs as a whole, with measured values beside
+    predicted ones where they were trained.
     """
     from advisor.hardware.catalog import read_gpus
     from advisor.report import diff as report
@@ -26,13 +29,16 @@ def command(one: str, other: str, gpu: str | None, as_json: bool) -> None:
     from advisor.workflows.diff import CalibrationDiff, diff
 
     found = diff(default_store(), one, other, read_gpus(gpu, counted=False).key if gpu else None)
-    if as_json:
-        render.print_json(report.document(found))
-    elif isinstance(found, CalibrationDiff):
-        settings, steps = report.calibration_tables(found)
-        render.show(on_console(settings), "", on_console(steps))
-    else:
-        render.show(report.heading(found), "")
+
+    def shown() -> Iterator[RenderableType]:
+        if isinstance(found, CalibrationDiff):
+            settings, steps = report.calibration_tables(found)
+            yield from (on_console(settings), "", on_console(steps))
+            return
+        yield from (report.heading(found), "")
         if found.differences:
-            render.show(on_console(report.differences(found)), "")
-        render.show(on_console(report.together(found)), *report.notes(found))
+            yield from (on_console(report.differences(found)), "")
+        yield from (on_console(report.together(found)), *report.notes(found))
+
+    document = report.document(found)
+    answer("diff" if "same" in document else "diff-calibrations", lambda: document, shown)

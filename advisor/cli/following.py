@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group
@@ -12,102 +13,143 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from advisor.cli.verb import answer, json_asked
 from advisor.engines.arrival import PLAN_BEFORE, read_arrival
 from advisor.engines.state import goes_on, settle
-from advisor.history.adopted import AdoptedProgress
+from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.progress import Progress
-from advisor.report.arrival import table
 from advisor.report.progress import closing_lines, line
-from advisor.report.render import error_console, print_json, remark, show
+from advisor.report.render import error_console, remark
 from advisor.report.table import on_console
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
+from advisor.workflows.launch import Started
+from advisor.workflows.live import Seen, Sink
 from trainer.schema import Outcome
 
 LOOK_SECONDS = 1.0
 PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
-def follow(run_dir: Path, store: Store) -> Progress | AdoptedProgress | None:
-    """Show a run on stderr until it ends; None when the person leaves with Ctrl-C, and the run goes on."""
+def follow(run_dir: Path, store: Store, sinks: Sequence[Sink] = ()) -> Progress | None:
+    """Show a run on stderr until it ends; None when the person leaves with Ctrl-C, and the run goes on.
+
+    `sinks` are told how it stands; what they refuse is said, and does not end the view.
+    """
+    listening = list(sinks)
     try:
-        return _follow(run_dir, store)
+        return _follow(run_dir, store, listening)
     except KeyboardInterrupt:
         remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
         return None
+    finally:
+        end(listening)
 
 
-def _follow(run_dir: Path, store: Store) -> Progress | AdoptedProgress:
+def tell(sinks: list[Sink], seen: Seen) -> None:
+    """Hand over how a run stands; who refuses is not asked again."""
+    for sink in tuple(sinks):
+        try:
+            sink.take(seen)
+        except AdvisorError as error:
+            sinks.remove(sink)
+            remark(f"not written any more: {error.message}; {error.hint}")
+
+
+def end(sinks: Sequence[Sink]) -> None:
+    """End what was told of a run, and say what it came to."""
+    for sink in sinks:
+        try:
+            if words := sink.close():
+                remark(words)
+        except AdvisorError as error:
+            remark(f"not written: {error.message}; {error.hint}")
+
+
+def _follow(run_dir: Path, store: Store, sinks: list[Sink]) -> Progress:
     following = follower(run_dir, store)
     console = error_console()
-    printed, told = -math.inf, False
+    printed, arrival_shown = -math.inf, False
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
             progress = following.look()
-            told = told or tell_arrival(run_dir)
+            tell(sinks, progress)
+            arrival_shown = arrival_shown or tell_arrival(run_dir)
             if not goes_on(progress.state):
                 settle(run_dir)
                 return progress
             if console.is_terminal:
-                live.update(Group(_bar(progress), Text(line(progress))), refresh=True)
+                bar = Table.grid()  # a bar alone does not end its line
+                bar.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=60))
+                live.update(Group(bar, Text(line(progress))), refresh=True)
             elif time.monotonic() - printed >= PLAIN_SECONDS:
                 printed = time.monotonic()
                 remark(line(progress))
             time.sleep(LOOK_SECONDS)
 
 
-def follow_log(path: Path, *, once: bool, as_json: bool) -> int:
+def follow_log(path: Path, sinks: Sequence[Sink] = (), *, once: bool) -> int:
     """Show another program's log on stderr until it says that it ended, or the person leaves with Ctrl-C."""
     from advisor.report.watch_log import line as line_of_log
     from advisor.workflows.watch_log import Follower
 
-    following = Follower(path)
+    following, listening = Follower(path), list(sinks)
     seen = following.look()
     try:
-        while not (seen.over or once or as_json):
+        tell(listening, seen)
+        while not (seen.over or once or json_asked()):
             remark(line_of_log(seen))
             following.wait(seen)
             seen = following.look()
+            tell(listening, seen)
     except KeyboardInterrupt:
         remark("left; the program goes on")
-    if as_json:
-        print_json({**vars(seen), "left_seconds": seen.left_seconds, "over": seen.over})
-    else:
-        show(line_of_log(seen), f"next: advisor analyze {path}")
+    finally:
+        end(listening)
+    answer(
+        "watch-log",
+        lambda: {**vars(seen), "left_seconds": seen.left_seconds, "over": seen.over},
+        lambda: [line_of_log(seen), f"next: advisor analyze {path}"],
+    )
     return 0 if seen.good else 1
 
 
 def tell_arrival(run_dir: Path) -> bool:
-    """Of a run that was measured where its engine started it: old and new plan beside each other, and why.
-
-    False: it was not, or nothing has come home yet.
-    """
+    """Show old and new plan of a run that its engine measured first, and why; returns False where there is none."""
     launch, record = read_launch(run_dir), read_arrival(run_dir)
     if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
         return False
     remark(f"{'goes on' if record.goes_on else 'stopped on arrival'}: {record.reason}")
     if record.goes_on and (before := run_dir / PLAN_BEFORE).exists():
-        error_console().print(on_console(table(load_plan(before), load_plan(run_dir / PLAN))))
+        from advisor.report.plan import before_and_after  # the words of plans, which other runs do not need
+
+        error_console().print(on_console(before_and_after(load_plan(before), load_plan(run_dir / PLAN))))
     return True
 
 
-def finish(progress: Progress | AdoptedProgress | None, run_dir: Path, store: Store, *, as_json: bool) -> int:
+def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:
     """Say how a followed run ended and give the exit code: 0 completed, stopped or left running, 1 otherwise."""
-    if progress is None:
-        if as_json:
-            print_json({"run_dir": run_dir, "progress": follower(run_dir, store).look()})
+    if progress is None:  # left: there is nothing to say, but a document is asked for
+        answer("watch", lambda: {"run_dir": run_dir, "progress": follower(run_dir, store).look()}, lambda: ())
         return 0
-    if as_json:
-        print_json({"run_dir": run_dir, "progress": progress})
-    else:
-        show(*closing_lines(progress, run_dir))
-    good = goes_on(progress.state) or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED)
-    return 0 if good else 1
+    answer("watch", lambda: {"run_dir": run_dir, "progress": progress}, lambda: closing_lines(progress, run_dir))
+    return 0 if goes_on(progress.state) or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED) else 1
 
 
-def _bar(progress: Progress | AdoptedProgress) -> Table:
-    bar = Table.grid()  # a bar alone does not end its line
-    bar.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=60))
-    return bar
+def after_start(store: Store, started: Started, *, detach: bool) -> int:
+    """Tell where the run is, follow it unless detached, and give the exit code."""
+    launch, run_dir = started.launch, started.run_dir
+    words = f"started {launch.name} ({f'pid {launch.pid}' if launch.pid is not None else launch.handle})"
+    for warning in started.warnings:
+        remark(f"warning: {warning}")
+    if not detach:
+        remark(f"{words} in {run_dir}")
+        return finish(follow(run_dir, store), run_dir, store)
+    answer(
+        "launch",
+        lambda: {"run_dir": run_dir, "launch": launch},
+        lambda: [words, f"run folder: {run_dir}", f"next: advisor watch {run_dir}"],
+    )
+    return 0

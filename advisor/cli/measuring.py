@@ -1,4 +1,4 @@
-"""The live view of calibrations elsewhere, and their table: `advisor calibrate --on`."""
+"""The live view of calibrations on other machines, and their table: `advisor calibrate --on`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from advisor.cli.calibrate import is_rejected, summarise
-from advisor.report.elsewhere import elsewhere_table
-from advisor.report.render import print_json, remark, show
+from advisor.cli.calibrating import is_rejected
+from advisor.cli.verb import answer
+from advisor.report.calibration import elsewhere_table
+from advisor.report.render import remark
 from advisor.report.table import on_console
 from advisor.run_records import Place
 from advisor.store.store import Store, default_store
-from advisor.workflows.calibrate import CalibrationOptions
+from advisor.workflows.calibrate import CalibrationOptions, to_document
 from advisor.workflows.calibrate_elsewhere import Measured, begin, look, several
 
 LOOK_SECONDS = 1.0
 
 
-def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: bool, as_json: bool) -> int:
+def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: bool) -> int:
     """Calibrate each place, wait for all unless detached, show one table; exit code 1 where one failed."""
     store, now = default_store(), datetime.now(UTC)
     found = [begin(options, place, store, now) for place in several(places, options)]
@@ -28,13 +29,11 @@ def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: boo
     try:
         found = found if detach else _followed(found, store)
     except KeyboardInterrupt:
-        remark("left; what was handed over goes on. The same command shows what came of it")
+        remark("left; the calibrations go on. The same command shows their results")
         found = [look(one, store) for one in found]
-    if as_json:
-        print_json({"places": [_document(one) for one in found]})
-    else:
-        table = elsewhere_table(found)
-        show(on_console(table), *table.notes)
+    table = elsewhere_table(found)
+    documents = [_document(one) for one in found]
+    answer("calibrate-places", lambda: {"places": documents}, lambda: [on_console(table), *table.notes])
     failed = [one for one in found if one.is_over and (one.calibrated is None or is_rejected(one.calibrated))]
     return 1 if failed else 0
 
@@ -47,23 +46,19 @@ def line(one: Measured) -> str:
 
 
 def _followed(found: Sequence[Measured], store: Store) -> list[Measured]:
-    told = [line(one) for one in found]
+    shown = [line(one) for one in found]
     while not all(one.is_over for one in found):
         time.sleep(LOOK_SECONDS)
         found = [look(one, store) for one in found]
-        for one, before in zip(found, told, strict=True):
+        for one, before in zip(found, shown, strict=True):
             if line(one) != before:
                 remark(line(one))
-        told = [line(one) for one in found]
+        shown = [line(one) for one in found]
     return list(found)
 
 
 def _document(one: Measured) -> dict[str, Any]:
     return {
-        "place": one.name,
-        "state": one.state,
-        "words": one.words,
-        "starts_at": one.starts_at,
-        "kept": one.kept,
-        "calibrated": None if one.calibrated is None else summarise(one.calibrated),
-    }
+        "place": one.name, "state": one.state, "words": one.words, "starts_at": one.starts_at, "kept": one.kept,
+        "calibrated": None if one.calibrated is None else to_document(one.calibrated),
+    }  # fmt: skip

@@ -3,117 +3,67 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import read_gpus
-from advisor.prediction.software import require_software
+from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.records import Estimate, Workload
 from advisor.report import render
 from advisor.store.disk import read_yaml
-from advisor.units import (
-    moment_read,
-    parse_bytes,
-    parse_deadline,
-    parse_percent,
-    parse_seconds,
-    parse_tokens,
-    parse_usd,
-)
-from advisor.workflows.machines import FILES_OF_MACHINES
+from advisor.units import parse_numbers, parse_percent, parse_seconds, parse_tokens
 
-MOST_NUMBERS = 1000
 MOST_OF_ANYTHING = 10_000_000
 
 
 class Unit(click.ParamType):
-    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples.
+    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples."""
 
-    `reading` says how a text was read where that is not plain.
-    """
-
-    def __init__(self, name: str, parse: Callable[[str], Any], reading: Callable[[str, Any], str | None] | None = None):
-        self.name = name
-        self._parse = parse
-        self._reading = reading
+    def __init__(self, name: str, parse: Callable[[str], Any]):
+        self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value  # a default, already in its unit
         try:
-            read = self._parse(value)
+            return self._parse(value) if isinstance(value, str) else value  # a default, already in its unit
         except AdvisorError as error:
             self.fail(f"{error.message}; {error.hint}", param, ctx)
-        if self._reading is not None and (reading := self._reading(value, read)) is not None:
-            render.remark(reading)
-        return read
 
 
-def parse_numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers from "4", "2,4,8" or "2-8" (both ends included), ascending and each once.
-
-    Raises AdvisorError (exit 2) for anything else.
-    """
-    numbers: set[int] = set()
-    for part in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not 1 <= first <= last or last - first >= MOST_NUMBERS:
-            allowed = f"{part!r} is neither a whole number above zero nor a range of at most {MOST_NUMBERS:,} of them"
-            raise AdvisorError(allowed, "write it like 4, 2-8 or 2,4,8", exit_code=2)
-        numbers.update(range(first, last + 1))
-    return tuple(sorted(numbers))
-
-
-class GpuWords(click.ParamType):
-    """A parameter that names GPUs, found by `names`; where they were read as others, a line says so."""
+class GpuName(click.ParamType):
+    """A parameter that names a GPU; a line says how the name was read, where that is not plain."""
 
     name = "gpu"
 
-    def __init__(self, names: Callable[[str], list[str]]):
-        self._names = names
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        for name in filter(str.strip, self._names(value)):
-            if (reading := read_gpus(name).reading) is not None:
-                render.remark(reading)
+        if (reading := read_gpus(value).reading) is not None:
+            render.remark(reading)
         return value
 
 
-GPU = GpuWords(lambda text: [text])
-GPUS = GpuWords(lambda text: text.split(","))
-OWN_GPUS = GpuWords(lambda text: [] if Path(text).suffix.lower() in FILES_OF_MACHINES else [text])
-PRICE = GpuWords(lambda text: [text.rpartition("=")[0]])
+GPU = GpuName()
 SECONDS = Unit("duration", parse_seconds)
-DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()), moment_read)
-USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
 SHARE = Unit("percentage", parse_percent)
-BYTES = Unit("bytes", parse_bytes)
-SOFTWARE = Unit("name", lambda text: require_software(text).name)
 NUMBERS = Unit("numbers", parse_numbers)
 
 
-class Precision(click.Choice):
-    """A precision that the trainer has; of fp8 it is said where it is estimated."""
-
-    def __init__(self) -> None:
-        super().__init__(("auto", "bf16", "fp16", "fp32"))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if str(value).lower() == "fp8":
-            hint = "`advisor predict --precision fp8` estimates what other software takes"
-            raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", hint, exit_code=2)
-        return super().convert(value, param, ctx)
-
-
 _NOT_MODELLED = "parallelism that is asked for and not modelled"  # where a command's context keeps it
+
+
+def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options that name a run of the user's tracker, to which this is written."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        python = "The Python that has the tracker's library.  [default: the run's]"
+        click.option("--tracker-python", metavar="PATH", help=python)(command)
+        click.option("--tracker-run", metavar="ID", help="Its id or name there, where PATH holds several.")(command)
+        where = f"Write {written} to the run of your tracker: W&B (offline), MLflow, trackio."
+        return click.option("--write-to", type=EXISTING, metavar="PATH", help=where)(command)
+
+    return decorate
 
 
 def parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,12 +85,16 @@ def whole_models_only(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:
         if value:
-            hint = "for adapters: advisor predict --gpu rtx-4090 --model llama-3-8b --lora-rank 16 --qlora"
-            raise AdvisorError(f"{option.opts[0]}: whole models are planned, not yet a part of one", hint, exit_code=2)
+            hint = "plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k"
+            raise AdvisorError(f"{option.opts[0]} is of `advisor predict`", hint, exit_code=2)
 
-    click.option("--lora-rank", type=SIZE, hidden=True, expose_value=False, callback=refuse)(command)
     click.option("--qlora", is_flag=True, hidden=True, expose_value=False, callback=refuse)(command)
     return command
+
+
+def hours(seconds: float | None) -> float | None:
+    """A limit on time in hours."""
+    return None if seconds is None else seconds / 3600
 
 
 def sharded_instead(sharding: str | None, most_gpus: int) -> str | None:
@@ -166,6 +120,17 @@ def say_where_sharding_ends(workload: Workload, mfu: Estimate | None) -> None:
         from advisor.report.prediction import sharding_alone
 
         render.remark(sharding_alone(workload, mfu))
+
+
+def warn_of_others(keys: Iterable[str]) -> None:
+    """Say of every GPU without CUDA how far a prediction for it can be believed."""
+    for key in keys:
+        spec = load_gpus().get(key)
+        if spec is not None and not spec.is_cuda:
+            render.remark(
+                f"warning: {key} is no CUDA GPU, and the trainer was never run on one of its kind: "
+                "the prediction assumes software as fast as on CUDA GPUs"
+            )
 
 
 class Number(click.FloatRange):
@@ -203,7 +168,7 @@ class NamedPath(click.Path):
 
 
 class OwnFile(NamedPath):
-    """A YAML file to write; one that is there is replaced only if it is of the same kind, with these fields."""
+    """A YAML file to write; an existing file is overwritten only if it has these fields, and so is of the same kind."""
 
     def __init__(self, kind: str, *fields: str):
         super().__init__(dir_okay=False, writable=True)
@@ -221,10 +186,7 @@ class OwnFile(NamedPath):
         return path
 
 
-PRECISION = Precision()
 SIZE = Whole(1)
-LENGTH = Whole(16)  # of a context
-VOCABULARY = Whole(2)
 # what is read must be there and of its kind; what is written must not be of the other kind (all else is exit code 2)
 EXISTING = NamedPath(exists=True)
 FILE = NamedPath(exists=True, dir_okay=False)

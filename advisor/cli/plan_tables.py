@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
-from advisor.report import brief, depths, render
+from advisor.report import brief, prediction, render
 from advisor.report import plan as words
 from advisor.report import search as runs
 from advisor.report.table import Table, on_console
@@ -35,7 +35,13 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
         yield from _search(plan, search, [runs.front(plan, search)], shown_notes)
     yield from ("", bill_table(plan))
     if more is not None:
-        yield from _beside(plan, more)
+        # The data to fetch, the memory by part and the plan at other depths, as far as they are known.
+        if more.data is not None:
+            yield from ("", prediction.to_fetch(more.data, billed=plan.goal.data_tokens is not None))
+        if more.memory is not None:
+            yield from ("", on_console(prediction.memory(more.memory)))
+        if more.depths:
+            yield from ("", on_console(prediction.options(more.depths, plan.chosen.depth)))
     if way := words.course(plan):
         yield from ("", on_console(way))
     yield from _tables(runs.candidates(plan), shown_notes)
@@ -46,16 +52,6 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
         yield from ("", render.points(plan.warnings, mark="!"))
     if search is not None and search.left_out:
         yield from ("", words.LEFT_OUT, render.points(search.left_out))
-
-
-def _beside(plan: Plan, more: Beside) -> Iterator[RenderableType]:
-    """The data to fetch, the memory by part and the plan at other depths, as far as they are known."""
-    if more.data is not None:
-        yield from ("", depths.to_fetch(more.data, billed=plan.goal.data_tokens is not None))
-    if more.memory is not None:
-        yield from ("", on_console(depths.memory(more.memory)))
-    if more.depths:
-        yield from ("", on_console(depths.options(more.depths, plan.chosen.depth)))
 
 
 def bill_table(plan: Plan) -> RenderableType:

@@ -7,52 +7,55 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from advisor import units
-from advisor.cli.params import SECONDS, USD, Number
+from advisor.cli.verb import json_asked, options, verb
+from advisor.documents import print_json
 from advisor.errors import AdvisorError
+from advisor.options import Goal, Kind
 from advisor.report import render
 
 if TYPE_CHECKING:
-    from advisor.prediction.profile import Profile
-    from advisor.records import Goal, Plan
+    from advisor.records import Plan
     from advisor.store.calibration import Cost
     from advisor.store.store import Store
     from advisor.workflows.compare import Reviewed
 
 _CPU_BUDGET_SECONDS = 60.0  # for the calibration: two thirds of what `advisor calibrate` takes by itself
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
-_STEPS = 5
 # starting the trainer and the 20 steps that are the least worth doing took 3 to 6 s of a two-core CPU's depth 2: what
 # no machine can do is refused before the minutes of calibration, all else by the plan
 _LEAST_DEADLINE_SECONDS = 10.0
 
 
-@click.command()
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the GPU you expect here.")
-@click.option("--budget-seconds", type=Number(min=10), help="For the calibration. Default: 60; 120 on a GPU.")
-@click.option("--deadline", type=SECONDS, default="60s", show_default=True, help="For the run that is then trained.")
-@click.option("--price", type=USD, help="Dollars per hour of this machine. Default: 0.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(gpu: str, budget_seconds: float | None, deadline: float, price: float | None, as_json: bool) -> int:
+@verb()
+@options(
+    *("gpu", "budget_seconds", "deadline", "one_price"),
+    gpu="auto, cpu, or the GPU you expect here.",
+    budget_seconds="Time for the calibration. Default: 60s; 120s on a GPU.",
+    deadline={"kind": Kind.SECONDS, "default": "60s", "help": "For the run that is then trained."},
+    one_price="Dollars per GPU-hour. Default: 0.",
+)
+def command(gpu: str, budget_seconds: float | None, deadline: float, price: float | None) -> int:
     """Prepare a small corpus, calibrate, plan, train the recommended run, and compare it with its prediction.
 
     Takes under three minutes. Needs no GPU, no account and no network.
     """
     _refuse_hopeless(gpu, deadline)
-    from advisor.cli.calibrate import is_rejected, show
-    from advisor.cli.calibrate import run as calibrate
+    from advisor.cli.calibrating import is_rejected, lines
+    from advisor.cli.calibrating import run as calibrate
     from advisor.hardware.here import device_key
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
     from advisor.workflows.compare import review, to_document
+    from advisor.workflows.data import prepare_data
     from advisor.workflows.plan import recommend
 
     store = default_store()
-    _say(1, "preparing text that every machine has: the Python standard library")
-    data = _corpus(store.home, gpu)
-    _say(2, "calibrating: short training bursts on this machine")
+    render.remark("[1/5] preparing text that every machine has: the Python standard library")
+    vocabulary = _VOCABULARY["cpu" if device_key(gpu) == "cpu" else "cuda"]
+    data = store.home / "data" / f"python-stdlib-{vocabulary}"
+    prepare_data(None, data, vocab_size=vocabulary, force=True)  # ours; another Python has another library
+    render.remark("[2/5] calibrating: short training bursts on this machine")
     if budget_seconds is None and device_key(gpu) == "cpu":
         budget_seconds = _CPU_BUDGET_SECONDS
     options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
@@ -60,69 +63,39 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     if is_rejected(done):  # a disturbed minute is no verdict
         render.remark("the calibration was rejected; once more")
         done = calibrate(options)
-    if not as_json:
-        show(done, bursts=False)
-        render.show("")
-    _say(3, f"planning the best run that ends within {units.format_seconds(deadline)}")
-    plan = recommend(_goal(done.profile, data, deadline, price), store, measure=True, on_text=render.remark)
+    if not json_asked():
+        render.show(*lines(done, bursts=False), "")
+    render.remark(f"[3/5] planning the best run that ends within {units.format_seconds(deadline)}")
+    goal = Goal(gpu=done.profile.key, data=str(data.resolve()), deadline_seconds=deadline,
+                usd_per_gpu_hour=price or 0.0, precision=done.profile.precision, compile=done.profile.compile,
+                )  # fmt: skip
+    plan = recommend(goal, store, measure=True, on_text=render.remark)
     plan_path = store.save_plan(plan)
-    if not as_json:
+    if not json_asked():
         _show_plan(plan, plan_path)
-    _say(4, "training it")
+    render.remark("[4/5] training it")
     run_dir = _train(plan, store)
-    _say(5, "comparing the run with its prediction")
+    render.remark("[5/5] comparing the run with its prediction")
     reviewed = review(store, str(run_dir), record=True)
-    if as_json:
+    if json_asked():
         cost = {"calibration": done.calibration.cost, "plan": plan_path, "run_dir": run_dir}
-        render.print_json(cost | {"comparison": to_document(reviewed)})
+        print_json("quickstart", cost | {"comparison": to_document(reviewed)})
     else:
         _finish(reviewed, done.calibration.cost, run_dir, plan_path, data)
     return 0
 
 
 def _refuse_hopeless(gpu: str, deadline: float) -> None:
-    """What can be known to fail is refused before minutes are spent on it."""
+    """Refuse what cannot work before minutes are spent on it."""
     from advisor.hardware.here import device_key, first_card
 
     if device_key(gpu) != "cpu" and first_card() is None:
-        raise AdvisorError(
-            f"there is no {gpu} here: this machine has no NVIDIA GPU",
-            "run this on the machine with the GPU, or try what is here: advisor quickstart",
-        )
+        hint = "run this on the machine with the GPU, or try what is here: advisor quickstart"
+        raise AdvisorError(f"there is no {gpu} here: this machine has no NVIDIA GPU", hint)
     if deadline < _LEAST_DEADLINE_SECONDS:
-        raise AdvisorError(
-            f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds",
-            f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 60 s",
-            exit_code=2,
-        )
-
-
-def _say(step: int, text: str) -> None:
-    render.remark(f"[{step}/{_STEPS}] {text}")
-
-
-def _corpus(home: Path, gpu: str) -> Path:
-    """The embedded corpus as a token folder in the user's store; made once."""
-    from advisor.hardware.here import device_key
-    from advisor.workflows.data import prepare_data
-
-    vocabulary = _VOCABULARY["cpu" if device_key(gpu) == "cpu" else "cuda"]
-    folder = home / "data" / f"python-stdlib-{vocabulary}"
-    prepare_data(None, folder, vocab_size=vocabulary, force=True)  # ours; another Python has another library
-    return folder
-
-
-def _goal(profile: Profile, data: Path, deadline: float, price: float | None) -> Goal:
-    from advisor.records import Goal
-
-    return Goal(
-        gpu=profile.key,
-        data=str(data.resolve()),
-        deadline_seconds=deadline,
-        usd_per_gpu_hour=price if price is not None else 0.0,
-        precision=profile.precision,
-        compile=profile.compile,
-    )
+        message = f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds"
+        hint = f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 60 s"
+        raise AdvisorError(message, hint, exit_code=2)
 
 
 def _show_plan(plan: Plan, path: Path) -> None:
@@ -147,9 +120,8 @@ def _train(plan: Plan, store: Store) -> Path:
     if progress is None:
         raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)
     if progress.outcome != Outcome.COMPLETED:
-        raise AdvisorError(
-            f"the run ended as {progress.outcome or progress.state}", f"read {handle.run_dir}/stdout.log"
-        )
+        ended = progress.outcome or progress.state
+        raise AdvisorError(f"the run ended as {ended}", f"read {handle.run_dir}/stdout.log")
     return handle.run_dir
 
 
@@ -157,21 +129,16 @@ def _finish(reviewed: Reviewed, cost: Cost, run_dir: Path, plan_path: Path, data
     from advisor.report.terminal import scored_run
 
     money = "" if cost.usd is None else f" and {units.format_usd(cost.usd)}"
+    # the shell may not find `advisor`: make installs it into a virtual environment
+    first = "" if shutil.which("advisor") else f" (first: source {Path(sys.prefix) / 'bin' / 'activate'})"
     render.show(
         *scored_run(reviewed.name, reviewed.scored),
         "",
         f"run folder: {run_dir}",
         f"the calibration took {units.format_seconds(cost.seconds)}{money}",
         "",
-        f"try next{_how_to_call_it()}:",
+        f"try next{first}:",
         f"  advisor plan --deadline 30min --data {data} --out plan.yaml     what a longer run should be",
         f"  advisor launch {plan_path}     the same run again, to see how the two differ",
         "  advisor predict --gpu h200 --depth 20 --micro-batch 16 --seq-len 2048 --vocab-size 32768     another GPU",
     )
-
-
-def _how_to_call_it() -> str:
-    """What to type first where the shell does not find `advisor` (make installs it into a virtual environment)."""
-    if shutil.which("advisor") is not None:
-        return ""
-    return f" (first: source {Path(sys.prefix) / 'bin' / 'activate'})"

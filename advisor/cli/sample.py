@@ -1,4 +1,4 @@
-"""`advisor sample`: text from a run's newest checkpoint."""
+"""`advisor model sample`: text from a run's newest checkpoint."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from typing import Any
 
 import click
 
-from advisor.cli.params import FILE, SIZE, Number, Whole
+from advisor.cli.params import SIZE, Number, Whole
+from advisor.cli.verb import json_asked, options, verb
+from advisor.documents import print_json
 from advisor.report import render
 from advisor.units import format_count, format_number
 
 
-@click.command()
+@verb()
 @click.argument("run", default="latest")
-@click.option("--prompt", default="", help="What the text begins with; - reads it from stdin. Default: a new document.")
-@click.option("--chat", is_flag=True, help="The prompt is a question to a model that learnt from conversations.")
-@click.option("--tokens", type=SIZE, default=200, show_default=True, help="At most so many tokens each.")
-@click.option("--samples", type=SIZE, default=1, show_default=True, help="So many texts, with seeds one after another.")
-@click.option("--temperature", type=Number(min=0), default=0.8, show_default=True, help="0: always the likeliest.")
-@click.option("--top-k", type=SIZE, help="Draw among the so many likeliest.")
-@click.option("--top-p", type=Number(min=0, max=1, min_open=True), help="Draw among the likeliest of this probability.")
+@click.option("--prompt", default="", help="How the text begins; - reads it from stdin. Default: a new document.")
+@click.option("--chat", is_flag=True, help="Treat the prompt as a user's message to a chat model.")
+@click.option("--max-tokens", "tokens", type=SIZE, default=200, show_default=True, help="Tokens of each, at most.")
+@click.option("--texts", "samples", type=SIZE, default=1, show_default=True, help="This many texts, each with a seed.")
+@click.option("--temperature", type=Number(min=0), default=0.8, show_default=True, help="0: the likeliest token.")
+@click.option("--top-k", type=SIZE, help="Draw from this many likeliest tokens.")
+@click.option("--top-p", type=Number(min=0, max=1, min_open=True), help="Draw from the likeliest of this probability.")
 @click.option("--seed", type=Whole(0), default=0, show_default=True)
-@click.option("--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", show_default=True)
-@click.option(
-    "--tokenizer", type=FILE, help="A tokenizer.json or SentencePiece .model. Default: that of the run's data."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(run: str, prompt: str, as_json: bool, **options: Any) -> None:
-    """Let a trained model write: RUN is a run's folder, name or id, or `latest`."""
+@options("device", "tokenizer")
+def command(run: str, prompt: str, **options: Any) -> None:
+    """Generate text with a trained model: RUN is a run's folder, name or id, or `latest`."""
     from advisor.store.store import default_store
     from advisor.workflows.trained import SampleOptions, sample
 
@@ -47,28 +45,22 @@ def command(run: str, prompt: str, as_json: bool, **options: Any) -> None:
             model = record
         elif kind == "text":
             pieces.append(record["text"])
-            if not as_json:
+            if not json_asked():
                 _write(record["text"] if len(pieces) > 1 or options["chat"] else prompt + record["text"])
         else:
             texts.append({"text": "".join(pieces), **record})
             pieces = []
-            if not as_json:
+            if not json_asked():
                 _write("\n\n" if len(texts) < options["samples"] else "\n")
-    if as_json:
-        render.print_json({"run": folder, "model": model, "prompt": prompt, "samples": texts})
-    else:
-        render.remark(_said(model, texts))
+    if json_asked():
+        print_json("sample", {"run": folder, "model": model, "prompt": prompt, "samples": texts})
+        return
+    tokens, seconds = sum(text["tokens"] for text in texts), sum(text["seconds"] for text in texts)
+    rate = f", {format_number(tokens / seconds)} tokens/s" if seconds else ""
+    size = f"{format_count(model['parameters'])} parameters after step {model['step']:,}"
+    render.remark(f"{size}, {model['precision']} on {model['device']}: {tokens} tokens{rate}")
 
 
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _said(model: dict[str, Any], texts: list[dict[str, Any]]) -> str:
-    tokens, seconds = sum(t["tokens"] for t in texts), sum(t["seconds"] for t in texts)
-    rate = f", {format_number(tokens / seconds)} tokens/s" if seconds else ""
-    return (
-        f"{format_count(model['parameters'])} parameters after step {model['step']:,}, {model['precision']} on "
-        f"{model['device']}: {tokens} tokens{rate}"
-    )

@@ -6,21 +6,21 @@ import click
 
 from advisor.cli.following import finish
 from advisor.cli.params import SECONDS
+from advisor.cli.verb import verb
 from advisor.history.follow import follower
 from advisor.report.render import remark
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 
 
-@click.command("stop")
+@verb("stop")
 @click.argument("run")
 @click.option("--timeout", type=SECONDS, default=120.0, show_default="2min", help="Wait this long for the checkpoint.")
 @click.option("--force", is_flag=True, help="Kill the run if it has not ended by then.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
-    """Ask RUN to finish its step, write a checkpoint and end; wait until it has.
+def command(run: str, timeout: float, force: bool) -> int:
+    """Ask RUN to finish its step, write a checkpoint and end, and wait until it has ended.
 
-    RUN is a folder, a name or the beginning of it, or `latest`. A run that is over is left as it is.
+    RUN is a folder, a name or its beginning, or `latest`. A finished run does not change.
     """
     store = default_store()
     run_dir = store.find_run(run)
@@ -29,6 +29,5 @@ def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
     else:
         remark(f"{run_dir.name} is over already: nothing to stop")
     flow.stop(store, run_dir, timeout_seconds=timeout, force=force)
-    progress = follower(run_dir, store).look()
-    finish(progress, run_dir, store, as_json=as_json)
+    finish(follower(run_dir, store).look(), run_dir, store)
     return 0  # it is not running any more, which is what was asked for

@@ -1,34 +1,57 @@
-"""`advisor watch`: follow a run that is on its way, or see how one ended."""
+"""`advisor watch`: follow a run that is going on, or see how one ended."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from advisor.cli.following import finish, follow, follow_log
+from advisor.cli.params import tracker
+from advisor.cli.verb import json_asked, verb
+from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.report.render import remark
 from advisor.store.store import default_store
+from advisor.trainers.known import trainer_of_run
 from advisor.workflows import launch as flow
+from advisor.workflows.live import Prometheus, Sink
 
 
-@click.command("watch")
+@verb("watch")
 @click.argument("run", default="latest")
 @click.option("--once", is_flag=True, help="Look once and return.")
 @click.option("--fetch", is_flag=True, help="Bring the checkpoints of a run on another machine home as well.")
-@click.option("--json", "as_json", is_flag=True, help="Look once and print one JSON document.")
-def command(run: str, once: bool, fetch: bool, as_json: bool) -> int:
+@click.option("--prometheus", "port", type=click.IntRange(1, 65535), metavar="PORT",
+              help="Serve the run's numbers to Prometheus, on this machine alone, while it is watched.")  # fmt: skip
+@tracker("the same numbers, while the run goes on,")
+def command(run: str, once: bool, fetch: bool, port: int | None, write_to: Path | None, tracker_run: str | None,
+            tracker_python: str | None) -> int:  # fmt: skip
     """Follow RUN: its folder, its name or the beginning of it, or `latest` (the default); or another program's log.
 
-    Of a log, the time left goes by what it gained while it was watched. Ctrl-C stops the showing, not the run. Exit
-    code 0 while it runs or when it completed or was stopped, else 1.
+    The time left of a log is estimated from the steps that were watched. Ctrl-C ends the display, not the run. Exit
+    code 0 while the run goes on or when it completed or was stopped, else 1. --json looks once.
+
+    With --prometheus and --write-to go: step, loss, tokens/s, seconds and dollars so far, each beside what the plan
+    predicts and what is expected now, with the ends of its 80 % interval.
     """
-    if Path(run).is_file():
-        return follow_log(Path(run), once=once, as_json=as_json)
+    once = once or json_asked()
+    if once and (port is not None or write_to is not None):
+        message = "--prometheus and --write-to are for a run that is followed"
+        raise AdvisorError(message, "leave --once and --json out", exit_code=2)
+    log = Path(run) if Path(run).is_file() else None
     store = default_store()
-    run_dir = store.find_run(run)
-    progress = follower(run_dir, store).look() if once or as_json else follow(run_dir, store)
+    run_dir = log or store.find_run(run)
+    sinks: list[Sink] = [] if port is None else [Prometheus(run_dir.name, port)]
+    if write_to is not None:
+        from advisor.workflows.write_back import LiveTracker
+
+        its_python = sys.executable if log is not None else trainer_of_run(run_dir).python(run_dir)
+        sinks.append(LiveTracker(write_to, tracker_run, tracker_python or its_python))
+    if log is not None:
+        return follow_log(log, sinks, once=once)
+    progress = follower(run_dir, store).look() if once else follow(run_dir, store, sinks)
     if fetch and progress is not None:
         remark(flow.fetch(store, run_dir))
-    return finish(progress, run_dir, store, as_json=as_json)
+    return finish(progress, run_dir, store)

@@ -66,7 +66,7 @@ class LaunchRequest:
 
     @property
     def script(self) -> str:
-        """The same as lines of a shell: the folder, its files and the command, which then runs in the foreground."""
+        """The same as shell commands: the folder, its files and the command, which then runs in the foreground."""
         folder = shlex.quote(str(self.folder))
         within = "" if self.inside == "." else f"/{shlex.quote(self.inside)}"
         lines = [f"mkdir -p {folder}{within} && cd {folder}"]

@@ -56,7 +56,13 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
             file = _opened(number)
             if try_lock(file):
                 held[number] = file
-                _sign(number, run)
+                # Say whose the card is; where the file is another user's, it stays unsaid.
+                with (
+                    contextlib.suppress(PermissionError),
+                    open(os.open(_path(number), os.O_WRONLY | os.O_NOFOLLOW), "wb") as out,
+                ):
+                    out.truncate()
+                    out.write(f"{run}\n".encode())
             else:
                 taken[number] = _signed(file)
                 os.close(file)
@@ -120,13 +126,6 @@ def _opened(number: int) -> int:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-
-
-def _sign(number: int, run: Path) -> None:
-    """Say whose the card is; where the file is another user's, it stays unsaid."""
-    with contextlib.suppress(PermissionError), open(os.open(_path(number), os.O_WRONLY | os.O_NOFOLLOW), "wb") as out:
-        out.truncate()
-        out.write(f"{run}\n".encode())
 
 
 def _signed(file: int) -> str:

@@ -58,7 +58,7 @@ def parse_place(text: str, *, account: str | None = None, qos: str | None = None
     usage = "write it like local, slurm, slurm:PARTITION, ssh:HOST, skypilot or skypilot:CLOUD/REGION,..."
     if engine in EXPORTED:
         message = f"--on {text}: a run is not started on {engine} from here, it is exported to it"
-        raise AdvisorError(message, f"advisor export PLAN.yaml --to {engine} --out DIR; afterwards advisor import DIR",
+        raise AdvisorError(message, f"advisor export PLAN.yaml --to {engine} --out DIR; then advisor runs --import DIR",
                            exit_code=2)  # fmt: skip
     if engine not in PLACES:
         near = close_matches(engine, PLACES)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.errors import AdvisorError
-from advisor.records import Plan, Workload
+from advisor.records import Plan
 from advisor.run_records import Guards
-from advisor.trainers.configured import workload_of_config
+from advisor.trainers.known import workload_of_config
 from advisor.units import HOUR
 from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
 
@@ -37,7 +37,11 @@ def refuse_without_data(data: DataConfig) -> None:
 def refuse_edited(plan: Plan) -> None:
     """Raise AdvisorError for a plan whose run is no longer the one that it predicts: somebody edited the file."""
     work, goal = plan.workload, plan.goal
-    run, predicted = (_settings(each) for each in (workload_of_config(plan.run, work.gpu, work.gpus), work))
+    # Each setting of a workload by its name.
+    run, predicted = (
+        {**to_dict(each.shape), **{name: value for name, value in to_dict(each).items() if name != "shape"}}
+        for each in (workload_of_config(plan.run, work.gpu, work.gpus), work)
+    )
     pairs = [("steps", plan.run.steps, plan.chosen.steps), *((name, run[name], predicted[name]) for name in run)]
     changed = [f"{name} {_plain(one)} against {_plain(other)}" for name, one, other in pairs if one != other]
     # what the plan was made for also says on which GPUs it can be
@@ -53,11 +57,6 @@ def refuse_edited(plan: Plan) -> None:
             "plan again with these as options (advisor plan --help), or launch the `run:` part alone as a run.yaml, "
             "for which nothing is promised",
         )
-
-
-def _settings(work: Workload) -> dict[str, object]:
-    """Each setting of a workload by its name."""
-    return {**to_dict(work.shape), **{name: value for name, value in to_dict(work).items() if name != "shape"}}
 
 
 def _plain(value: object) -> str:
@@ -77,7 +76,7 @@ def make_guards(
     `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not
     positive, and for dollars without a price to count them by.
     """
-    max_usd = config.stop.max_usd if max_usd is None else _positive("--max-usd", max_usd)
+    max_usd = config.stop.max_usd if max_usd is None else _positive("--budget", max_usd)
     limits = [_hours_in_seconds(config.stop, max_hours)]
     if max_usd is not None:
         limits.append(_seconds_for(max_usd, usd_per_hour))
@@ -119,7 +118,7 @@ def limit_seconds(stop: StopConfig) -> float | None:
 def guard_warnings(guards: Guards, usd_per_hour: float | None) -> list[str]:
     """Say in words which guard will never bind."""
     if guards.max_usd is not None and usd_per_hour == 0:
-        return ["--max-usd never stops this run: its price is $0 an hour. --max-hours limits its time"]
+        return ["--budget never stops this run: its price is $0 an hour. --deadline limits its time"]
     return []
 
 
@@ -140,7 +139,7 @@ def _hours_in_seconds(stop: StopConfig, max_hours: float | None) -> float | None
     """The tighter of both limits on time."""
     if max_hours is None:
         return stop.max_seconds
-    return min(_positive("--max-hours", max_hours) * HOUR, math.inf if stop.max_seconds is None else stop.max_seconds)
+    return min(_positive("--deadline", max_hours) * HOUR, math.inf if stop.max_seconds is None else stop.max_seconds)
 
 
 def _positive(flag: str, value: float) -> float:
@@ -151,6 +150,6 @@ def _positive(flag: str, value: float) -> float:
 
 def _seconds_for(usd: float, usd_per_hour: float | None) -> float | None:
     if usd_per_hour is None:
-        hint = "plan again with --price USD_PER_HOUR, or limit the time: --max-hours"
-        raise AdvisorError("--max-usd needs a price, and this plan has none", hint, exit_code=2)
+        hint = "plan again with --price USD_PER_HOUR, or limit the time: --deadline"
+        raise AdvisorError("--budget needs a price, and this plan has none", hint, exit_code=2)
     return usd / usd_per_hour * HOUR if usd_per_hour > 0 else None

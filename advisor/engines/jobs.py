@@ -1,8 +1,11 @@
-"""The job of a plan's first attempt, and of a run that goes on: guards in the configuration, files, launch record."""
+"""The job of a plan's first attempt, and of a run that goes on: its guards, files and record; a plan runs once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +13,12 @@ from pathlib import Path
 from advisor.engines.backend import Job
 from advisor.engines.engines import describe
 from advisor.engines.guards import guarded, make_guards, refuse_edited
-from advisor.engines.state import RunState, RunStatus, check_not_running, this_host
+from advisor.engines.process import try_lock
+from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
+from advisor.store.disk import disk_errors
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import (
     CONFIG,
@@ -29,8 +34,10 @@ from advisor.store.run_folder import (
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.known import trainer_of
-from advisor.units import HOUR, format_usd
+from advisor.units import HOUR, format_usd, write_duration
 from trainer.schema import LossStop, Outcome, RunConfig, dump_config
+
+_WAIT_SECONDS = 30.0  # whoever holds a claim is done within one: it writes a few files and starts a process
 
 
 def new_job(
@@ -64,9 +71,6 @@ def new_job(
         attempt=1,
         launched_at=now.isoformat(timespec="milliseconds"),
         host=this_host(),
-        pid=None,
-        process_started=None,
-        command=(),
         gpus=plan.workload.gpus if plan is not None else 1,
         usd_per_hour=price,
         guards=guards,
@@ -87,12 +91,12 @@ def resumed_job(
     max_usd: float | None = None,
     max_hours: float | None = None,
     loss: Sequence[LossStop] | None = None,
-    usd_per_hour: float | None = None,
+    usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Job:
     """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
 
-    `usd_per_hour` is its price, of all devices; None: as before. `synthetic` says that it may train on random tokens.
+    `usd_per_gpu_hour` is its price; None: as before. `synthetic` says that it may train on random tokens.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
@@ -103,21 +107,23 @@ def resumed_job(
     trainer = trainer_of(before.trainer)
     new_time = max_usd is not None or max_hours is not None
     config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
-    price = before.usd_per_hour if usd_per_hour is None else usd_per_hour
+    plan = read_run_plan(run_dir)
+    gpus = plan.offer.gpus if plan is not None else 1
+    price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
     config = guarded(config, guards, usd_per_hour=price)
     if synthetic and config.data.path is not None:
         raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
     needed, used = trainer.needed_seconds(run_dir), trainer.used_seconds(run_dir)
-    _refuse_without_room(run_dir, used, needed, config.stop.max_seconds, "--max-hours", "{:.0f} s".format, HOUR)
+    _refuse_without_room(run_dir, used, needed, config.stop.max_seconds, "{:.0f} s".format, _deadline)
     used_usd, needed_usd = trainer.used_usd(run_dir, before.usd_per_hour or 0.0), (price or 0.0) * needed / HOUR
-    _refuse_without_room(run_dir, used_usd, needed_usd, config.stop.max_usd, "--max-usd", format_usd, 1.0)
+    _refuse_without_room(run_dir, used_usd, needed_usd, config.stop.max_usd, format_usd, "--budget {:.3g}".format)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, usd_per_hour=price, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
                      stop_asked_at=None, cards=())  # fmt: skip
-    return Job(folder=run_dir, trainer=trainer, config=config, plan=read_run_plan(run_dir),
+    return Job(folder=run_dir, trainer=trainer, config=config, plan=plan,
                files=_files(trainer, config), record=record)  # fmt: skip
 
 
@@ -148,17 +154,18 @@ def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
     return {CONFIG: dump_config(config), **trainer.files(config)}
 
 
-def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None, option: str,
-                         shown: Callable[[float], str], unit: float) -> None:  # fmt: skip
-    """A resumed run counts what all attempts used: without room for a step it would load, save and end.
-
-    `unit` is one of the option, in what is counted.
-    """
+def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None,
+                         shown: Callable[[float], str], option: Callable[[float], str]) -> None:  # fmt: skip
+    """A resumed run counts what all attempts used: without room for a step it would load, save and end."""
     if most is not None and used + needed >= most:
         more = f", and the next step needs {shown(needed)}" if used < most else ""
         message = f"{run_dir} has used {shown(used)} of the {shown(most)} it was given{more}"
-        enough = max(2 * most, used + 2 * needed) / unit
-        raise AdvisorError(message, f"give it more: advisor resume {run_dir} {option} {enough:.3g}")
+        enough = option(max(2 * most, used + 2 * needed))
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} {enough}")
+
+
+def _deadline(seconds: float) -> str:
+    return f"--deadline {write_duration(math.ceil(seconds))}"
 
 
 def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:
@@ -176,9 +183,6 @@ def _adopted(run_dir: Path, status: RunStatus) -> LaunchRecord:
         attempt=status.attempt or 1,
         launched_at=run_row(run_dir).created,
         host=this_host(),
-        pid=None,
-        process_started=None,
-        command=(),
     )
 
 
@@ -192,3 +196,41 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
     if not path.exists():
         raise AdvisorError(f"the data folder {path} does not exist", "make it: advisor data prepare TEXT --out DIR")
     return replace(config, data=replace(config.data, path=str(path)))
+
+
+@contextlib.contextmanager
+def claim(store: Store, plan_id: str) -> Iterator[None]:
+    """Hold the claim on a plan, waiting for who has it now; the system frees the claim of a process that dies.
+
+    Raises AdvisorError when a run of the plan is going on, or when the claim is not free within half a minute.
+    """
+    path = store.claim_path(plan_id)
+    with disk_errors("claim the plan with", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below, on every way out
+    with file:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not try_lock(file):
+            if time.monotonic() >= deadline:
+                message = f"another command has been starting plan {plan_id} for half a minute"
+                raise AdvisorError(message, "see whether it runs: advisor runs")
+            time.sleep(0.05)
+        refuse_a_running_plan(store, plan_id)
+        yield
+
+
+def refuse_a_running_plan(store: Store, plan_id: str) -> None:
+    """Raise AdvisorError when a run of this plan is going on."""
+    if (running := running_with(store, plan_id)) is not None:
+        message = f"this plan is running already: {running.name}, in {running}"
+        again = "start a second run beside it: advisor launch PLAN.yaml --again"
+        raise AdvisorError(message, f"advisor watch {running}, or {again}")
+
+
+def running_with(store: Store, plan_id: str) -> Path | None:
+    """The folder of a run of this plan that is going on; None: there is none."""
+    for row in store.runs():
+        folder = Path(row.path)
+        if row.plan_id == plan_id and is_run_folder(folder) and goes_on(describe(folder, store).state):
+            return folder
+    return None

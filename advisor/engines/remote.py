@@ -14,8 +14,18 @@ import trainer
 from advisor.engines.arrival import settle
 from advisor.engines.backend import Job, LaunchRequest, Measuring, id_of
 from advisor.engines.export.adopted import AdoptedJob, adopted_files
-from advisor.engines.export.bundle import ExportJob, common_files
-from advisor.engines.export.settle import export_job
+from advisor.engines.export.bundle import (
+    ARRIVAL_PACKAGES,
+    PACKAGES,
+    RUN,
+    SETUP,
+    ExportJob,
+    common_files,
+    export_job,
+    pinned,
+    setup_script,
+    torch_install,
+)
 from advisor.engines.folders import not_ended, note_stop, printed, runs_of, write_files
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import (
@@ -28,7 +38,9 @@ from advisor.engines.state import (
     run_status,
     write_sighting,
 )
+from advisor.engines.templates import script
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu
 from advisor.store.adopted import AdoptedPlan
 from advisor.store.folders import profiles_folder
 from advisor.store.run_folder import CHECKPOINTS, read_launch, run_row, write_launch
@@ -39,6 +51,10 @@ from advisor.trainers.own import OWN
 JOB = "job"  # inside the run folder: what was handed over
 COMMAND_SECONDS = 60.0  # that an engine's command may take
 STOP_POLL_SECONDS = 2.0
+ASKED = "calibrate.json"
+COMMAND = f'-m advisor.workflows.calibrate_there {ASKED} --out "$RUN"'  # of Python, in the words of a shell
+LONGER = 2.0  # times what it may take: compiling, and the burst that is under way, go beyond it
+START_SECONDS = 600.0  # for imports, data and a file system that sleeps
 
 
 class Unreachable(AdvisorError):
@@ -60,7 +76,7 @@ class RemoteBackend(ABC):
 
     @abstractmethod
     def offer(self, request: LaunchRequest) -> list[str]:
-        """What the engine says before it takes it."""
+        """What the engine reports about the job before accepting it."""
 
     @abstractmethod
     def hand_over(self, request: LaunchRequest) -> str:
@@ -265,3 +281,18 @@ def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None 
         raise Unreachable(f"there is no {words[0]} here", f"install it, or go where {words[0]} is") from error
     except subprocess.TimeoutExpired as error:
         raise Unreachable(f"{words[0]} gave no answer within {seconds:.0f} s", "try again") from error
+
+
+def measuring_files(asked: Measuring) -> dict[str, str]:
+    """Name inside the folder → text, beside `remote.sources`."""
+    return {
+        f"{JOB}/{ASKED}": asked.asked,
+        f"{JOB}/{SETUP}": setup_script(torch_install(find_gpu(asked.gpu))),
+        f"{JOB}/requirements.txt": "".join(pinned(PACKAGES + ARRIVAL_PACKAGES)),
+        f"{JOB}/{RUN}": script("calibrate.sh", command=COMMAND),
+    }
+
+
+def limit_seconds(asked: Measuring) -> float:
+    """When an engine may end it."""
+    return LONGER * asked.seconds + START_SECONDS

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from advisor.engines.backend import Job
 from advisor.engines.local import LocalBackend
@@ -83,15 +82,11 @@ def replay(recording: Path, out: Path, speed: float) -> None:
                 return
             clock.recorded = record["time"]
             step = record.get("step", step)
-            log.write(record["kind"], **_own(record))
-
-
-def _own(record: dict[str, Any]) -> dict[str, Any]:
-    """A record's fields, with this process in the header, so that the folder is this machine's."""
-    fields = {key: value for key, value in record.items() if key not in ("kind", "time")}
-    if record["kind"] == "header":
-        fields |= {"pid": os.getpid(), "host": this_host()}
-    return fields
+            # A record's fields, with this process in the header, so that the folder is this machine's.
+            fields = {key: value for key, value in record.items() if key not in ("kind", "time")}
+            if record["kind"] == "header":
+                fields |= {"pid": os.getpid(), "host": this_host()}
+            log.write(record["kind"], **fields)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from advisor.engines.backend import Job, LaunchRequest
-from advisor.engines.export.cloud import SKY, bucket, skypilot
+from advisor.engines.export.cloud import LOG_LINE, SKY, bucket, skypilot
 from advisor.engines.remote import (
     COMMAND_SECONDS,
     JOB,
@@ -29,12 +29,13 @@ from advisor.engines.remote import (
     engine_says,
     exported,
 )
-from advisor.engines.sky_log import follow
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.store.run_folder import CHECKPOINTS, PLAN
+from advisor.store.disk import disk_errors, write_atomic
+from advisor.store.run_folder import CHECKPOINTS, LOG, PLAN, STDOUT
 from advisor.units import format_usd_rate
 
+LAST_LINES, MORE_LINES = 1000, 8  # that a look asks for; times as many where that was too few
 # sky.jobs.ManagedJobStatus of 0.14; what is not among these is over
 WAITS = {"PENDING", "SUBMITTED", "STARTING", "RECOVERING"}
 RUNS = {"RUNNING", "WINDING_DOWN", "CANCELLING"}
@@ -44,6 +45,71 @@ _COPY = {"S3": ("aws", "s3", "sync", "--only-show-errors"), "GCS": ("gcloud", "s
 DATA_AT = "/data"
 SAME_PRICE = 0.005
 _INSTALL = "pip install 'training-advisor[skypilot]', or name another environment's by ADVISOR_SKY=PATH/sky"
+
+
+def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> None:
+    """Bring home what a job has printed since the last look; `last_lines` gives so many of its last lines, 0: all.
+
+    What is here already is found again by the log's last line. A machine that has only just begun prints the log from
+    its start: until it has passed what is here, nothing changes.
+    """
+    here, asked = _last_line(run_dir / LOG), LAST_LINES
+    while here is not None:
+        lines = last_lines(asked).splitlines()
+        if (new := _after(lines, here)) is not None:
+            for name, mine in zip((LOG, STDOUT), _parted(new if over else _up_to_the_log(new)), strict=True):
+                with disk_errors("write", run_dir / name), (run_dir / name).open("a", encoding="utf-8") as file:
+                    file.writelines(f"{line}\n" for line in mine)
+            return
+        if len(lines) < asked:
+            break  # it was all
+        asked *= MORE_LINES
+    bring(run_dir, last_lines(0), over=over)
+
+
+def bring(run_dir: Path, printed: str, *, over: bool) -> None:
+    """Keep all that a job has printed: the lines of its log, and the rest.
+
+    A machine that has only just begun has printed less than is here already: then nothing changes.
+    """
+    lines = printed.splitlines()
+    for name, mine in zip((LOG, STDOUT), _parted(lines if over else _up_to_the_log(lines) or lines), strict=True):
+        text, path = "".join(f"{line}\n" for line in mine), run_dir / name
+        with disk_errors("read", path):
+            size = path.stat().st_size if path.exists() else 0
+        if len(text.encode()) > size:
+            write_atomic(path, text)
+
+
+def _parted(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The lines of the log, and the others."""
+    log: list[str] = []
+    rest: list[str] = []
+    for line in lines:
+        _, mark, words = line.partition(LOG_LINE)  # SkyPilot puts task and node before each line
+        (log if mark else rest).append(words or line)
+    return log, rest
+
+
+def _up_to_the_log(lines: Sequence[str]) -> Sequence[str]:
+    """Without what follows the last line of the log, by which the next look finds its place; none without one."""
+    last = max((place for place, line in enumerate(lines) if LOG_LINE in line), default=-1)
+    return lines[: last + 1]
+
+
+def _after(lines: Sequence[str], here: str) -> Sequence[str] | None:
+    """What follows a line of the log; None where it is not among them."""
+    places = [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]
+    return lines[places[-1] + 1 :] if places else None
+
+
+def _last_line(path: Path) -> str | None:
+    """The last line of a file; None: it has none."""
+    if not path.exists():
+        return None
+    with disk_errors("read", path):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    return lines[-1] if lines else None
 
 
 class SkyBackend(RemoteBackend):
@@ -206,7 +272,7 @@ def price_words(offers: Sequence[Offer], task: Asked) -> str:
     most = f", elsewhere up to {_rate(dearest.usd)}" if dearest.usd > cheapest.usd else ""
     said = f"SkyPilot's catalog: {task.machine} for {cheapest.words}{most}"
     if not task.planned_usd:
-        return f"{said}; the plan has no price: --max-usd cannot be kept by it"
+        return f"{said}; the plan has no price: --budget cannot be kept by it"
     off = cheapest.usd / task.planned_usd - 1.0
     beside = f"{said}; the plan reckons with {_rate(task.planned_usd)}"
     if abs(off) < SAME_PRICE:

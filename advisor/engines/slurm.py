@@ -16,8 +16,8 @@ from pathlib import Path
 
 from advisor.engines.backend import Job, LaunchRequest, Measuring
 from advisor.engines.export.slurm import SCRIPT, STOP_ASKED, calibration_script, slurm
-from advisor.engines.measuring import COMMAND, limit_seconds, measuring_files
 from advisor.engines.remote import (
+    COMMAND,
     JOB,
     RemoteBackend,
     Unreachable,
@@ -25,6 +25,8 @@ from advisor.engines.remote import (
     engine_run,
     engine_says,
     exported,
+    limit_seconds,
+    measuring_files,
     sources,
 )
 from advisor.engines.state import RunState

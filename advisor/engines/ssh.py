@@ -18,10 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from advisor.engines.arrival import PLAN_BEFORE, is_awaited
+from advisor.engines.arrival import ARRIVAL_FILES, PLAN_BEFORE, is_awaited
 from advisor.engines.backend import Job, LaunchRequest, Measuring
 from advisor.engines.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
-from advisor.engines.measuring import measuring_files
 from advisor.engines.remote import (
     COMMAND_SECONDS,
     JOB,
@@ -30,25 +29,11 @@ from advisor.engines.remote import (
     bundle,
     engine_run,
     exported,
+    measuring_files,
     sources,
 )
-from advisor.engines.ssh_scripts import (
-    APPEND,
-    ARRIVED,
-    CHECK,
-    KILL,
-    LOOK,
-    MARK,
-    REST,
-    ROOT,
-    SAVED,
-    SIZE,
-    START,
-    STOP,
-    UNPACK,
-    start_script,
-)
 from advisor.engines.state import RunState
+from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.run_records import LaunchRecord
@@ -63,6 +48,8 @@ PART_BYTES = 8 * 2**20  # of a file that grows, in one look
 # what comes home replaces none of these
 _OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
 _OURS |= {trainer.log_name for trainer in TRAINERS.values()}
+ROOT = ".training-advisor"  # there, in the home folder
+MARK = b"\x01advisor "  # before our words: what a login file prints comes first
 _ALIVE_SECONDS = 15  # between the questions that ssh asks of a silent machine; four without an answer end it
 _QUIET = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveCountMax=4")
 
@@ -78,7 +65,14 @@ class SshBackend(RemoteBackend):
 
         An adopted command, its data and its environment are there already: its guard has an environment of its own.
         """
-        data = _fingerprint(job)
+        # The name of the run's tokens on other machines, which any change of them changes; None: it draws its own.
+        data = None
+        if job.config is not None and job.config.data.path is not None:
+            try:
+                read_meta(job.config.data.path)
+            except DataError as error:
+                raise AdvisorError(error.message, error.hint) from error
+            data = hashlib.sha256((Path(job.config.data.path) / META_FILE).read_bytes()).hexdigest()[:16]
         export = exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = bundle(job, export, {})
         if job.config is not None:  # always: all runs share an environment
@@ -94,7 +88,8 @@ class SshBackend(RemoteBackend):
                  sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
         """`sent`: what goes there beside the export, each a folder there and the options of its tar."""
         text = files[f"{JOB}/{SETUP}"] + files[f"{JOB}/requirements.txt"]
-        start = start_script(hashlib.sha256(text.encode()).hexdigest()[:12])
+        environment = hashlib.sha256(text.encode()).hexdigest()[:12]
+        start = script("ssh_start.sh", root=ROOT, environment=environment, python=script("ssh.sh#python"))
         run = f"{record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', record.id)}"
         command = ("sh", "-c", " && ".join(_by_hand(run, sent)))
         record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
@@ -104,7 +99,7 @@ class SshBackend(RemoteBackend):
     def offer(self, request: LaunchRequest) -> list[str]:
         """The cards, disk and Python that are there; AdvisorError for all that is missing at once."""
         host = _host(request.record.handle.partition("://")[2])
-        said = [line.partition(" ") for line in _marked(_remote(host, CHECK))[1].decode().splitlines()]
+        said = [line.partition(" ") for line in _marked(_remote(host, "check"))[1].decode().splitlines()]
         by: dict[str, list[str]] = {}
         for name, _, words in said:
             by.setdefault(name, []).append(words)
@@ -122,11 +117,11 @@ class SshBackend(RemoteBackend):
         """Send export and data, and start."""
         run = request.record.handle.partition("://")[2]
         host = _host(run)
-        _remote(host, UNPACK, f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)
+        _remote(host, "unpack", f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)
         if f"{JOB}/{CONFIG}" in request.files and (there := read_run_config(request.folder / JOB).data.path):
             here = read_run_config(request.folder).data.path
             _send_data(host, Path(here or ""), Path(there).name)
-        _remote(host, START, _id(run))
+        _remote(host, "start", _id(run))
         return run
 
     def find(self, run_dir: Path) -> str | None:
@@ -138,7 +133,7 @@ class SshBackend(RemoteBackend):
         name = trainer_of_run(run_dir).log_name
         while True:
             sizes = [_size(run_dir / each) for each in (name, STDOUT)]
-            said = _remote(_host(run), LOOK, _id(run), *map(str, sizes), str(PART_BYTES), name)
+            said = _remote(_host(run), "look", _id(run), *map(str, sizes), str(PART_BYTES), name)
             header, body = _marked(said)
             if header[0] == "gone":
                 return RunState.FINISHED, f"{_host(run)} has nothing of it"
@@ -150,25 +145,25 @@ class SshBackend(RemoteBackend):
             if sizes[0] + some < log or sizes[1] + more < out:
                 continue
             if (log > 0 or header[0] == "over") and is_awaited(run_dir):
-                _bring(run, ARRIVED, run_dir)
+                _bring(run, "arrived", run_dir)
             if header[0] == "running":
                 return RunState.RUNNING, None
-            _bring(run, REST, run_dir, name)
+            _bring(run, "rest", run_dir, name)
             return RunState.FINISHED, None
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
         """SIGTERM to run.sh, which hands it on; once: a second would end torchrun before its workers have saved."""
         if not again:
-            _remote(_host(run), STOP, _id(run))
+            _remote(_host(run), "stop", _id(run))
 
     def kill(self, run_dir: Path, run: str) -> None:
         """SIGKILL to everything that descends from it."""
-        _remote(_host(run), KILL, _id(run))
+        _remote(_host(run), "kill", _id(run))
 
     def fetch(self, run_dir: Path) -> str:
         """Bring the checkpoints home as well."""
         run = self._id(run_dir)
-        _bring(run, SAVED, run_dir)
+        _bring(run, "saved", run_dir)
         return f"checkpoints of {_host(run)} are in {run_dir / CHECKPOINTS}"
 
 
@@ -200,15 +195,19 @@ def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:
     return [*lines, shlex.join([*_ssh(run), start])]
 
 
-def _words(host: str, script: str, *arguments: str) -> tuple[str, ...]:
-    return (*_ssh(host), shlex.join(["sh", "-c", script, "advisor", *arguments]))
+def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a section of `templates/ssh.sh` there."""
+    here = script("ssh.sh#here", root=ROOT)
+    files = " ".join(ARRIVAL_FILES)
+    text = script(f"ssh.sh#{section}", here=here, python=script("ssh.sh#python"), root=ROOT, files=files)
+    return (*_ssh(host), shlex.join(["sh", "-c", text, "advisor", *arguments]))
 
 
 def _remote(
-    host: str, script: str, *arguments: str, given: bytes = b"", seconds: float | None = COMMAND_SECONDS
+    host: str, section: str, *arguments: str, given: bytes = b"", seconds: float | None = COMMAND_SECONDS
 ) -> bytes:
-    """What a script of ours prints there. Unreachable where ssh fails, AdvisorError where the script does."""
-    done = engine_run(_words(host, script, *arguments), given=given, seconds=seconds)
+    """What a section prints there. Unreachable where ssh fails, AdvisorError where the section does."""
+    done = engine_run(_words(host, section, *arguments), given=given, seconds=seconds)
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
     last = said[-1].removeprefix("ssh: ") if said else f"exit status {done.returncode}"
     if done.returncode == 255:  # ssh(1), EXIT STATUS
@@ -227,17 +226,6 @@ def _marked(said: bytes) -> tuple[list[str], bytes]:
     return line.decode("ascii", "replace").split(), body
 
 
-def _fingerprint(job: Job) -> str | None:
-    """The name of the run's tokens on other machines, which any change of them changes; None: it draws its own."""
-    if job.config is None or job.config.data.path is None:
-        return None
-    try:
-        read_meta(job.config.data.path)
-    except DataError as error:
-        raise AdvisorError(error.message, error.hint) from error
-    return hashlib.sha256((Path(job.config.data.path) / META_FILE).read_bytes()).hexdigest()[:16]
-
-
 def _packed(folder: Path) -> bytes:
     """A folder as the bytes of a tar."""
     buffer = io.BytesIO()
@@ -253,25 +241,23 @@ def _send_data(host: str, here: Path, name: str) -> None:
     present = [file for file in FILES if (here / file).exists()]
     for file in sorted(present, key=lambda file: file == META_FILE):
         path, there = here / file, f"data/{name}/{file}"
-        size = int(_marked(_remote(host, SIZE, there))[0][0])
+        size = int(_marked(_remote(host, "size", there))[0][0])
         if size >= path.stat().st_size:
             continue
         with disk_errors("send", path), path.open("rb") as source:
             source.seek(size)
-            _pour(host, there, source)
+            done = subprocess.run(_words(host, "append", there), stdin=source, capture_output=True)
+            if done.returncode:
+                said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
+                raise Unreachable(
+                    f"sending {there} to {host}: {said[-1]}", "the same command goes on where it was cut off"
+                )
 
 
-def _pour(host: str, there: str, source: IO[bytes]) -> None:
-    done = subprocess.run(_words(host, APPEND, there), stdin=source, capture_output=True)
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
-        raise Unreachable(f"sending {there} to {host}: {said[-1]}", "the same command goes on where it was cut off")
-
-
-def _bring(run: str, script: str, run_dir: Path, *arguments: str) -> None:
+def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:
     """Unpack what a script there packs, into the run folder: nothing outside of it, and none of our own files."""
     with disk_errors("bring home to", run_dir), tempfile.TemporaryDirectory(dir=run_dir, prefix=".coming-") as name:
-        words = _words(_host(run), script, _id(run), *arguments)
+        words = _words(_host(run), section, _id(run), *arguments)
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL) as child:  # fmt: skip
             assert child.stdout is not None
@@ -283,7 +269,7 @@ def _bring(run: str, script: str, run_dir: Path, *arguments: str) -> None:
                 raise Unreachable(f"what came from {_host(run)} is not whole: {error}", "try again") from error
         if child.returncode:
             raise Unreachable(f"ssh {_host(run)}: the files did not come whole", "try again")
-        _settle_in(Path(name), run_dir, checkpoints=script is SAVED)
+        _settle_in(Path(name), run_dir, checkpoints=section == "saved")
 
 
 def _skip_to_mark(stream: IO[bytes], run: str) -> None:

@@ -82,7 +82,25 @@ def run_status(run_dir: Path) -> RunStatus:
         raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
     launch = read_launch(run_dir)
     if (sighting := last_sighting(run_dir)) is not None:
-        return _status_elsewhere(run_dir, launch, sighting)
+        # Without a clock: what the log says is of this attempt if it has grown since that was handed over.
+        end = trainer_of_run(run_dir).log_end(run_dir)
+        spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
+        state, outcome, reason = RunState(sighting.state), None, sighting.words
+        if not goes_on(state):
+            if end is not None and spoke and end.outcome is not None:
+                state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
+            elif end is None:
+                state = RunState.NEVER_STARTED
+            else:
+                state, reason = RunState.DIED, "; ".join(filter(None, (sighting.words, last_words(run_dir)))) or None
+        return RunStatus(
+            state=state,
+            attempt=launch.attempt if launch is not None else 0,
+            outcome=outcome,
+            reason=reason,
+            step=end.step if end is not None else None,
+            loss=end.loss if end is not None else None,
+        )
     end = trainer_of_run(run_dir).log_end(run_dir)
     process = _process(launch, end)
     # the log has the run's end, and no later start has made it history
@@ -121,28 +139,6 @@ def log_bytes(run_dir: Path) -> int:
     """How long a run's log is here."""
     path = run_dir / trainer_of_run(run_dir).log_name
     return path.stat().st_size if path.exists() else 0
-
-
-def _status_elsewhere(run_dir: Path, launch: LaunchRecord | None, sighting: Sighting) -> RunStatus:
-    """Without a clock: what the log says is of this attempt if it has grown since that was handed over."""
-    end = trainer_of_run(run_dir).log_end(run_dir)
-    spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
-    state, outcome, reason = RunState(sighting.state), None, sighting.words
-    if not goes_on(state):
-        if end is not None and spoke and end.outcome is not None:
-            state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
-        elif end is None:
-            state = RunState.NEVER_STARTED
-        else:
-            state, reason = RunState.DIED, "; ".join(filter(None, (sighting.words, last_words(run_dir)))) or None
-    return RunStatus(
-        state=state,
-        attempt=launch.attempt if launch is not None else 0,
-        outcome=outcome,
-        reason=reason,
-        step=end.step if end is not None else None,
-        loss=end.loss if end is not None else None,
-    )
 
 
 def last_words(run_dir: Path) -> str | None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from advisor.prediction.profile import Profile
 from advisor.readers.run_table import RunTable
@@ -72,3 +78,58 @@ class Case:
 
 
 Verdict = Finding | Insufficient | None
+
+
+Told = str | Evidence
+Cost = tuple[Estimate | None, Estimate | None]  # hours, dollars
+
+_READ_AS: dict[str, Callable[[Any], Any]] = {
+    **{"severity": Severity, "confidence": Confidence, "title": str},
+    **{"causes": tuple, "actions": tuple, "threshold": str},
+}
+
+
+def finding(
+    code: str, *, evidence: Told | Sequence[Told], text: str = "", saved: Cost = (None, None), **known: Any
+) -> Finding:
+    """Returns the finding of a code; a field that `known` lacks is that of the row `text` of the table, else `code`.
+
+    Of `evidence`, causes and actions one may stand alone, and what is empty is left out. `saved`: hours and dollars, as
+    `spend.cost_of_steps` gives them.
+    """
+    lists = {name: known[name] for name in ("causes", "actions") if name in known} | {"evidence": evidence}
+    for name, given in lists.items():
+        told = [one for one in ([given] if isinstance(given, str | Evidence) else given) if one]
+        known[name] = tuple(Evidence(text=one) if name == "evidence" and isinstance(one, str) else one for one in told)
+    hours, usd = saved
+    read = {name: _READ_AS[name](value) for name, value in known.items() if name in ("severity", "confidence")}
+    known = {"saved_hours": hours, "saved_usd": usd, **texts().get(text or code, {}), **known, **read}
+    return Finding(code=code, **known)
+
+
+def lacking(code: str, missing: str) -> Insufficient:
+    """Returns that a detector could not judge, and what it would need."""
+    return Insufficient(code=code, missing=missing)
+
+
+def seen(text: str, first: float | None = None, last: float | None = None) -> Evidence:
+    """Returns an observation made at the steps `first` to `last`; None stands for an end that is not known."""
+    ends = [None if step is None else float(step) for step in (first, last)]
+    return Evidence(text=text, first_step=ends[0], last_step=ends[1])
+
+
+@cache
+def groups() -> dict[str, Any]:
+    """The codes of each group of findings in `groups.yaml`."""
+    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def texts() -> dict[str, dict[str, Any]]:
+    """The fields of every row of `texts.yaml`, by the row's name."""
+    rows = yaml.load(
+        Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"),
+        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    )
+    return {name: {field: _READ_AS[field](value) for field, value in row.items()} for name, row in rows.items()}

@@ -136,8 +136,19 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
         drawn = series.rolling_median(drawn, max(_LEAST_SMOOTHED, round(smooth * len(drawn))))
     keep = _extremes(drawn, most)
     steps, values = printed.step[keep], drawn[keep]
-    tokens, hours = _tokens_at(case, steps), _hours_at(case, steps)
-    usd_per_hour = price(case)
+    counted, per_step, usd_per_hour = curve(case.run, "tokens"), step_tokens(case), price(case)
+    tokens = np.interp(steps, counted.step, counted.value) if len(counted) > 1 else None
+    if tokens is None and per_step is not None:
+        tokens = steps * per_step
+    # hours since the start, by the clock where there is one, else by the sum of step times
+    typical, hours = run_metrics.step_seconds(case), None
+    clocks = [(name, curve(case.run, name)) for name in ("elapsed_seconds", "unix_seconds")]
+    for name, clock in [(name, clock) for name, clock in clocks if len(clock) > 1][:1]:
+        start = clock.value[0] if name == "unix_seconds" else 0.0
+        hours = np.interp(steps, clock.step, clock.value - start) / 3600
+    if hours is None and typical is not None:
+        seen = series.finite(run_metrics.main_column(case.run, "step"))  # a validation loss begins later than the run
+        hours = (steps - np.minimum(steps[:1], seen[0] if len(seen) else np.inf)) * typical / 3600
     return [
         Point(
             step=float(step),
@@ -228,25 +239,3 @@ def _extremes(values: np.ndarray, most: int) -> np.ndarray:
         stretch = values[start:end]
         kept |= {start + int(stretch.argmin()), start + int(stretch.argmax())}
     return np.array(sorted(kept))
-
-
-def _tokens_at(case: Case, steps: np.ndarray) -> np.ndarray | None:
-    printed = curve(case.run, "tokens")
-    if len(printed) > 1:
-        return np.interp(steps, printed.step, printed.value)
-    per_step = step_tokens(case)
-    return steps * per_step if per_step is not None else None
-
-
-def _hours_at(case: Case, steps: np.ndarray) -> np.ndarray | None:
-    """Hours since the start, by the clock where there is one, else by the sum of step times."""
-    for name in ("elapsed_seconds", "unix_seconds"):
-        clock = curve(case.run, name)
-        if len(clock) > 1:
-            start = clock.value[0] if name == "unix_seconds" else 0.0
-            return np.interp(steps, clock.step, clock.value - start) / 3600
-    typical = run_metrics.step_seconds(case)
-    if typical is None:
-        return None
-    printed = series.finite(run_metrics.main_column(case.run, "step"))  # a validation loss begins later than the run
-    return (steps - np.minimum(steps[:1], printed[0] if len(printed) else np.inf)) * typical / 3600

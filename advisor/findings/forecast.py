@@ -14,10 +14,9 @@ from advisor.findings.curves import curve, main_rows
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
 from advisor.findings.run_facts import COMPLETE_SHARE, nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, step_times
-from advisor.findings.savings import spent_seconds
+from advisor.findings.savings import mean_step_seconds, spent_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
-from advisor.findings.spend import mean_step_seconds
 from advisor.laws.intervals import Z80
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.intervals import known, product, sum_independent, sum_shared
@@ -137,22 +136,24 @@ def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
 
 def final_loss(case: Case) -> LossForecast:
     """The training loss at the last planned step, or in words why none is foretold."""
-    planned, nats = planned_steps(case), nats_per_unit(case.run)
-    if case.run.status is Status.COMPLETED and (steps_done(case.run) or 0.0) < COMPLETE_SHARE * (planned or math.inf):
-        return LossForecast(final_loss=None, reason="the run is over")
-    if planned is None or planned < 10:
-        return LossForecast(final_loss=None, reason="the number of steps planned is not known")
-    if planned > _MOST_STEPS:
-        return LossForecast(final_loss=None, reason=f"{planned:,.0f} planned steps are more than any run has")
-    if nats is None:
-        return LossForecast(final_loss=None, reason="the loss is not a mean per token")
-    if np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]).any():
-        return LossForecast(final_loss=None, reason="losses that are not finite: no law describes a broken run")
-    if (steps_done(case.run) or 0.0) >= COMPLETE_SHARE * planned:
-        return LossForecast(final_loss=None, reason="all steps are done: the log has the loss")
-    losses = curve(case.run, "loss")
-    if not len(losses):
-        return LossForecast(final_loss=None, reason="the log has no training loss")
+    planned, nats, losses = planned_steps(case), nats_per_unit(case.run), curve(case.run, "loss")
+    done, reason = steps_done(case.run) or 0.0, ""
+    if case.run.status is Status.COMPLETED and done < COMPLETE_SHARE * (planned or math.inf):
+        reason = "the run is over"
+    elif planned is None or planned < 10:
+        reason = "the number of steps planned is not known"
+    elif planned > _MOST_STEPS:
+        reason = f"{planned:,.0f} planned steps are more than any run has"
+    elif nats is None:
+        reason = "the loss is not a mean per token"
+    elif np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]).any():
+        reason = "losses that are not finite: no law describes a broken run"
+    elif done >= COMPLETE_SHARE * planned:
+        reason = "all steps are done: the log has the loss"
+    elif not len(losses):
+        reason = "the log has no training loss"
+    if reason or planned is None or nats is None:
+        return LossForecast(final_loss=None, reason=reason)
     return forecast_loss(losses, schedules_of(case, round(planned)), nats=nats)
 
 
@@ -196,7 +197,14 @@ def stop_advice(
 
     Out of reach means that the favourable end of the 80 % interval misses it.
     """
-    reasons = [*_broken(case), *_loss_reasons(case, targets.final_loss, loss)]
+    bad = np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]) > 0
+    reasons = ["the newest losses are not finite"] if len(bad) and bad[-3:].all() else []
+    target, evals = targets.final_loss, curve(case.run, "eval_loss").value
+    now = evals[-1:] if len(evals) else curve(case.run, "loss").value[-20:]
+    if target is not None and len(now) and median(now) <= target:
+        reasons.append(f"the target loss of {target:.4g} is reached: {median(now):.4g}")
+    elif target is not None and loss.final_loss is not None and loss.final_loss.low > target:
+        reasons.append(f"the final loss will be {loss.final_loss.low:.4g} at best, {target:.4g} was wanted")
     if targets.hours is not None and total_hours is not None and total_hours.low > targets.hours:
         reasons.append(f"the run takes {total_hours.low:.3g} h at least, {targets.hours:.3g} h were allowed")
     total_usd = _scaled(total_hours, usd_per_hour)
@@ -209,24 +217,6 @@ def stop_advice(
         saved_hours=rest_hours if stop else None,
         saved_usd=_scaled(rest_hours, usd_per_hour) if stop else None,
     )
-
-
-def _broken(case: Case) -> list[str]:
-    bad = np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]) > 0
-    return ["the newest losses are not finite"] if len(bad) and bad[-3:].all() else []
-
-
-def _loss_reasons(case: Case, target: float | None, loss: LossForecast) -> list[str]:
-    if target is None:
-        return []
-    evals, losses = curve(case.run, "eval_loss").value, curve(case.run, "loss").value
-    now = evals[-1:] if len(evals) else losses[-20:]
-    if len(now) and median(now) <= target:
-        return [f"the target loss of {target:.4g} is reached: {median(now):.4g}"]
-    foretold = loss.final_loss
-    if foretold is not None and foretold.low > target:
-        return [f"the final loss will be {foretold.low:.4g} at best, {target:.4g} was wanted"]
-    return []
 
 
 def elsewhere(case: Case, place: Place) -> Elsewhere:

@@ -68,17 +68,11 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
     if not estimates:
         return LossForecast(final_loss=None, reason="too few rows with a loss after the first tenth of the steps")
     names = " or ".join(s.name for s in schedules)
-    return LossForecast(final_loss=_union(estimates), reason=f"learning-rate annealing law, schedule {names}")
-
-
-def _union(estimates: list[Estimate]) -> Estimate:
-    """All of several possible estimates: their middle, and an interval that holds every one."""
-    return Estimate(
-        value=float(np.median([e.value for e in estimates])),
-        low=min(e.low for e in estimates),
-        high=max(e.high for e in estimates),
-        basis=Basis.EXTRAPOLATED,
-    )
+    # of several possible estimates the middle, and an interval that holds every one
+    middle = float(np.median([e.value for e in estimates]))
+    low, high = min(e.low for e in estimates), max(e.high for e in estimates)
+    final = Estimate(value=middle, low=low, high=high, basis=Basis.EXTRAPOLATED)
+    return LossForecast(final_loss=final, reason=f"learning-rate annealing law, schedule {names}")
 
 
 def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
@@ -87,7 +81,9 @@ def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
     if found is None:
         return None
     end, half = found
-    half = float(np.hypot(half, _half_width(share_done(float(losses.step[-1]), schedule)) / nats))
+    done = share_done(float(losses.step[-1]), schedule)
+    known = float(np.interp(done, list(_HALF_WIDTHS), list(_HALF_WIDTHS.values())))  # half of the handbook's interval
+    half = float(np.hypot(half, known / nats))
     if len(schedule.shares) < _SHORT_RUN:
         half = float(np.hypot(half, _missed(_on_schedule(losses, schedule), schedule, nats)))
     return Estimate(value=end, low=end - half, high=end + half, basis=Basis.EXTRAPOLATED)
@@ -146,9 +142,3 @@ def _bins(losses: Curve, schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np
     # single rows: their scatter about the neighbours is seen in the misfit
     noise = np.array([1.2533 * s / 0.6745 / np.sqrt(len(p)) for s, p in zip(spreads, parts, strict=True)])
     return step, value, noise
-
-
-def _half_width(share: float) -> float:
-    """Half of the handbook's interval in nats at this share of the steps."""
-    places = sorted(_HALF_WIDTHS)
-    return float(np.interp(share, places, [_HALF_WIDTHS[p] for p in places]))

@@ -14,7 +14,7 @@ from advisor.hardware.offers import cheapest_offer, unpriced
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import Profile
 from advisor.readers.run_table import RunTable
-from advisor.records import Plan, Prediction, Workload
+from advisor.records import Plan
 
 
 def make_case(
@@ -27,18 +27,21 @@ def make_case(
     """Everything known about a run in one place.
 
     `given` holds what the user states, by the names of FACTS, and wins over the log; a plan's workload wins over what
-    the facts imply. `profile` is of the run's card (`infer` tells its key). Without a price the cheapest offer for so
+    the facts imply. `profile` is of the run's card (`infer` gives its key). Without a price the cheapest offer for so
     many cards is taken, and its source noted, or why there is none.
     """
     stated = {name: value for name, value in (given or {}).items() if value is not None}
     run = dataclasses.replace(run, facts={**run.facts, **stated})
-    inferred = infer(run) if plan is None else _of_plan(plan)
+    inferred = (
+        infer(run) if plan is None else Inferred(workload=plan.workload, gpu=plan.workload.gpu, unsure=(), missing=())
+    )
     usd_per_hour, source = _price(run, inferred, plan)
+    work = inferred.workload
     case = Case(
         run=run,
-        workload=inferred.workload,
+        workload=work,
         profile=profile,
-        expected=_expected(profile, inferred.workload),
+        expected=predict_batch(profile, [work])[0] if profile and work and profile.key == work.gpu else None,
         usd_per_hour=usd_per_hour,
         plan=plan,
         unsure=inferred.unsure,
@@ -49,17 +52,6 @@ def make_case(
         notes = {**case.notes, "price": "unknown: one GPU cannot have done this; say how many there were (--gpus)"}
         case = dataclasses.replace(case, usd_per_hour=None, run=dataclasses.replace(run, facts=facts), notes=notes)
     return case
-
-
-def _of_plan(plan: Plan) -> Inferred:
-    return Inferred(workload=plan.workload, gpu=plan.workload.gpu, unsure=(), missing=())
-
-
-def _expected(profile: Profile | None, workload: Workload | None) -> Prediction | None:
-    """What the workload should give, where the profile is of its card."""
-    if profile is None or workload is None or profile.key != workload.gpu:
-        return None
-    return predict_batch(profile, [workload])[0]
 
 
 def _price(run: RunTable, inferred: Inferred, plan: Plan | None) -> tuple[float | None, str]:

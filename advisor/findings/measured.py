@@ -78,13 +78,18 @@ def measured(case: Case) -> Measured:
     """All statistics that the log and its telemetry allow."""
     times = run_metrics.step_times(case)
     seconds = None if times is None else _spread(Curve(step=times.step, value=times.seconds))
+    norms, clip = curve(case.run, "grad_norm"), number(case.run.facts, "grad_clip")
+    before = case.run.facts.get("grad_norm_kind") != "post_clip"
+    above = float((norms.value > clip).mean()) if clip and before and len(norms) else None
     return Measured(
         loss=_spread(curve(case.run, "loss")),
         tokens_per_second=_spread(rates(case)),
         step_seconds=seconds,
         memory_bytes=_spread(curve(case.run, "memory_bytes")),
         device_bytes=run_metrics.memory_used_share(case)[1],
-        gradients=_gradients(case),
+        gradients=Gradients(
+            norm=_spread(norms), clipped=_spread(curve(case.run, "clipped")), above_clip=above, clip=clip
+        ),
         cards=cards(case.run.telemetry or {}),
     )
 
@@ -120,7 +125,10 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
     def column(name: str) -> np.ndarray:
         return telemetry.get(name, np.full(len(clock), np.nan))[mine]
 
-    found = {name: _spread(_of_readings(column(name))) for name in QUANTITIES}
+    found = {}
+    for name in QUANTITIES:
+        known = column(name)[np.isfinite(column(name))]
+        found[name] = _spread(Curve(step=np.arange(float(len(known))), value=known, counted=False))
     masks = column("throttle_reasons")
     masks = masks[np.isfinite(masks)].astype(int)
     held = [mask for mask in masks.tolist() if reasons_in((mask,))]
@@ -157,18 +165,6 @@ def joules(clock: np.ndarray, counter: np.ndarray, power: np.ndarray) -> float |
     gaps = np.diff(clock[read])
     longest = max(_LONGEST_SAMPLE_SECONDS, _LONGEST_SAMPLE_TIMES * float(np.median(gaps)))
     return float((gaps.clip(max=longest) * (power[read][1:] + power[read][:-1]) / 2).sum())
-
-
-def _gradients(case: Case) -> Gradients:
-    norms, clip = curve(case.run, "grad_norm"), number(case.run.facts, "grad_clip")
-    before = case.run.facts.get("grad_norm_kind") != "post_clip"
-    above = float((norms.value > clip).mean()) if clip and before and len(norms) else None
-    return Gradients(norm=_spread(norms), clipped=_spread(curve(case.run, "clipped")), above_clip=above, clip=clip)
-
-
-def _of_readings(values: np.ndarray) -> Curve:
-    known = values[np.isfinite(values)]
-    return Curve(step=np.arange(float(len(known))), value=known, counted=False)
 
 
 def _spread(values: Curve) -> Spread | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from advisor.findings.case import Case
 from advisor.findings.forecast import Elsewhere, Place, elsewhere, overhead
 from advisor.findings.run_facts import number, planned_steps, price, step_tokens, vocabulary
-from advisor.findings.spend import mean_step_seconds
+from advisor.findings.savings import mean_step_seconds
 from advisor.laws.text import bytes_per_token
 from advisor.prediction.intervals import known, product
 from advisor.records import Basis, Estimate
@@ -52,6 +52,10 @@ def next_run(case: Case, data: NextData, places: Sequence[Place]) -> NextRun:
     pace = mean_step_seconds(case, steps.value if steps else 0.0)
     hours = None if steps is None or pace is None else product(product(pace.scaled(1 / HOUR), overhead(case)), steps)
     usd, planned = price(case), planned_steps(case)
+    facts = {**case.run.facts, "planned_steps": math.ceil(steps.value)} if steps is not None else case.run.facts
+    there = dataclasses.replace(case, run=dataclasses.replace(case.run, facts=facts))
+    wanted = (("the vocabulary, for the tokens in its bytes", tokens), ("the tokens of a step", batch))
+    lacking = [words for words, value in (*wanted, ("the time of a step", pace)) if value is None]
     return NextRun(
         name=data.name,
         tokens=tokens,
@@ -61,8 +65,8 @@ def next_run(case: Case, data: NextData, places: Sequence[Place]) -> NextRun:
         steps=steps,
         hours=hours,
         usd=hours.scaled(usd) if hours is not None and usd is not None else None,
-        elsewhere=() if steps is None else tuple(elsewhere(_with_steps(case, steps.value), place) for place in places),
-        note=_missing(tokens, batch, pace),
+        elsewhere=tuple(elsewhere(there, place) for place in places) if steps is not None else (),
+        note=f"the log does not say {' and '.join(lacking)}: --config tells it" if lacking else "",
     )
 
 
@@ -88,21 +92,3 @@ def _epochs(case: Case) -> float | None:
     tokens, size, per_token = (number(facts, n) for n in ("dataset_tokens", "dataset_bytes", "bytes_per_token"))
     tokens = tokens or (size / per_token if size and per_token else None)
     return planned * batch / tokens if tokens and batch and planned else None
-
-
-def _with_steps(case: Case, steps: float) -> Case:
-    facts = {**case.run.facts, "planned_steps": math.ceil(steps)}
-    return dataclasses.replace(case, run=dataclasses.replace(case.run, facts=facts))
-
-
-def _missing(tokens: Estimate | None, batch: float | None, pace: Estimate | None) -> str:
-    lacking = [
-        words
-        for words, value in (
-            ("the vocabulary, for the tokens in its bytes", tokens),
-            ("the tokens of a step", batch),
-            ("the time of a step", pace),
-        )
-        if value is None
-    ]
-    return f"the log does not say {' and '.join(lacking)}: --config tells it" if lacking else ""

@@ -17,28 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.findings.case import Case, Finding
+from advisor.findings.case import Case, Finding, groups
 from advisor.findings.run_facts import price
 from advisor.findings.savings import stake_seconds
 from advisor.records import Estimate, worst_basis
 
-_IN_VAIN = frozenset((
-    "overfitting", "memorised", "repeated_data", "token_budget", "worse_than_uniform", "random_tokens", "no_learning",
-    "loss_scale_skips", "all_steps_skipped", "preference_at_chance", "plateau", "learning_rate_zero", "loss_spikes",
-    "early_loss_jump", "loss_frozen", "loss_divergence", "loss_not_finite", "best_long_ago", "loss_zero", "reward_flat",
-))  # fmt: skip
-# of findings in one tuple that see the same seconds the larger counts
-_LOST = (
-    ("periodic_pauses", "checkpoints_too_frequent"), ("stalls", "long_epochs"), ("gaps_between_steps", "idle_device"),
-    ("work_done_twice",), ("machine_busy",), ("step_time_shift", "drift"),
-)  # fmt: skip
-_BESIDE = ("goodput",)  # sees all of these but the last two
-_WITHIN_BESIDE = ("periodic_pauses", "checkpoints_too_frequent", "stalls", "long_epochs",
-                  "gaps_between_steps", "idle_device", "work_done_twice")  # fmt: skip
-_SLOW = (("data_stall",), ("throttling", "clock_drop"), ("straggler",), ("bigger_batch",))
-_WITHIN_SLOW = ("data_stall", "throttling", "clock_drop", "straggler")
-_SLOWER = ("software_bound", "cpu_fallback")
-EXPECTED = frozenset(("no_checkpoint", "checkpoints_too_rare"))  # interruptions that may come
+EXPECTED = frozenset(("checkpoints_too_rare",))  # interruptions that may come
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +56,11 @@ def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = 
         return None
     hours = min(whole / 3600, most_hours) if most_hours else whole / 3600
     ends = [_counted({code: getattr(claim, end) for code, claim in claims.items()}, hours) for end in _ENDS]
-    parts = [_part(code, [end.get(code, 0.0) for end in ends], claims[code]) for code in ends[0]]
+    parts = []
+    for code in ends[0]:
+        value, low, high = (end.get(code, 0.0) for end in ends)
+        saved = Estimate(value=value, low=min(low, value), high=max(high, value), basis=claims[code].basis)
+        parts.append(Part(code=code, hours=saved))
     value, low, high = (sum(end.values()) for end in ends)
     basis = worst_basis(*(part.hours.basis for part in parts))
     total = Estimate(value=value, low=min(low, value), high=max(high, value), basis=basis)
@@ -87,31 +75,28 @@ def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = 
 _ENDS = ("value", "low", "high")
 
 
-def _part(code: str, ends: Sequence[float], claim: Estimate) -> Part:
-    value, low, high = ends
-    return Part(code=code, hours=Estimate(value=value, low=min(low, value), high=max(high, value), basis=claim.basis))
-
-
 def _counted(claims: Mapping[str, float], whole: float) -> dict[str, float]:
     """Hours by finding, none twice; their sum is at most `whole`."""
+    of = groups()
     shares = {code: min(1.0, max(0.0, hours / whole)) for code, hours in claims.items()}
     counted = dict.fromkeys(claims, 0.0)
-    vain = [code for code in shares if code in _IN_VAIN or not _known(code)]
+    known = (*of["lost"], *of["slow"], of["beside"], of["slower"], EXPECTED)
+    vain = [code for code in shares if code in of["in_vain"] or not any(code in group for group in known)]
     left = 1.0
     if vain:
         longest = max(vain, key=lambda code: shares[code])
         counted[longest] = shares[longest]
         left -= shares[longest]
     after_vain = left
-    for code in _largest(shares, _LOST):
+    for code in _largest(shares, of["lost"]):
         counted[code] = min(left, shares[code] * after_vain)
         left -= counted[code]
-    left -= _rest(counted, shares, _BESIDE, _WITHIN_BESIDE, after_vain, left)
+    left -= _rest(counted, shares, of["beside"], of["within_beside"], after_vain, left)
     after_lost = left
-    for code in _largest(shares, _SLOW):
+    for code in _largest(shares, of["slow"]):
         counted[code] = shares[code] * left
         left -= counted[code]
-    _rest(counted, shares, _SLOWER, _WITHIN_SLOW, after_lost, left)
+    _rest(counted, shares, of["slower"], of["within_slow"], after_lost, left)
     return {code: share * whole for code, share in counted.items()}
 
 
@@ -131,8 +116,3 @@ def _largest(shares: Mapping[str, float], groups: Sequence[Sequence[str]]) -> li
     """Of each group the finding that saves most, in the groups' order."""
     claimed = [[code for code in group if code in shares] for group in groups]
     return [max(codes, key=lambda code: shares[code]) for codes in claimed if codes]
-
-
-def _known(code: str) -> bool:
-    groups = (*_LOST, *_SLOW, _BESIDE, _SLOWER, tuple(EXPECTED), tuple(_IN_VAIN))
-    return any(code in group for group in groups)

@@ -80,22 +80,24 @@ def step_times(case: Case) -> StepTimes | None:
     rows = main_rows(case.run)
     step = case.run.column("step")[rows]
     step = np.where(np.isfinite(step), step, np.arange(1.0, len(step) + 1)) if len(step) else step
-    candidates = [(source, s, np.isfinite(s) & (s > 0)) for source, s in _candidates(case, rows, step)]
-    most = max((int(good.sum()) for _, _, good in candidates), default=0)
-    for source, seconds, good in candidates:
+    run, candidates = case.run, [(PRINTED, case.run.column("seconds")[rows])]
+    if tokens := step_tokens(case):
+        rate = run.column("tokens_per_second")[rows]
+        candidates.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
+    for name in ("elapsed_seconds", "unix_seconds"):
+        candidates.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
+    candidates.append((FROM_PARTS, sum_of_parts(run)[rows]))
+    timed = [(source, s, np.isfinite(s) & (s > 0)) for source, s in candidates]
+    most = max(int(good.sum()) for _, _, good in timed)
+    for source, seconds, good in timed:
         if good.any() and good.sum() >= most / 2:  # a report may time one step and give a rate for all
-            start = max(series.steady_start(seconds[good]), _compiling(case.run, step[good]))
+            start = series.steady_start(seconds[good])
+            if run.attempts and run.attempts[0].compile_seconds is not None:  # its bill is made of the first steps
+                after = run.attempts[0].resumed_from_step + COMPILED_STEPS
+                compiled = int(np.searchsorted(step[good], after, side="right"))
+                start = max(start, min(compiled, int(good.sum()) - 1))
             return StepTimes(row=rows[good], step=step[good], seconds=seconds[good], start=start, source=source)
     return None
-
-
-def _compiling(run: RunTable, step: np.ndarray) -> int:
-    """Index of the first step that torch.compile does not count into its bill; 0 where nothing was compiled."""
-    if not run.attempts or run.attempts[0].compile_seconds is None:
-        return 0
-    return min(
-        int(np.searchsorted(step, run.attempts[0].resumed_from_step + COMPILED_STEPS, side="right")), len(step) - 1
-    )
 
 
 def lifetime_seconds(run: RunTable) -> float | None:
@@ -110,17 +112,6 @@ def lifetime_seconds(run: RunTable) -> float | None:
     declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
     seconds = declared or (float(elapsed.max()) if len(elapsed) else 0.0)
     return seconds if seconds > 0 else None
-
-
-def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    run = case.run
-    candidates = [(PRINTED, run.column("seconds")[rows])]
-    if tokens := step_tokens(case):
-        rate = run.column("tokens_per_second")[rows]
-        candidates.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
-    for name in ("elapsed_seconds", "unix_seconds"):
-        candidates.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
-    return [*candidates, (FROM_PARTS, sum_of_parts(run)[rows])]
 
 
 def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -141,7 +132,7 @@ def pace(case: Case) -> Pace | None:
     """
     times, tokens = step_times(case), step_tokens(case)
     seconds = series.median(times.steady_seconds) if times else None
-    if times and seconds and tokens:
+    if times and seconds and tokens and tokens / seconds > 0:
         words = f"median of {len(times.steady_seconds)} steady steps, {times.source}"
         return Pace(step_seconds=seconds, step_tokens=tokens, tokens_per_second=tokens / seconds, source=words)
     rates = series.finite(main_column(case.run, "tokens_per_second"))
@@ -299,3 +290,61 @@ def prediction_confidence(case: Case, *, sure: bool = False) -> Confidence:
         return Confidence.HIGH if not case.unsure else Confidence.MEDIUM
     calibrated = case.profile is not None and case.profile.calibrated
     return Confidence.MEDIUM if calibrated and not case.unsure else Confidence.LOW
+
+
+_FEWEST = 5  # rows that time it
+_LONGER = 1.02  # times the step: what is rounded may be this much more than the whole it is a part of
+_OFTEN = 0.01  # of the rows: one alone may be a mean beside a single value
+_FEWEST_INTERVALS = 20
+_CLEARLY = 0.5  # of the distance that the clock has from the other reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Seconds of a step spent waiting for data."""
+
+    mean: float
+    high: float  # 95th percentile
+    share: float  # of the time of a step, the waiting included: 0…1
+    beside: bool  # whether the seconds printed for a step leave them out
+
+
+def waits(case: Case, times: StepTimes) -> Waits | None:
+    """What the steady rows say of waiting; None where they do not time it, or it is more than clock and step allow."""
+    data = case.run.column("data_seconds")[times.row][times.start :]
+    timed = np.isfinite(data) & (data >= 0) & np.isfinite(times.steady_seconds)
+    if timed.sum() < _FEWEST:
+        return None
+    waited, step = data[timed], times.steady_seconds[timed]
+    mean, whole = float(waited.mean()), float(step.mean())
+    beside = times.source != FROM_CLOCK and _is_beside(case, times, timed)
+    whole += mean if beside else 0.0
+    if not whole > 0 or mean > whole:
+        return None
+    return Waits(mean=mean, high=float(np.quantile(waited, 0.95)), share=mean / whole, beside=beside)
+
+
+def seconds_beside(case: Case) -> float:
+    """Seconds of waiting per step that the printed seconds of a step leave out; 0 where they hold all of it."""
+    times = step_times(case)
+    waited = waits(case, times) if times is not None else None
+    return waited.mean if waited is not None and waited.beside else 0.0
+
+
+def _is_beside(case: Case, times: StepTimes, timed: np.ndarray) -> bool:
+    """Whether the waiting cannot be a part of the step: longer than it, or the clock has room for both alone."""
+    waited = case.run.column("data_seconds")[times.row][times.start :][timed]
+    step = times.steady_seconds[timed]
+    if np.mean(waited > _LONGER * step) > _OFTEN or waited.mean() > step.mean():
+        return True
+    counts = times.steady_step[timed]
+    for name in ("unix_seconds", "elapsed_seconds"):
+        clock = case.run.column(name)[times.row][times.start :][timed]
+        passed, steps = np.diff(clock), np.diff(counts)
+        good = np.isfinite(passed) & (passed >= 0) & (steps > 0)
+        if good.sum() >= _FEWEST_INTERVALS:
+            within = np.abs(passed - steps * step[1:])[good]
+            both = np.abs(passed - steps * (step + waited)[1:])[good]
+            # medians: pauses for evaluations and checkpoints happen in few intervals
+            return series.median(both) < _CLEARLY * series.median(within)
+    return False

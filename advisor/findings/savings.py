@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 
 from advisor.findings import series
-from advisor.findings.case import Case
+from advisor.findings.case import Case, Cost
 from advisor.findings.run_facts import planned_steps, price, print_gap, steps_done
 from advisor.findings.run_metrics import (
     FROM_CLOCK,
-    StepTimes,
     lifetime_seconds,
     main_column,
     positive,
+    seconds_beside,
     step_times,
     telemetry,
 )
-from advisor.findings.waits import seconds_beside
+from advisor.laws import pace
+from advisor.laws.intervals import Z80
 from advisor.readers.line_clock import BAR, STAMPS
 from advisor.readers.run_table import RunPart, RunTable, Status
-from advisor.readers.spoken_times import SPOKEN
-from advisor.readers.stamps import worked_seconds
+from advisor.readers.stamps import SPOKEN, worked_seconds
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
@@ -33,16 +33,6 @@ _LEAST_USD = 0.05
 _GO_ON = (Status.INCOMPLETE, Status.UNKNOWN, Status.RUNNING)  # where no word of the log says that the run has ended
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to mend it
 CLOCK_MISSES = 0.9  # of the steps' own times a clock of hundredths of a minute may say
-
-
-class Saved(TypedDict):
-    """The two fields of a Finding, to be passed on with **."""
-
-    saved_hours: Estimate | None
-    saved_usd: Estimate | None
-
-
-NOTHING_KNOWN: Saved = {"saved_hours": None, "saved_usd": None}
 
 
 def worth_saying(hours: Estimate | None, usd: Estimate | None) -> bool:
@@ -67,7 +57,7 @@ def spent_seconds(case: Case) -> float | None:
 
     Its own account of its duration; else time stamps; else a clock that it prints, each beginning of it added; else a
     progress bar's; else the sum of its steps or epochs. A clock that says less than those that were timed one by one
-    starts late. Where attempts are told apart, the hours between them in which nobody ran anything are no part of it.
+    starts late. Where attempts can be separated, the hours between them in which nobody ran anything are no part of it.
     """
     if case.run.attempts and (lived := lifetime_seconds(case.run)):
         return lived
@@ -75,10 +65,19 @@ def spent_seconds(case: Case) -> float | None:
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
     timed = max(timed, _sum_of_epochs(case) or 0.0)
     by_clock = next((seconds for seconds in _clocks(case, timed) if seconds > 0), None)
-    spoken = _spoken_seconds(case)
-    if by_clock is None and (of_steps := _sum_of_steps(case, times)):
-        return max(of_steps, spoken or 0.0)  # between its steps an epoch loads and evaluates: its own time is more
-    return by_clock or _sum_of_epochs(case) or spoken or _watched_seconds(case)
+    # what the lines between the records say of each epoch, added
+    part, steps, of_steps = main_part(case.run), steps_covered(case), 0.0
+    spoken = (part.clock_seconds or 0.0) if part is not None and part.clock == SPOKEN else 0.0
+    if times is not None and steps is not None and times.source != FROM_CLOCK:
+        # rows that were not printed cost as much as those that were, but each printed pause happened once
+        own = float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * series.median(times.seconds)
+        of_steps = own + steps * seconds_beside(case)
+    if by_clock is None and of_steps:
+        return max(of_steps, spoken)  # between its steps an epoch loads and evaluates: its own time is more
+    # at last from the first to the last reading of the devices
+    stamps = series.finite(telemetry(case, "unix_seconds"))
+    watched = float(np.ptp(stamps)) if len(stamps) > 1 else 0.0
+    return by_clock or _sum_of_epochs(case) or spoken or watched or None
 
 
 def _clocks(case: Case, timed: float) -> Iterator[float]:
@@ -91,7 +90,9 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     of_rows = worked_seconds(np.sort(stamps), sessions=part is not None and part.starts > 1)
     of_lines, clock = (part.clock_seconds or 0.0, part.clock) if part is not None else (0.0, "")
     declared = (part.declared_seconds if part is not None else None) or positive(case, "total_seconds") or 0.0
-    elapsed = _elapsed(case) or 0.0
+    counted, elapsed = series.finite(main_column(case.run, "elapsed_seconds")), 0.0
+    if len(counted) > 1 and np.ptp(counted) > 0:  # from each time that it began anew
+        elapsed = float(counted[np.flatnonzero(np.diff(counted) < 0)].sum() + counted[-1])
     of_lines = of_lines if of_lines >= CLOCK_MISSES * timed else 0.0
     declared = (
         declared if declared >= CLOCK_MISSES * max(timed, elapsed) else 0.0
@@ -104,25 +105,6 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if elapsed else 0.0
     yield of_lines if clock == BAR else 0.0
     yield declared
-
-
-def _elapsed(case: Case) -> float | None:
-    """What the run's own printed clock has counted, from each time that it began anew."""
-    elapsed = series.finite(main_column(case.run, "elapsed_seconds"))
-    if len(elapsed) < 2 or elapsed.max() <= elapsed.min():
-        return None
-    again = np.flatnonzero(np.diff(elapsed) < 0)
-    return float(elapsed[again].sum() + elapsed[-1])
-
-
-def _sum_of_steps(case: Case, times: StepTimes | None) -> float | None:
-    steps = steps_covered(case)
-    if times is None or steps is None or times.source == FROM_CLOCK:
-        return None
-    # rows that were not printed cost as much as those that were, but each printed pause happened once
-    typical = series.median(times.seconds)
-    own = float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
-    return own + steps * seconds_beside(case)
 
 
 def _sum_of_epochs(case: Case) -> float | None:
@@ -165,18 +147,6 @@ def file_seconds(case: Case) -> float | None:
     return (clock if clock >= CLOCK_MISSES * known else known) or None
 
 
-def _spoken_seconds(case: Case) -> float | None:
-    """What the lines between the records say of each epoch, added."""
-    part = main_part(case.run)
-    return part.clock_seconds if part is not None and part.clock == SPOKEN else None
-
-
-def _watched_seconds(case: Case) -> float | None:
-    """From the first to the last reading of the devices; None without them."""
-    stamps = series.finite(telemetry(case, "unix_seconds"))
-    return float(stamps.max() - stamps.min()) or None if len(stamps) > 1 else None
-
-
 def whole_run_seconds(case: Case) -> float | None:
     """Seconds of the whole planned run at the pace so far; None where no pace is known.
 
@@ -199,25 +169,55 @@ def stake_steps(case: Case) -> float | None:
     return (planned_steps(case) or done) if case.run.status in _GO_ON else done
 
 
-def saved_share(case: Case, share: float, low: float | None = None, high: float | None = None) -> Saved:
+def priced(case: Case, hours: Estimate) -> Cost:
+    """Hours with what they cost."""
+    usd_per_hour = price(case)
+    return hours, hours.scaled(usd_per_hour) if usd_per_hour is not None else None
+
+
+def saved_share(case: Case, share: float, low: float | None = None, high: float | None = None) -> Cost:
     """What is saved if this share (0…1) of the run's time went away; measured, so without an interval unless given."""
     basis = Basis.MEASURED if low is None and high is None else Basis.EXTRAPOLATED
     ends = [share if end is None else end for end in (low, high)]
     return saved_of(case, Estimate(value=share, low=min(ends), high=max(ends), basis=basis))
 
 
-def saved_of(case: Case, share: Estimate) -> Saved:
+def saved_of(case: Case, share: Estimate) -> Cost:
     """As `saved_share` for an estimated share of the run's time; shares outside 0…1 are cut off."""
     whole = stake_seconds(case)
     if whole is None or whole <= 0 or not np.isfinite(share.value):
-        return NOTHING_KNOWN
+        return None, None
     value, low, high = (min(1.0, max(0.0, x)) * whole / HOUR for x in (share.value, share.low, share.high))
-    hours = Estimate(value=value, low=low, high=high, basis=share.basis)
-    usd_per_hour = price(case)
-    return {"saved_hours": hours, "saved_usd": hours.scaled(usd_per_hour) if usd_per_hour is not None else None}
+    return priced(case, Estimate(value=value, low=low, high=high, basis=share.basis))
 
 
-def saved_by_speedup(case: Case, factor: Estimate) -> Saved:
+def saved_by_speedup(case: Case, factor: Estimate) -> Cost:
     """What is saved if every step went `factor` times as fast: 1 − 1/factor of the time."""
     value, low, high = (1 - 1 / max(1.0, x) for x in (factor.value, factor.low, factor.high))
     return saved_of(case, Estimate(value=value, low=low, high=high, basis=factor.basis))
+
+
+_SPREAD_MOST = 2.0  # in logarithms; more is a broken clock, not a pace
+
+
+def mean_step_seconds(case: Case, left: float = 0.0) -> Estimate | None:
+    """Mean seconds per step, warm-up left out and long stalls capped; None without any clock in the log.
+
+    The 80 % interval holds what the steps tell of their mean and the run's drift over the `left` steps to come.
+    """
+    times = step_times(case)
+    if times is None or not len(times.steady_seconds):
+        return None
+    seconds = times.steady_seconds
+    value = pace.mean_seconds(seconds)
+    spread = math.hypot(pace.mean_error(seconds), pace.drift_spread(seconds, left / times.stride))
+    half = min(_SPREAD_MOST, Z80 * spread)
+    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
+
+
+def cost_of_steps(case: Case, steps: float) -> Cost:
+    """Hours and dollars that `steps` optimizer steps of this run take; None where pace or price is unknown."""
+    seconds = mean_step_seconds(case)
+    if seconds is None or steps <= 0:
+        return None, None
+    return priced(case, seconds.scaled(steps / 3600))

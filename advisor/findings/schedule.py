@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.curves import Curve, curve, rate_curve
+from advisor.findings.curves import curve, rate_curve
 from advisor.findings.run_facts import number
 from advisor.findings.series import stretches
 from advisor.laws.annealing import learning_rate_shares, planned_shares
@@ -135,14 +135,10 @@ def _placed(schedule: Schedule, case: Case) -> Schedule | None:
     firsts = [1] if case.run.format == OWN_LOG else [0, 1] if len(rates) and rates.step.min() >= 1 else [0]
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
         return replace(schedule, first_step=firsts[0])  # nothing speaks against it
-    gaps = [_gap(schedule.shares, rates, first) for first in firsts]
+    gaps = []  # mean distances of the rates printed from the schedule's, both as shares of their largest so far
+    for first in firsts:
+        place = np.clip(rates.step.astype(int) - first, 0, len(schedule.shares) - 1)
+        expected = schedule.shares[place] / max(schedule.shares[: place.max() + 1].max(), 1e-12)
+        gaps.append(float(np.mean(np.abs(rates.value / rates.value.max() - expected))))
     best = int(np.argmin(gaps))
     return replace(schedule, first_step=firsts[best]) if gaps[best] < _FITS else None
-
-
-def _gap(values: np.ndarray, rates: Curve, first: int) -> float:
-    """Mean distance of the rates printed from the schedule's, both as shares of their largest so far."""
-    place = np.clip(rates.step.astype(int) - first, 0, len(values) - 1)
-    shares = rates.value / rates.value.max()
-    expected = values[place] / max(values[: place.max() + 1].max(), 1e-12)
-    return float(np.mean(np.abs(shares - expected)))

@@ -32,15 +32,6 @@ class Trend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shift:
-    """A lasting change of level: the first index of the new level, and the medians before and after."""
-
-    index: int
-    before: float
-    after: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Period:
     """Events that come back: every `every` units, `regular` of the gaps (0…1) being that or a multiple of it."""
 
@@ -142,68 +133,6 @@ def _block_medians(values: np.ndarray) -> np.ndarray:
     if len(values) <= _MOST_POINTS:
         return values
     return np.array([np.median(block) for block in np.array_split(values, _MOST_POINTS)])
-
-
-def level_shifts(values: np.ndarray, *, least: float, shortest: int = 5, sigmas: float = 6.0) -> list[Shift]:
-    """Lasting changes of level by at least `least`, found by halving where the absolute error falls most.
-
-    Each side keeps `shortest` points or more, and the medians differ by `sigmas` of their standard errors. NaN are
-    skipped; long series are thinned to 300 medians first, so that an index is exact to its block.
-    """
-    places = np.flatnonzero(np.isfinite(values))
-    kept = values[places]
-    blocks = np.array_split(np.arange(len(kept)), min(len(kept), _MOST_POINTS)) if len(kept) else []
-    series = np.array([np.median(kept[block]) for block in blocks])
-    borders = sorted(_split(series, 0, len(series), least, shortest, sigmas))
-    edges = [0, *borders, len(series)]
-    return [
-        Shift(
-            index=int(places[blocks[border][0]]),
-            before=float(np.median(series[edges[i] : border])),
-            after=float(np.median(series[border : edges[i + 2]])),
-        )
-        for i, border in enumerate(borders)
-    ]
-
-
-def _split(series: np.ndarray, first: int, last: int, least: float, shortest: int, sigmas: float) -> list[int]:
-    part = series[first:last]
-    if len(part) < 2 * shortest:
-        return []
-    errors = [_absolute_error(part[:i]) + _absolute_error(part[i:]) for i in range(shortest, len(part) - shortest + 1)]
-    cut = shortest + int(np.argmin(errors))
-    left, right = part[:cut], part[cut:]
-    change = abs(float(np.median(left)) - float(np.median(right)))
-    residual = np.concatenate([left - np.median(left), right - np.median(right)])
-    # 1.2533 = √(π/2): a median's standard error over a mean's
-    error = 1.2533 * mad(residual) / NORMAL_MAD * math.sqrt(1 / len(left) + 1 / len(right))
-    if change < least or change < sigmas * error:
-        return []
-    middle = first + cut
-    return [
-        *_split(series, first, middle, least, shortest, sigmas),
-        middle,
-        *_split(series, middle, last, least, shortest, sigmas),
-    ]
-
-
-def _absolute_error(part: np.ndarray) -> float:
-    return float(np.abs(part - np.median(part)).sum())
-
-
-_CLOCK_STEPS = (3600.0, 360.0, 60.0, 36.0, 6.0, 1.0, 0.6, 0.1)  # hours, minutes, seconds and their decimals
-
-
-def resolution(clock: np.ndarray) -> float:
-    """The unit that a clock is rounded to: the largest usual one of which all its readings are multiples; 0: none."""
-    moved = finite(clock) - finite(clock)[:1]
-    if not len(moved) or not moved.any():
-        return 0.0
-    for unit in _CLOCK_STEPS:
-        counts = moved / unit
-        if np.all(np.abs(counts - np.round(counts)) < 1e-3):
-            return unit
-    return 0.0
 
 
 def period_of(positions: np.ndarray, *, tolerance: float = 1.0) -> Period | None:

@@ -66,7 +66,7 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
     micro, length = _whole(facts, "micro_batch"), _whole(facts, "seq_len")
     if micro and length and _whole(facts, "grad_accum") is None and facts.get("step_tokens") == micro * length:
         notes.unsure.append("gradient accumulation: not stated, none assumed")
-    workload = None
+    workload, said = None, facts.get("activation_checkpointing")
     if gpu is not None and shape is not None and batch is not None:
         workload = Workload(
             shape=shape,
@@ -76,7 +76,7 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
             gpus=gpus,
             precision=_precision(facts, spec, notes),
             compile=_compile(facts, (run.framework or "").lower(), gpu, notes),
-            activation_checkpointing=_checkpointing(facts),
+            activation_checkpointing=str(said) if said in ACTIVATION_CHECKPOINTING else "none",
             optimizer="muon" if "muon" in str(facts.get("optimizer", "")).lower() else "adamw",
         )
     return Inferred(workload=workload, gpu=gpu, unsure=tuple(notes.unsure), missing=tuple(notes.missing))
@@ -131,19 +131,15 @@ def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShap
         return None
     count = _number(facts, "parameters")
     shape = min(shapes, key=lambda s: abs(math.log(flops.parameters(s) / count))) if count else shapes[0]
-    _remark(facts, shape, notes)
-    return shape
-
-
-def _remark(facts: Mapping[str, Any], shape: ModelShape, notes: _Notes) -> None:
-    """Say what of the shape was assumed, and where its count is not the declared one."""
     if _whole(facts, "vocab_size") is None:
         notes.unsure.append(f"the vocabulary: not stated, {shape.vocab_size:,} assumed")
     if _whole(facts, "width") is None:
-        notes.unsure.append(f"the width: not stated, {shape.family}'s {shape.width} for {shape.depth} blocks assumed")
-    count, exact = _number(facts, "parameters"), flops.parameters(shape)
+        usual = f"{shape.family}'s {shape.width} for {shape.depth} blocks"
+        notes.unsure.append(f"the width: not stated, {usual} assumed")
+    exact = flops.parameters(shape)
     if count and abs(exact / count - 1) > _COUNT_TOLERANCE:
         notes.unsure.append(f"the shape: {shape.family} of these sizes has {exact:,} parameters, {count:,.0f} declared")
+    return shape
 
 
 def _family(facts: Mapping[str, Any], framework: str) -> str | None:
@@ -218,7 +214,7 @@ def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Not
 def _batch(
     run: RunTable, facts: Mapping[str, Any], shape: ModelShape, gpus: int, notes: _Notes
 ) -> tuple[int, int] | None:
-    """Micro-batch and accumulation of one device, one of them derived from the tokens of a step where it is missing."""
+    """Micro-batch and accumulation per device; if one is missing it is derived from the tokens per step."""
     micro, accum, tokens = _whole(facts, "micro_batch"), _whole(facts, "grad_accum"), _step_tokens(run, facts, shape)
     sequences = round(tokens / (shape.seq_len * gpus)) if tokens else None
     if micro and accum:
@@ -275,11 +271,6 @@ def _compile(facts: Mapping[str, Any], framework: str, gpu: str, notes: _Notes) 
     if gpu != "cpu":
         notes.unsure.append("torch.compile: not stated, eager assumed")
     return False
-
-
-def _checkpointing(facts: Mapping[str, Any]) -> str:
-    said = facts.get("activation_checkpointing")
-    return str(said) if said in ACTIVATION_CHECKPOINTING else "none"
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float | None:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from advisor.errors import AdvisorError, close_matches
@@ -33,6 +34,9 @@ _ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that nobody leav
 _RAN_SHORT = 0.92  # a card holds at least this share of its marketed GB (ECC and firmware take some)
 _RAN_OVER = 1.08  # and at most this: "80 GB" cards hold 80 GiB
 
+_NOT_IN_PRODUCTS = re.compile(
+    r"\b(NVIDIA|GeForce|Tesla|AMD|Instinct|Generation|Edition|GPU)\b|[ -]?\b\d+ ?GB?\b( HBM\w+)?", re.IGNORECASE
+)
 _SERVER_FORM = re.compile(r"-(sxm\d?|pcie|nvl)$")
 _OTHER_MAKERS = {
     "Apple": re.compile(r"\b(apple|mac(book)?|mps|m[1-9])\b"),
@@ -68,6 +72,15 @@ class GpuSpec:
     mamf_bf16_flops: float | None  # the best matmul rate anyone measured (max achievable matmul FLOP/s)
     source: str
     notes: str
+
+    @property
+    def product(self) -> str:
+        """What people call it, with its memory: "RTX A6000 48 GB"."""
+        name = self.nvml_names[0] if self.nvml_names else self.key.upper()
+        name = _NOT_IN_PRODUCTS.sub("", name).replace("-", " ").strip()
+        form = self.key.rpartition("-")[2].upper()
+        form = f" {form}" if form in ("SXM", "PCIE", "NVL") and form not in name.upper() else ""
+        return f"{name}{form} {self.memory_gb:g} GB"
 
     @property
     def memory_bytes(self) -> int:
@@ -106,9 +119,13 @@ def load_gpus() -> dict[str, GpuSpec]:
 
     Raises AdvisorError with file and line for a row that cannot be read.
     """
+    return dict(_catalog())
+
+
+def _catalog() -> Mapping[str, GpuSpec]:
     shipped = _read_gpus(profiles_folder() / "gpus.csv")
     own = advisor_home() / "gpus.csv"
-    return {**shipped, **_read_gpus(own)} if own.is_file() else dict(shipped)
+    return {**shipped, **_read_gpus(own)} if own.is_file() else shipped
 
 
 def load_published_gpus() -> dict[str, GpuSpec]:
@@ -134,9 +151,10 @@ def load_published_gpus() -> dict[str, GpuSpec]:
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
     """The card of a catalog key, driver (NVML) name or unambiguous short name; None if unknown or ambiguous.
 
-    Drivers give some cards of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, tells them apart.
+    Drivers give some cards of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, distinguishes them.
     """
-    found = gpus_named(name)
+    known = _catalog()
+    found = [known[name]] if name in known else gpus_named(name)
     if len(found) > 1 and memory_bytes is not None:
         found = [spec for spec in found if _RAN_SHORT <= memory_bytes / (spec.memory_gb * GIGA) <= _RAN_OVER]
     return found[0] if len(found) == 1 else None
@@ -190,7 +208,8 @@ def require_gpu(name: str) -> GpuSpec:
     """
     gpus = load_gpus()
     keys = _matching_keys(name, gpus)
-    if len({_without_form(key) for key in keys}) == 1:
+    # A key without what tells the forms of one GPU apart: its memory, its socket, its edition.
+    if len({re.sub(r"-(\d+gb|sxm\d?|pcie|nvl|ws|maxq|server)\b", "", key) for key in keys}) == 1:
         return gpus[max(keys, key=lambda key: ("sxm" in key, gpus[key].memory_gb * bool(_SERVER_FORM.search(key))))]
     if keys:
         raise AdvisorError(f"{name!r} could be any of: {', '.join(keys)}", "name one of these", exit_code=2)
@@ -208,11 +227,6 @@ def require_gpu(name: str) -> GpuSpec:
     close = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known GPUs", exit_code=2)
-
-
-def _without_form(key: str) -> str:
-    """A key without what tells the forms of one GPU apart: its memory, its socket, its edition."""
-    return re.sub(r"-(\d+gb|sxm\d?|pcie|nvl|ws|maxq|server)\b", "", key)
 
 
 def _words(name: str) -> list[str]:
@@ -251,7 +265,14 @@ def _starts(key: str, wanted: str) -> bool:
     return any("".join(words[:count]) == wanted for count in range(1, len(words)))
 
 
-def _read_gpus(path: Path) -> dict[str, GpuSpec]:
+def _read_gpus(path: Path) -> Mapping[str, GpuSpec]:
+    """The rows of a catalog file, read again only where it has changed: one plan looks up GPUs a thousand times."""
+    state = path.stat()
+    return _parsed_gpus(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _parsed_gpus(path: Path, _modified_ns: int, _bytes: int) -> Mapping[str, GpuSpec]:
     specs: dict[str, GpuSpec] = {}
     for line, row in read_table(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
         spec = _gpu(row, f"{path}, line {line}")

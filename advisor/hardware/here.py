@@ -202,10 +202,8 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
         has = f"has only {usable}" if present else "has no NVIDIA GPU"
         has += " (with MIG, CUDA sees one instance of one GPU)" if usable < len(present) else ""
         has += "".join(f"; GPU {number}: {why}" for number, why in broken_cards().items())
-        raise AdvisorError(
-            f"the plan is for {gpus} x {gpu}, and this machine {has}",
-            "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan",
-        )
+        hint = "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan"
+        raise AdvisorError(f"the plan is for {gpus} x {gpu}, and this machine {has}", hint)
     key = device_key("auto")
     return None if key == gpu else f"the plan is for {gpu}, this machine has {key}: times and memory will differ"
 

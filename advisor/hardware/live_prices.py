@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import importlib.util
 import io
 import json
 import re
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, require_package
 from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
 from advisor.hardware.prices import PRICE_COLUMNS, PriceRow, live_prices_path, price_problem, shipped_prices
 from advisor.store.disk import write_atomic
@@ -46,9 +45,19 @@ def refresh_prices(today: datetime.date, budget_seconds: float = BUDGET_SECONDS)
 
     AdvisorError where gpuhunt is not installed or nobody answered; the cache is then left as it was.
     """
-    if importlib.util.find_spec("gpuhunt") is None:
-        raise AdvisorError("live prices need gpuhunt, which is not installed", "pip install 'training-advisor[prices]'")
-    answers = list(_ask(budget_seconds))
+    require_package("gpuhunt", "the search for live prices")
+    # Answers of the child process; whatever it has printed when the time is up counts.
+    command = [sys.executable, "-m", "advisor.hardware.price_hunt", str(max(1.0, budget_seconds - _LEAVE_SECONDS))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=budget_seconds, check=False)
+        output, complaint = done.stdout, done.stderr
+    except subprocess.TimeoutExpired as late:
+        output, complaint = (late.stdout or b"").decode(), (late.stderr or b"").decode()
+    lines = [line for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
+    if not lines:
+        last = complaint.strip().splitlines()[-1:] or ["it said nothing"]
+        raise AdvisorError(f"gpuhunt could not be used: {last[0]}", "pip install --upgrade gpuhunt")
+    answers = list(map(json.loads, lines))
     failures = {_name(a["provider"]): a["error"] for a in answers if "error" in a}
     items = [made for a in answers for item in a.get("items", ()) if (made := _row(_name(a["provider"]), item, today))]
     good = [row for row in items if isinstance(row, PriceRow)]
@@ -69,21 +78,6 @@ def refresh_prices(today: datetime.date, budget_seconds: float = BUDGET_SECONDS)
 
 def _name(provider: str) -> str:
     return _PROVIDERS.get(provider, provider)
-
-
-def _ask(budget_seconds: float) -> Iterable[dict[str, Any]]:
-    """Answers of the child process; whatever it has printed when the time is up counts."""
-    command = [sys.executable, "-m", "advisor.hardware.price_hunt", str(max(1.0, budget_seconds - _LEAVE_SECONDS))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=budget_seconds, check=False)
-        output, complaint = done.stdout, done.stderr
-    except subprocess.TimeoutExpired as late:
-        output, complaint = (late.stdout or b"").decode(), (late.stderr or b"").decode()
-    lines = [line for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
-    if not lines:
-        last = complaint.strip().splitlines()[-1:] or ["it said nothing"]
-        raise AdvisorError(f"gpuhunt could not be used: {last[0]}", "pip install --upgrade gpuhunt")
-    return map(json.loads, lines)
 
 
 def _row(provider: str, item: Mapping[str, Any], today: datetime.date) -> PriceRow | str:
@@ -113,7 +107,7 @@ def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
     """The card of an item: as the shipped list has this machine, as the driver calls it, or by name and memory."""
     machine = item["instance_name"] or ""
     cards = load_gpus()
-    key = _known_machines().get((provider, machine))
+    key = {(row.provider, row.instance_type): row.gpu for row in shipped_prices()}.get((provider, machine))
     if key in cards:
         return cards[key]
     exact = [spec for spec in cards.values() if machine in spec.nvml_names]
@@ -129,10 +123,6 @@ def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
 def _spaced(name: str) -> str:
     """ "RTX4090" and "RTX6000Ada" as the catalog writes them."""
     return re.sub(r"(?<=\d)(?=(?:Ada|SUPER)\b)|(?<=RTX)(?=\d|PRO)|(?<=PRO)(?=\d)|(?<=[AH]\d{3})(?=NVL)", " ", name)
-
-
-def _known_machines() -> dict[tuple[str, str], str]:
-    return {(row.provider, row.instance_type): row.gpu for row in shipped_prices()}
 
 
 def _spot_joined(rows: Sequence[PriceRow]) -> list[PriceRow]:

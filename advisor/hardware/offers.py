@@ -113,17 +113,6 @@ def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -
     return tuple(sorted(entries, key=_order))
 
 
-def listed_bills(gpu: str, gpus: int, instance_type: str | None = None) -> list[float]:
-    """What every list asks on demand for so many GPUs, ascending: of one machine type where it is listed, else of all.
-
-    Marketplaces count.
-    """
-    every = tuple(provider_names())
-    bills = _bills(gpu, gpus, spot=False, providers=every)
-    named = [bill for bill in bills if bill.row.instance_type == instance_type]
-    return sorted(bill.usd_per_hour for bill in named or bills)
-
-
 def rows_by_gpu() -> dict[str, list[PriceRow]]:
     """All prices by the card's key."""
     rows: dict[str, list[PriceRow]] = {}
@@ -151,7 +140,11 @@ def _bills(
     gpu: str, gpus: int, *, spot: bool, providers: Sequence[str] = (), rows: RowsByGpu | None = None
 ) -> list[_Bill]:
     """The bills that `gpus` cards can be had for."""
-    by_gpu, least = rows_by_gpu() if rows is None else rows, _least_per_machine(gpu, gpus)
+    # GPUs that a machine must have to be one of those that share `gpus`; 1 where a link joins whole racks.
+    spec = find_gpu(gpu)
+    link = read_link(spec.interconnect) if spec else None
+    least = 1 if link and link.gpus > GPUS_PER_NODE else min(gpus, GPUS_PER_NODE)
+    by_gpu = rows_by_gpu() if rows is None else rows
     bills = []
     for row in by_gpu.get(gpu, ()):
         price = row.usual_spot_usd_per_hour if spot else row.on_demand_usd_per_hour
@@ -159,13 +152,6 @@ def _bills(
             machines = math.ceil(gpus / row.gpu_count)
             bills.append(_Bill(row=row, machines=machines, usd_per_hour=machines * price))
     return bills if providers else [b for b in bills if b.row.provider not in MARKETPLACES] or bills
-
-
-def _least_per_machine(gpu: str, gpus: int) -> int:
-    """GPUs that a machine must have to be one of those that share `gpus`; 1 where a link joins whole racks."""
-    spec = find_gpu(gpu)
-    link = read_link(spec.interconnect) if spec else None
-    return 1 if link and link.gpus > GPUS_PER_NODE else min(gpus, GPUS_PER_NODE)
 
 
 def _machine_type(row: PriceRow) -> tuple[str, str]:

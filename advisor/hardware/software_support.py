@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import yaml
-
 from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
 PRECISIONS = ("bf16", "fp16", "fp32")  # that the trainer knows, in the order of preference
@@ -55,6 +54,7 @@ class Wheel:
         return any(h[0] == major and h[1] <= minor for h in held) or (self.ptx and (major, minor) > max(held))
 
 
+@cache
 def wheels() -> tuple[Wheel, ...]:
     """Every official wheel that is known, newest release first and its default before the others."""
     return tuple(
@@ -75,6 +75,7 @@ def trainer_release() -> str:
     return _document()["trainer"]
 
 
+@cache
 def wheels_for(spec: GpuSpec) -> tuple[Wheel, ...]:
     """The official wheels that run a card, newest first."""
     return tuple(wheel for wheel in wheels() if wheel.runs(spec)) if spec.compute_capability else ()
@@ -160,6 +161,7 @@ def usual_precision(spec: GpuSpec) -> str:
     return next((precision for precision in PRECISIONS if can_train_in(spec, precision)), "fp32")
 
 
+@cache
 def _number(capability: str) -> tuple[int, int]:
     major, _, minor = capability.partition(".")
     return int(major), int(minor or 0)
@@ -167,4 +169,4 @@ def _number(capability: str) -> tuple[int, int]:
 
 @cache
 def _document() -> dict:
-    return yaml.safe_load((profiles_folder() / "pytorch_support.yaml").read_text(encoding="utf-8"))
+    return read_yaml(profiles_folder() / "pytorch_support.yaml", "table of PyTorch releases")

@@ -14,7 +14,7 @@ from trainer.budget import Spent
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """One attempt as the log tells it."""
+    """One attempt as the log has it."""
 
     session: str
     seconds: float

@@ -8,8 +8,8 @@ from dataclasses import replace
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
-from advisor.history.reference_kernel import drift_factor, reference_seconds
 from advisor.history.scoring import Cause, Score, ScoredRun
+from advisor.history.time_spent import drift_factor, reference_seconds
 from advisor.readers.run_table import RunTable
 from advisor.records import Estimate
 from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan
@@ -24,15 +24,25 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
     steps = int(run.last_step) if run.last_step is not None else None
     outcome = run.attempts[-1].outcome if run.attempts else None
     complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
-    rate, each = _rate_of(plan)
     reference = reference_seconds(run)
-    scores = (
-        Score(quantity="step_seconds", predicted=plan.step_seconds, actual=step),
-        Score(quantity=rate, predicted=_rate(plan, each), actual=each / step if each and step else None),
-        Score(quantity=f"peak_{_counter(plan)}_bytes", predicted=plan.memory_bytes, actual=_most(run, plan)),
-        Score(quantity="wall_clock_seconds", predicted=plan.total_seconds, actual=wall if complete else None),
-        Score(quantity="cost_usd", predicted=plan.cost_usd, actual=_cost(wall, plan) if complete else None),
-    )
+    # A run's speed is in tokens, or in samples where tokens mean nothing.
+    rate, each = "tokens_per_second", plan.tokens_per_step
+    if not each and plan.rows_per_step is not None:
+        rate, each = "samples_per_second", plan.rows_per_step
+    took = plan.step_seconds
+    ends = (each / took.value, each / took.high, each / took.low) if each else None
+    speed = Estimate(value=ends[0], low=ends[1], high=ends[2], basis=took.basis) if ends else None
+    # A CPU's memory is that of its processes, a GPU's by NVML the driver's too: runs of ours call it reserved.
+    counter = "allocated" if plan.memory_kind == "allocated" else "reserved"
+    held = series.finite(run.column("resident_bytes" if plan.memory_kind == "resident" else "memory_bytes"))
+    paid = wall / 3600 * plan.usd_per_hour if complete and wall is not None and plan.usd_per_hour is not None else None
+    scores = tuple(Score(quantity=name, predicted=predicted, actual=actual) for name, predicted, actual in (
+        ("step_seconds", took, step),
+        (rate, speed, each / step if each and step else None),
+        (f"peak_{counter}_bytes", plan.memory_bytes, float(held.max()) if len(held) else None),
+        ("wall_clock_seconds", plan.total_seconds, wall if complete else None),
+        ("cost_usd", plan.cost_usd, paid),
+    ))  # fmt: skip
     gap = wall - plan.total_seconds.value if wall is not None else None
     return case, ScoredRun(
         run_id=run_id,
@@ -52,62 +62,24 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
     )
 
 
-def _counter(plan: AdoptedPlan) -> str:
-    """A CPU's memory is that of its processes, a card's by NVML the driver's too: runs of ours call it reserved."""
-    return "allocated" if plan.memory_kind == "allocated" else "reserved"
-
-
-def _rate_of(plan: AdoptedPlan) -> tuple[str, float | None]:
-    """In what a run's speed is told, and how many of it a step has: tokens, or samples where these mean nothing."""
-    if plan.tokens_per_step or plan.rows_per_step is None:
-        return "tokens_per_second", plan.tokens_per_step
-    return "samples_per_second", plan.rows_per_step
-
-
-def _rate(plan: AdoptedPlan, each: float | None) -> Estimate | None:
-    if not each:
-        return None
-    step = plan.step_seconds
-    return Estimate(value=each / step.value, low=each / step.high, high=each / step.low, basis=step.basis)
-
-
-def _most(run: RunTable, plan: AdoptedPlan) -> float | None:
-    values = series.finite(run.column("resident_bytes" if plan.memory_kind == "resident" else "memory_bytes"))
-    return float(values.max()) if len(values) else None
-
-
-def _cost(wall: float | None, plan: AdoptedPlan) -> float | None:
-    return None if wall is None or plan.usd_per_hour is None else wall / 3600 * plan.usd_per_hour
-
-
 def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
     """Parts of the gap that sum to it."""
     planned = plan.step_seconds.value
     startup = sum(attempt.startup_seconds or 0.0 for attempt in run.attempts)
     stepped = float(series.finite(run.column("seconds")).sum())
     typical = (steps - 1) * step
-    causes = [
-        Cause(
-            name="steps slower",
-            seconds=typical - (steps - 1) * planned,
-            note=f"{steps} steps at {planned:.4g} s predicted",
-        ),
-        Cause(
-            name="stalls", seconds=stepped - typical, note="steps beyond the median: evaluations, checkpoints, pauses"
-        ),
-        Cause(
-            name="start-up", seconds=startup - plan.startup_seconds.value - planned, note="until the first step's end"
-        ),
-        Cause(
-            name="steps not run", seconds=(steps - plan.steps) * planned, note=f"{plan.steps - steps} of {plan.steps}"
-        ),
-    ]
-    yield from causes
-    yield Cause(
-        name="unexplained",
-        seconds=gap - sum(cause.seconds for cause in causes),
-        note="saving at its end, and what else the probe does not see",
+    parts = (
+        ("steps slower", typical - (steps - 1) * planned, f"{steps} steps at {planned:.4g} s predicted"),
+        ("stalls", stepped - typical, "steps beyond the median: evaluations, checkpoints, pauses"),
+        ("start-up", startup - plan.startup_seconds.value - planned, "until the first step's end"),
+        ("steps not run", (steps - plan.steps) * planned, f"{plan.steps - steps} of {plan.steps}"),
     )
+    rest = gap - sum(seconds for _, seconds, _ in parts)
+    for name, seconds, note in (
+        *parts,
+        ("unexplained", rest, "saving at its end, and what else the probe does not see"),
+    ):
+        yield Cause(name=name, seconds=seconds, note=note)
 
 
 def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:

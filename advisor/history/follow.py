@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.engines.engines import describe
+from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.history.adopted import AdoptedProgress, is_adopted, look
-from advisor.history.progress import History, Progress, make_progress
+from advisor.history.progress import History, Progress, make_progress, recent_median
+from advisor.prediction.intervals import known
 from advisor.records import Plan
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
+from advisor.store.adopted import load_adopted_plan
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, read_run_plan, run_id
 from advisor.store.store import Store
-from trainer.budget import Spent, read_spent
+from advisor.trainers.adopted import ADOPTED, attempts_of, read_log, spent_seconds
+from advisor.trainers.known import trainer_of_run
+from trainer.budget import read_spent
 from trainer.runlog import RunLogError, read_records
 from trainer.schema import ConfigError, RunConfig, config_from_dict
 
@@ -39,6 +44,8 @@ class RunFollower:
         status = describe(self.run_dir, self._store)  # before the log: what ends in between is seen at the next look
         self._read_on()
         self._read_plan()
+        with disk_errors("read the budget in", self.run_dir):
+            spent = read_spent(self.run_dir)  # nothing where it has not come home
         return make_progress(
             self._history,
             self._run_config(),
@@ -50,7 +57,7 @@ class RunFollower:
             plan=self._plan,
             course=self._course,
             launch=read_launch(self.run_dir),
-            spent=_spent(self.run_dir),
+            spent=spent,
             now=time.time() if now is None else now,
         )
 
@@ -92,22 +99,41 @@ class RunFollower:
 
 
 class AdoptedFollower:
-    """The same of a run of an adopted command."""
+    """The same of a run of an adopted command, which logs steps and no losses."""
 
     def __init__(self, run_dir: Path, store: Store):
         self.run_dir, self._store = run_dir, store
 
-    def look(self, now: float | None = None) -> AdoptedProgress:
+    def look(self, now: float | None = None) -> Progress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged."""
-        return look(self.run_dir, time.time() if now is None else now, describe(self.run_dir, self._store))
+        status, plan = describe(self.run_dir, self._store), load_adopted_plan(self.run_dir / ADOPTED_PLAN)
+        attempts = attempts_of(read_log(self.run_dir))
+        newest = attempts[-1] if attempts else []
+        seconds = [record["seconds"] for record in newest if record["kind"] == "step" and record["seconds"] is not None]
+        running = status.state is RunState.RUNNING
+        going_on = (time.time() if now is None else now) - newest[-1]["time"] if running and newest else 0.0
+        elapsed, pace, step = spent_seconds(self.run_dir) + going_on, recent_median(seconds), status.step or 0
+        ending = plan.ending_seconds.value if plan.ending_seconds is not None else 0.0
+        return Progress(
+            run_id=run_id(self.run_dir),
+            state=status.state.value,
+            outcome=status.outcome.value if status.outcome else None,
+            reason=status.reason,
+            attempt=status.attempt,
+            step=step,
+            steps=plan.steps,
+            step_seconds=pace,
+            elapsed_seconds=elapsed,
+            eta_seconds=known((plan.steps - step) * (pace or plan.step_seconds.value) + ending) if running else None,
+            total_seconds_predicted=plan.total_seconds,
+            usd_per_hour=plan.usd_per_hour,
+            usd_so_far=elapsed / 3600 * plan.usd_per_hour if plan.usd_per_hour is not None else None,
+        )
+
+
+_FOLLOWERS: dict[str, type[RunFollower] | type[AdoptedFollower]] = {ADOPTED.name: AdoptedFollower}
 
 
 def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
-    """What follows the run of a folder."""
-    return AdoptedFollower(run_dir, store) if is_adopted(run_dir) else RunFollower(run_dir, store)
-
-
-def _spent(run_dir: Path) -> Spent:
-    """What the run's budget counts; nothing where it has not come home."""
-    with disk_errors("read the budget in", run_dir):
-        return read_spent(run_dir)
+    """What follows the run of a folder: by its trainer, and like ours where the table names no other."""
+    return _FOLLOWERS.get(trainer_of_run(run_dir).name, RunFollower)(run_dir, store)

@@ -54,25 +54,27 @@ class Progress:
     attempt: int
     step: int
     steps: int
-    tokens: int
-    tokens_planned: int
-    loss: float | None
-    smoothed_loss: float | None
-    eval_loss: float | None
-    loss_expected: Estimate | None  # training loss at this step, by the plan
+    tokens: int = 0
+    tokens_planned: int = 0
+    loss: float | None = None
+    smoothed_loss: float | None = None
+    eval_loss: float | None = None
+    loss_expected: Estimate | None = None  # training loss at this step, by the plan
     step_seconds: float | None  # median of the newest steps
-    tokens_per_second: float | None
-    mfu: float | None
+    tokens_per_second: float | None = None
+    tokens_per_second_predicted: Estimate | None = None  # by the plan
+    mfu: float | None = None
     elapsed_seconds: float  # processes' lifetimes, all attempts together
     eta_seconds: Estimate | None  # until completion; None once the run is over
     total_seconds_predicted: Estimate | None  # by the plan
     usd_per_hour: float | None
     usd_so_far: float | None
-    usd_at_end: Estimate | None
-    guard_seconds_left: float | None  # until a time or dollar guard stops it
-    stops_early: bool  # the guard is expected to come before the end
-    checkpoint_step: int | None
-    message: str | None  # the newest warning
+    usd_at_end: Estimate | None = None
+    usd_predicted: Estimate | None = None  # by the plan
+    guard_seconds_left: float | None = None  # until a time or dollar guard stops it
+    stops_early: bool = False  # the guard is expected to come before the end
+    checkpoint_step: int | None = None
+    message: str | None = None  # the newest warning
     more_hours: float | None = None  # limit on all attempts with which it could go on; None: as it is, it can
 
 
@@ -193,6 +195,7 @@ def make_progress(
         loss_expected=course.at(step) if course is not None and step else None,
         step_seconds=median,
         tokens_per_second=rate,
+        tokens_per_second_predicted=plan.chosen.tokens_per_second if plan else None,
         mfu=mfu_now(plan, rate),
         elapsed_seconds=elapsed,
         eta_seconds=eta,
@@ -200,6 +203,7 @@ def make_progress(
         usd_per_hour=used.usd_per_hour,
         usd_so_far=used.usd,
         usd_at_end=_usd_at_end(used, eta, guard_left),
+        usd_predicted=plan.bill.cost_usd if plan else None,
         guard_seconds_left=guard_left,
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
@@ -266,7 +270,10 @@ def eta_seconds(
     total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
     rest = [_checkpoints_left(history, config, left, pace, plan)]
     if history.header is None and plan is not None:
-        rest.append(_less(plan.bill.wall_clock.startup_seconds, elapsed))
+        # What is left of a duration after some of it has passed.
+        estimate = plan.bill.wall_clock.startup_seconds
+        value, low, high = (max(0.0, end - elapsed) for end in (estimate.value, estimate.low, estimate.high))
+        rest.append(Estimate(value=value, low=low, high=high, basis=estimate.basis))
     return sum_independent(total, *rest)
 
 
@@ -324,12 +331,6 @@ def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Esti
     if plan is not None and whole:
         return plan.bill.wall_clock.checkpoints_seconds.scaled(count / whole)
     return known(0.0)  # neither seen nor planned: the first one will tell
-
-
-def _less(estimate: Estimate, passed: float) -> Estimate:
-    """What is left of a duration after some of it has passed."""
-    value, low, high = (max(0.0, end - passed) for end in (estimate.value, estimate.low, estimate.high))
-    return Estimate(value=value, low=low, high=high, basis=estimate.basis)
 
 
 def _around(value: float, seen: Sequence[float]) -> Estimate:

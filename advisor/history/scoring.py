@@ -6,7 +6,7 @@ cannot be judged yet, is None and left unscored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +14,21 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
+from advisor.findings.measured import joules
 from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
+from advisor.findings.run_metrics import lifetime_seconds
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.history.progress import mfu_now
-from advisor.history.reference_kernel import drift_factor, reference_seconds
-from advisor.history.time_spent import STALL, TimeSpent, checkpoints_seconds, evals_seconds, time_spent
+from advisor.history.time_spent import (
+    STALL,
+    TimeSpent,
+    checkpoints_seconds,
+    drift_factor,
+    evals_seconds,
+    reference_seconds,
+    time_spent,
+)
+from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.prediction.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
@@ -28,6 +38,7 @@ _ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or ended witho
 _SAME = 0.01  # relative difference that is rounding of print
 # words of a provenance that mean what PyTorch's allocator gave out; "memory" alone may be what nvidia-smi shows
 _ALLOCATED = ("alloc", "active")
+_COVERED = 0.05  # of a run's time that readings taken by another program may miss, or have too much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,3 +297,36 @@ def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
         Cause(name="stalls", seconds=spent.stalls, note=stalls),
         Cause(name="restarts", seconds=again, note=f"{spent.lost:.3g} s of work lost"),
     ]
+
+
+def run_kwh(run: RunTable) -> float | None:
+    """Energy of a run's devices, in kWh; None where it was not metered over the whole run.
+
+    The cards' where there are cards, as predictions are of them alone; else the host's. Our trainer's telemetry lasts
+    as long as its run; readings of another program may be of a part of it, or of an hour before.
+    """
+    telemetry = run.telemetry or run.host_telemetry
+    if telemetry is None or not (run.attempts or _covers(telemetry, lifetime_seconds(run))):
+        return None
+    return measured_kwh(telemetry)
+
+
+def _covers(telemetry: Mapping[str, np.ndarray], seconds: float | None) -> bool:
+    clock = telemetry.get("unix_seconds", np.empty(0))
+    clock = clock[np.isfinite(clock)]
+    return bool(seconds and len(clock) > 1 and abs(np.ptp(clock) / seconds - 1) <= _COVERED)
+
+
+def measured_kwh(telemetry: Mapping[str, np.ndarray]) -> float | None:
+    """Energy of all devices over their readings (`TELEMETRY_COLUMNS`), in kWh; None without counter and power.
+
+    The energy counter's difference where a device has one, else power times time, gaps left out (sources §6.4).
+    Counters restart with the driver: only rises are counted.
+    """
+    clock = telemetry.get("unix_seconds", np.empty(0))
+    unread = np.full(len(clock), np.nan)
+    counter, power = telemetry.get("energy_joules", unread), telemetry.get("power_watts", unread)
+    device = np.nan_to_num(telemetry.get("gpu", unread), nan=-1.0)
+    used = [joules(clock[mine], counter[mine], power[mine]) for mine in (device == d for d in np.unique(device))]
+    metered = [value for value in used if value is not None]
+    return sum(metered) / JOULES_PER_KWH if metered else None

@@ -1,1 +1,1 @@
-"""Published laws and shared thresholds, one implementation each; they know no profile and no hardware."""
+"""Published laws and shared thresholds, independent of profiles and hardware."""

@@ -1,8 +1,8 @@
-"""How a learning-rate schedule shapes the loss of a run: Tissue et al. 2024 (sources §4.5).
+"""The effect of the learning-rate schedule on the loss of a run: Tissue et al. 2024 (sources §4.5).
 
-L(s) = L0 + A·S1^−α − C·S2, with S1 the sum of learning rates and S2 the sum of their momentum-averaged falls. Rates are
-shares of the peak here: absolute ones would give a run at 6e-4 twice the gain of one at 3e-4. A raw power law in steps
-is 0.1 nats wrong where this is 0.02: it does not know that the rate will fall.
+L(s) = L0 + A·S1^−α − C·S2, where S1 is the sum of learning rates and S2 the sum of their momentum-averaged decreases.
+Learning rates are shares of the peak here: with absolute rates, a run at 6e-4 would gain twice as much as one at 3e-4.
+The error is 0.02 nats. A plain power law in steps ignores the decay and is off by 0.1 nats.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ import numpy as np
 
 from trainer.schema import ScheduleConfig
 
-# Refit on the public 100 M curves of Luo et al. 2025, whose peak is 3e-4 and whose rates are taken absolutely.
+# Refitted to the public 100 M curves of Luo et al. 2025, with absolute learning rates and a peak of 3e-4.
 FALL_EXPONENT, MEMORY = 0.77, 0.999  # α and λ
 _ANNEALING, _FITTED_PEAK = 0.468, 3e-4  # C
-# Public runs whatever their peak (AdamW at 6e-4 and above, Muon) gain 1.0 to 1.6 times what the published C gives.
+# Public runs with other peaks (AdamW at 6e-4 and above, Muon) gain 1.0 to 1.6 times as much as the published C gives.
 GAIN_PER_SHARE = 1.2 * _ANNEALING * _FITTED_PEAK  # nats for each unit of S2
-GAIN_SPREAD = 0.5  # 80 % half-width of the gain, relative: judged
-FULL_DECAY_NATS = GAIN_PER_SHARE / (1 - MEMORY)  # of a fall from the peak to nothing, once its momentum is spent
-_FORGOTTEN = 1e-17  # a fall weighs nothing by then
+GAIN_SPREAD = 0.5  # relative 80 % half-width of the gain: our judgement
+FULL_DECAY_NATS = GAIN_PER_SHARE / (1 - MEMORY)  # gain of a decay from the peak to zero, long after the decay
+_FORGOTTEN = 1e-17  # weight at which an earlier decrease is ignored
 KINDS = ("cosine", "linear", "wsd", "constant")
 
 
 def learning_rate_shares(
     kind: str, steps: int, *, warmup_steps: int = 0, final_share: float = 0.1, decay_share: float = 0.2
 ) -> np.ndarray:
-    """Rate over peak at each of `steps` steps, shape (steps,): linear warm-up, then the schedule named.
+    """Return the learning rate as a share of its peak at each step, shape (steps,), with a linear warm-up.
 
-    cosine: half a cosine down to `final_share` (Loshchilov and Hutter 2016). linear: a straight line there. wsd, or
-    trapezoid: constant, then a line over the last `decay_share` of the steps (Hu et al. 2024). ValueError for others.
+    "cosine" decays along half a cosine to `final_share` (Loshchilov and Hutter 2016), "linear" along a straight line.
+    "wsd" (trapezoid) is constant, then linear over the last `decay_share` of the steps (Hu et al. 2024). Raises
+    ValueError for other kinds.
     """
     at = np.arange(steps, dtype=float)
     progress = np.clip((at - warmup_steps) / max(1, steps - warmup_steps), 0, 1)
@@ -45,12 +46,12 @@ def learning_rate_shares(
 
 
 def cosine(progress: float | np.ndarray) -> float | np.ndarray:
-    """Half a cosine from 1 to 0 as `progress` goes from 0 to 1."""
+    """Return half a cosine, from 1 at `progress` 0 to 0 at `progress` 1."""
     return 0.5 * (1 + np.cos(np.pi * progress))
 
 
 def planned_shares(schedule: ScheduleConfig, steps: int) -> np.ndarray:
-    """`learning_rate_shares` of the trainer's own schedule."""
+    """Call `learning_rate_shares` for a schedule of this project's trainer."""
     return learning_rate_shares(
         schedule.name,
         steps,
@@ -61,11 +62,11 @@ def planned_shares(schedule: ScheduleConfig, steps: int) -> np.ndarray:
 
 
 def annealing_sums(shares: np.ndarray, warmup_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """S1 and S2 after each step, in shares of the peak; warm-up counts as if it were at the peak (Tissue)."""
+    """Return S1 and S2 after each step, in shares of the peak. Warm-up steps count as steps at the peak (Tissue)."""
     flat = shares.copy()
     flat[:warmup_steps] = 1.0
     momentum, reach = np.concatenate([[0.0], flat[:-1] - flat[1:]]), 1
-    while reach < len(flat) and MEMORY**reach > _FORGOTTEN:  # each round doubles how far back the momentum reaches
+    while reach < len(flat) and MEMORY**reach > _FORGOTTEN:  # each round doubles the reach of the momentum
         momentum[reach:] += MEMORY**reach * momentum[:-reach]
         reach *= 2
     return np.cumsum(flat), np.cumsum(momentum)

@@ -1,4 +1,4 @@
-"""What guessing scores on the usual benchmarks, and how far chance carries with so many questions."""
+"""The scores that guessing reaches on common benchmarks, with their statistical error."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 from advisor.laws.intervals import Z95
 
-_SHORT_NAME = 5  # letters; shorter ones have to be words of their own: "rte" is no part of "quartet"
+_SHORT_NAME = 5  # names with fewer letters must be whole words, so that "quartet" does not match "rte"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A test set: the share that a random choice scores, and how many questions are asked."""
+    """A test set: the score of random answers, and the number of questions."""
 
     chance: float
     questions: int
 
     @property
     def standard_error(self) -> float:
-        """Of a guesser's score: √(p·(1 − p)/n)."""
+        """Standard error of a guessed score: √(p·(1 − p)/n)."""
         return math.sqrt(self.chance * (1 - self.chance) / self.questions)
 
 
-# From the publications: 1 over the answers of a question, 0 where the answer is written freely; of the split scored.
+# From the publications: 1 over the number of answers, 0 for free answers; questions of the split that is scored.
 BENCHMARKS = {
     "hellaswag": Benchmark(chance=0.25, questions=10_042),
     "mmlu": Benchmark(chance=0.25, questions=14_042),
@@ -45,7 +45,7 @@ BENCHMARKS = {
 
 
 def benchmark_of(name: str) -> str | None:
-    """The key of BENCHMARKS that a score's name means, such as "eval/hellaswag_acc_norm"; None for others."""
+    """Find the key of BENCHMARKS for the name of a score such as "eval/hellaswag_acc_norm"; None if there is none."""
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower())
     if plain.endswith("hella") or "hella_" in plain:
         return "hellaswag"
@@ -59,6 +59,6 @@ def benchmark_of(name: str) -> str | None:
 
 
 def chance_interval(benchmark: Benchmark) -> tuple[float, float]:
-    """Scores that guessing gives in 95 % of tries: chance ± 1.96 standard errors."""
+    """Return the interval that contains 95 % of guessed scores: chance ± 1.96 standard errors."""
     half = Z95 * benchmark.standard_error
     return benchmark.chance - half, benchmark.chance + half

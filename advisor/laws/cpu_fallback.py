@@ -1,4 +1,4 @@
-"""The signs of a run that pays for a GPU and works on the CPU: three of five convict, or the two of physics (§7.5)."""
+"""Detect a run that pays for a GPU but computes on the CPU, from five signs (sources §7.5)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 from advisor.units import format_bytes, format_flops, format_number, format_percent, format_seconds, format_watts
 
-CONVICTING = 3  # each sign alone has an innocent explanation
-# A bare card idles at 5 to 25 % of its limit; an open CUDA context adds 26 to 66 W (Vadari 2026, arXiv 2605.23918),
+CONVICTING = 3  # number of signs needed, because each sign alone has a harmless explanation
+# An idle GPU draws 5 to 25 % of its power limit. An open CUDA context adds 26 to 66 W (Vadari 2026, arXiv 2605.23918),
 # which brings an L40S of 350 W to nearly 30 %. Kernels bound by launches or data draw up to half of the limit.
 IDLE_POWER_SHARE = 0.30
-# Utilisation is near nothing, not merely low: single readings of 8 % are on record for a run that did use its L4.
+# Utilisation must be near zero: there are single readings of 8 % for a run that did use its L4.
 IDLE_UTILIZATION = 0.02
 CPU_FLOPS = 200e9  # training on a CPU reaches 1 to 200 GFLOP/s
-_REAL_GPU_FLOPS = 5e12  # a card whose peak is below could be that slow by itself
-_LEAST_BYTES = 4  # per parameter that any training holds: fp32 weights, or 16-bit ones with their gradients
-_FIRST_STEP_SLOWER = 1.02  # times a later one, at least, on a GPU: it allocates and fills caches
+_REAL_GPU_FLOPS = 5e12  # a GPU with a lower peak may be as slow as a CPU
+_LEAST_BYTES = 4  # per parameter in any training: fp32 weights, or 16-bit weights with their gradients
+_FIRST_STEP_SLOWER = 1.02  # on a GPU, the first step takes at least this factor longer: it allocates and fills caches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """What is known of a device at work, each None where it is not; of one device where there are several."""
+    """Measurements of one device during training; None marks an unknown value."""
 
     parameters: float | None = None
     memory_used_bytes: float | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
-    utilization: float | None = None  # share of the time in which any kernel ran
+    utilization: float | None = None  # share of the time in which a kernel ran
     flops_per_second: float | None = None  # achieved
     peak_flops: float | None = None
     first_step_seconds: float | None = None
@@ -36,20 +36,20 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """One sign that could be read: whether it points to the CPU, and in words."""
+    """One sign, with an explanation; `applies` is True if it points to the CPU."""
 
     applies: bool
     text: str
-    physical: bool = False  # the memory that weights take, the work that was done: with both there is no other reading
+    physical: bool = False  # memory or FLOP/s: together these two signs leave no other explanation
 
 
 def cpu_signs(readings: Readings) -> list[Sign]:
-    """The signs that these readings allow, in a fixed order; those that cannot be read are left out."""
+    """List the signs for which there are readings, in a fixed order."""
     return [*_memory(readings), *_power(readings), *_utilization(readings), *_flops(readings), *_first_step(readings)]
 
 
 def convict(signs: Sequence[Sign]) -> bool:
-    """Whether signs are enough: three of any kind, or memory below the weights together with the FLOP/s of a CPU."""
+    """Return True if the signs suffice: any three, or too little memory together with the FLOP/s of a CPU."""
     return sum(sign.applies for sign in signs) >= CONVICTING or sum(s.applies and s.physical for s in signs) > 1
 
 

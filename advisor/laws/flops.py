@@ -1,7 +1,7 @@
-"""Exact parameter counts and FLOPs per token of the trainer's model families, as closed forms.
+"""Exact parameter counts and FLOPs per token for the model families of this project's trainer.
 
-Symbols as in the comments below: L layers, d width, h query heads, g key/value heads, q = d/h head size, f FFN width,
-V vocabulary, T sequence length. The trainer's model is tested against the same numbers.
+Symbols: L layers, d width, h query heads, g key/value heads, q = d/h head size, f FFN width, V vocabulary, T sequence
+length. Tests compare the numbers with the trainer's models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 
 
 class Shape(Protocol[_SomeCount]):
-    """A model's sizes: whole numbers (`ModelShape`), or arrays that hold those of many models of one family."""
+    """The sizes of a model as whole numbers (`ModelShape`), or of many models of one family as arrays."""
 
     @property
     def family(self) -> str: ...
@@ -43,36 +43,45 @@ class Shape(Protocol[_SomeCount]):
 
 
 def block_matrix_parameters(shape: Shape[_Count]) -> _Count:
-    """Weights of all matrices inside all blocks: attention L·d²·(2 + 2g/h), FFN L·2·d·f (SwiGLU: 3·d·f)."""
+    """Count the weights of all block matrices: attention L·d²·(2 + 2g/h), FFN L·2·d·f (SwiGLU: 3·d·f)."""
     attention = 2 * shape.width * shape.width + 2 * shape.width * _kv_width(shape)
     ffn = (3 if shape.family == "llama" else 2) * shape.width * shape.ffn_width
     return shape.depth * (attention + ffn)
 
 
 def adapter_parameters(shape: Shape[_Count], rank: int, targets: str) -> _Count:
-    """Weights of LoRA's pairs of thin matrices: rank·(d_in + d_out) for each matrix of a block that has one.
+    """Count the weights of LoRA adapters: rank·(d_in + d_out) for each matrix with an adapter.
 
-    `targets`: "attention" (query, key, value, output) or "all" (those and the FFN's). Source: Hu et al. 2021, §4.
+    `targets` is "attention" (query, key, value, output) or "all" (also the FFN). Source: Hu et al. 2021, §4.
     """
-    attention = 4 * shape.width + 2 * (shape.width + _kv_width(shape))
-    ffn = (3 if shape.family == "llama" else 2) * (shape.width + shape.ffn_width)
-    return shape.depth * rank * (attention + (ffn if targets == "all" else 0))
+    entering, leaving = adapted_widths(shape, targets)
+    return shape.depth * rank * (entering + leaving)
+
+
+def adapted_widths(shape: Shape[_Count], targets: str) -> tuple[_Count, _Count]:
+    """The widths that go into the matrices of a block with an adapter, added up, and those that come out of them."""
+    entering, leaving = 4 * shape.width, 2 * shape.width + 2 * _kv_width(shape)
+    if targets == "all":
+        wide = 2 if shape.family == "llama" else 1  # a gate besides
+        entering = entering + wide * shape.width + shape.ffn_width
+        leaving = leaving + wide * shape.ffn_width + shape.width
+    return entering, leaving
 
 
 def matmul_parameters(shape: Shape[_Count]) -> _Count:
-    """N_mm: weights multiplied with the token stream, the head included and lookup tables not.
+    """Count N_mm, the weights of all matrix products: with the head, without embedding lookups.
 
-    A tied head (gpt2) counts once: the lookup is free, the head's matmul is not. Source: PaLM appendix B as
-    implemented in nanochat `estimate_flops` and nanoGPT.
+    A tied head (gpt2) counts once, for its product. Source: PaLM appendix B as implemented in nanochat `estimate_flops`
+    and nanoGPT.
     """
     return block_matrix_parameters(shape) + shape.vocab_size * shape.width
 
 
 def parameters(shape: Shape[_Count]) -> _Count:
-    """The exact number of trainable parameters.
+    """Count the trainable parameters exactly.
 
-    nanochat (Dec 2025): 2Vd + 12Ld². gpt2: Vd + Td + L(12d² + 13d) + 2d, tied head.
-    llama: 2Vd + L(d²(2 + 2g/h) + 3df + 2d) + d. Each with the shape's own f and g.
+    nanochat (Dec 2025): 2Vd + 12Ld². gpt2 with a tied head: Vd + Td + L(12d² + 13d) + 2d.
+    llama: 2Vd + L(d²(2 + 2g/h) + 3df + 2d) + d. The code uses the shape's own f and g in all families.
     """
     table = shape.vocab_size * shape.width
     blocks = block_matrix_parameters(shape)
@@ -87,9 +96,9 @@ def parameters(shape: Shape[_Count]) -> _Count:
 
 
 def scaling_parameters(shape: Shape[_Count], counts: str) -> _Count:
-    """The parameters that a tokens-per-parameter ratio counts: "matrices+head", "total" or "matrices".
+    """Count the parameters for a tokens-per-parameter ratio: "matrices+head", "total" or "matrices".
 
-    The same ratio means different budgets under different counts, so the two are always stated together.
+    A ratio is only meaningful together with its way of counting, so the two are always stated together.
     """
     if counts == "matrices+head":
         return matmul_parameters(shape)
@@ -105,18 +114,17 @@ def flops_per_token(shape: ModelShape) -> float: ...
 @overload
 def flops_per_token(shape: Shape[np.ndarray]) -> np.ndarray: ...
 def flops_per_token(shape: Shape[Any]) -> Any:
-    """FLOPs of forward and backward per token: 6·N_mm + 12·L·d·T.
+    """Return the FLOPs per token of forward and backward pass: 6·N_mm + 12·L·d·T.
 
-    The full convention: the causal mask does not halve the attention term. Every published MFU the project
-    compares with uses it.
+    The attention term ignores the causal mask, as in all published MFU values that the project uses.
     """
     return 6.0 * matmul_parameters(shape) + 12.0 * shape.depth * shape.width * shape.seq_len
 
 
 def flops_per_token_windows(matmul_parameters: int, windows: Sequence[int], *, width: int, seq_len: int) -> float:
-    """FLOPs per token of a model whose layers see different windows: 6·N_mm + 12·d·Σ min(window, T).
+    """Return the FLOPs per token of a model with attention windows: 6·N_mm + 12·d·Σ min(window, T).
 
-    `windows` has one entry per layer, in tokens. `width` is heads times head size.
+    `windows` lists the window of each layer in tokens. `width` is heads times head size.
     """
     seen = sum(min(window, seq_len) for window in windows)
     return float(6 * matmul_parameters + 12 * width * seen)
@@ -136,9 +144,9 @@ def mfu(
     gpus: int | np.ndarray,
     peak_flops: float | None,
 ) -> float | np.ndarray | None:
-    """Model FLOPs utilisation: F·tokens/s over gpus·peak (FLOP/s, dense, of the matmul type); None without a peak.
+    """Return the MFU: F·tokens/s over gpus·peak (dense FLOP/s for the type of the products); None without a peak.
 
-    `tokens_per_second` is of all GPUs together. Numbers or arrays.
+    `tokens_per_second` is the rate of all GPUs together. Arguments may be arrays.
     """
     if peak_flops is None:
         return None
@@ -147,23 +155,24 @@ def mfu(
 
 @dataclass(frozen=True, kw_only=True)
 class NanochatCounts:
-    """Counts of nanochat as published since March 2026, to compare with its logs; the trainer builds Dec 2025's."""
+    """Parameter counts of nanochat since March 2026, for its logs. Our trainer builds the version of December 2025."""
 
     total: int
-    scaling: int  # matrices + lm_head, what its tokens-per-parameter ratio counts
+    scaling: int  # matrices + lm_head, for the tokens-per-parameter ratio
     matmul: int
-    windows: tuple[int, ...]  # tokens that each layer sees
+    windows: tuple[int, ...]  # attention window of each layer, in tokens
 
     def flops_per_token(self, width: int, seq_len: int) -> float:
         return flops_per_token_windows(self.matmul, self.windows, width=width, seq_len=seq_len)
 
 
 def nanochat_2026_counts(depth: int, *, width: int, vocab_size: int = 32768, seq_len: int = 2048) -> NanochatCounts:
-    """Counts of nanochat from March 2026 on: value embeddings on every second layer, sliding windows, smear.
+    """Count the parameters of nanochat since March 2026, with value embeddings on every second layer and windows.
 
-    2Vd + ceil(L/2)·Vd + 12Ld² + 12-channel gates per value-embedding layer and head, 2L residual scalars and 26 more,
-    24 of them a Linear. Windows repeat short-short-short-long, short = ceil(T/4/128)·128, the last layer always long.
-    Source: karpathy/nanochat from `1cd94d7` to `92d63d4`, equal to its printed counts.
+    The total is 2Vd + ceil(L/2)·Vd + 12Ld², plus 12-channel gates for each value-embedding layer and head, 2L residual
+    scalars, and 26 more weights, of which 24 belong to a Linear. The windows repeat short-short-short-long with short =
+    ceil(T/4/128)·128, and the last layer is always long. Source: karpathy/nanochat from `1cd94d7` to `92d63d4`; the
+    result equals its printed counts.
     """
     table = vocab_size * width
     value_layers = -(-depth // 2)

@@ -1,4 +1,4 @@
-"""Leaves each configuration out once, predicts it from the others, and says how right that was."""
+"""Leave-one-out validation: each configuration is predicted by a fit to the others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from advisor.records import Estimate
 
-FEWEST_TO_HOLD_OUT = 4  # configurations: fewer leave too little to fit when one is left out
+FEWEST_TO_HOLD_OUT = 4  # configurations; with fewer, too little data remains for the fit
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldPoint:
-    """One configuration that a fit did not see: what it predicts, and what was measured."""
+    """One configuration with its prediction by a fit to the others, and its measurement."""
 
     configuration: Hashable
     predicted: Estimate
@@ -31,7 +31,7 @@ class HeldPoint:
 
     @property
     def inside(self) -> bool:
-        """Whether the 80 % interval holds what was measured."""
+        """True if the measurement is inside the 80 % interval."""
         return self.predicted.contains(self.actual)
 
     @property
@@ -42,37 +42,37 @@ class HeldPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Configurations that a fit did not see, each predicted by it."""
+    """The results of a leave-one-out validation."""
 
     points: tuple[HeldPoint, ...]
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """Predicted / actual - 1 of each."""
+        """Predicted / actual - 1 of each point."""
         return tuple(point.error for point in self.points)
 
     @property
     def inside(self) -> tuple[bool, ...]:
-        """Whether each lies within its interval."""
+        """For each point, True if the measurement is inside the 80 % interval."""
         return tuple(point.inside for point in self.points)
 
     @property
     def median(self) -> float:
-        """Median of the errors, without their signs."""
+        """Median of the absolute errors."""
         return float(np.median(np.abs(self.errors)))
 
     @property
     def p90(self) -> float:
-        """Their 90th percentile."""
+        """90th percentile of the absolute errors."""
         return float(np.quantile(np.abs(self.errors), 0.9))
 
     @property
     def coverage(self) -> float:
-        """The share that lies within its interval."""
+        """Share of the measurements inside their 80 % intervals."""
         return statistics.mean(self.inside)
 
     def of(self, configuration: Hashable) -> HeldPoint | None:
-        """The point of one configuration; None: it was not left out."""
+        """Return the point of one configuration, or None if it is not among the points."""
         return next((point for point in self.points if point.configuration == configuration), None)
 
 
@@ -83,10 +83,10 @@ def leave_one_out(
     measured: Callable[[T], float],
     predict: Callable[[list[T], T], Estimate],
 ) -> HeldOut | None:
-    """Leave each configuration out once, with all its visits; None with fewer than four.
+    """Leave out each configuration once, with all its measurements; None for fewer than four configurations.
 
-    `predict` is given what is left, and a visit of the configuration that is asked for. What was measured of it is the
-    median of its visits.
+    `predict` gets the remaining measurements and one measurement of the left-out configuration. The actual value is the
+    median of all measurements of that configuration.
     """
     visits: dict[Hashable, list[T]] = {}
     for one in seen:

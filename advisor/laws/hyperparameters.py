@@ -1,7 +1,7 @@
-"""Batch size and learning rate by published laws. Numbers or numpy arrays in, the same out.
+"""Batch size and learning rate by published laws, for numbers or numpy arrays.
 
-Both laws of a kind were fitted to AdamW pre-training from scratch with a decaying rate. They disagree by two to three
-among themselves, so what they say is a band.
+All laws were fitted to AdamW pre-training from scratch with a decaying learning rate. They differ from each other by a
+factor of two to three, so a recommendation is a range.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trainer.schema import ModelShape
 
 Number = TypeVar("Number", float, np.ndarray)
 
-# Step Law was fitted to 60 M to 1 B parameters, DeepSeek's law to about 3e17 to 2e19 FLOPs; a factor beyond is allowed.
+# Step Law was fitted to 60 M to 1 B parameters, DeepSeek's law to about 3e17 to 2e19 FLOPs. The range goes beyond both.
 LAW_PARAMETERS = (20e6, 100e9)  # in blocks
-OFF_LAW = 4.0  # times outside the laws' band: they disagree by 2 to 5 among themselves (sources §5.3)
+OFF_LAW = 4.0  # factor outside the range of the laws; the laws differ by a factor of 2 to 5 (sources §5.3)
 _NANOCHAT_D12_TOKENS = 12 * 110_100_912  # of nanochat's reference run: depth 12 at ratio 12 (sources §5.2)
 
 
 class Blocks(Protocol):
-    """What the scale of a model needs of its shape: whole numbers, or arrays of many shapes."""
+    """The sizes that `scale_flops` needs, as whole numbers or arrays."""
 
     @property
     def depth(self) -> Any: ...
@@ -34,13 +34,13 @@ class Blocks(Protocol):
 
 
 def scale_flops(shape: Blocks) -> Any:
-    """DeepSeek's M = 72·L·d² + 12·L·d·T: FLOPs per token of the blocks, without embeddings and head (sources §1.2)."""
+    """Return DeepSeek's M = 72·L·d² + 12·L·d·T: FLOPs per token without embeddings and head (sources §1.2)."""
     return 72.0 * shape.depth * shape.width**2 + 12 * shape.depth * shape.width * shape.seq_len
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchBand(Generic[Number]):
-    """Tokens per optimizer step by three laws (sources §5.2); far below a billion tokens each extrapolates."""
+    """Tokens per optimizer step by three laws (sources §5.2). Far below a billion tokens all of them extrapolate."""
 
     deepseek: Number  # DeepSeek LLM 2024: 0.2920·C^0.3271, C = M·D
     step_law: Number  # Step Law 2025: 0.58·D^0.571
@@ -48,42 +48,47 @@ class BatchBand(Generic[Number]):
 
     @property
     def median(self) -> Number:
-        """The middle one of the three."""
+        """Median of the three laws."""
         low, high = np.minimum(self.deepseek, self.step_law), np.maximum(self.deepseek, self.step_law)
         return np.clip(self.nanochat, low, high)
 
     @property
     def named(self) -> dict[str, Number]:
-        """Each law's tokens by its name."""
+        """Tokens per optimizer step by the name of the law."""
         return {"DeepSeek": self.deepseek, "Step Law": self.step_law, "nanochat": self.nanochat}
 
     def on_plateau(self, tokens: float) -> bool:
-        """Whether a batch is as good as the median one: the optimum is about four times wide (Step Law)."""
+        """Return True if a batch is as good as the median: the optimum spans a factor of about four (Step Law)."""
         return bool(self.median / 2 <= tokens <= self.median * 2)
 
 
+def step_law_batch(tokens: Number) -> Number:
+    """Return the tokens of a global batch by Step Law 2025: 0.58·D^0.571 (sources §5.3)."""
+    return 0.58 * np.exp(0.571 * np.log(tokens))
+
+
 def batch_band(scale: Number, tokens: Number) -> BatchBand[Number]:
-    """What the laws recommend for models of `scale_flops` trained on so many tokens."""
-    logs = np.log(tokens)  # exponentials of one logarithm: a third of the time of powers, asked for millions of runs
+    """Return the batch sizes that the laws recommend; `scale` comes from `scale_flops`."""
+    logs = np.log(tokens)  # exponentials of one logarithm take a third of the time of powers, for millions of runs
     return BatchBand(
         deepseek=0.2920 * np.exp(0.3271 * (logs + np.log(scale))),
-        step_law=0.58 * np.exp(0.571 * logs),
+        step_law=step_law_batch(tokens),
         nanochat=2**19 * np.exp(0.383 * (logs - np.log(_NANOCHAT_D12_TOKENS))),
     )
 
 
 def deepseek_rate(scale: float, tokens: float) -> float:
-    """Peak AdamW learning rate by DeepSeek LLM 2024: 0.3118·C^−0.1250 with C = M·D of `scale_flops` (sources §5.3)."""
+    """Return the peak AdamW learning rate by DeepSeek LLM 2024: 0.3118·C^−0.1250 with C = M·D (sources §5.3)."""
     return 0.3118 * (scale * tokens) ** -0.1250
 
 
 def step_law_rate(non_embedding: float, tokens: float) -> float:
-    """Peak AdamW learning rate by Step Law 2025: 1.79·N^−0.713·D^0.307, N without embeddings (sources §5.3)."""
+    """Return the peak AdamW learning rate by Step Law 2025: 1.79·N^−0.713·D^0.307 (sources §5.3)."""
     return 1.79 * non_embedding**-0.713 * tokens**0.307
 
 
 def peak_rates(shape: ModelShape, tokens: float) -> dict[str, float]:
-    """Peak AdamW learning rates for a shape trained on so many tokens, by the name of the law."""
+    """Return the peak AdamW learning rates for a shape and a number of tokens, by the name of the law."""
     return {
         "DeepSeek": deepseek_rate(scale_flops(shape), tokens),
         "Step Law": step_law_rate(block_matrix_parameters(shape), tokens),
@@ -91,11 +96,11 @@ def peak_rates(shape: ModelShape, tokens: float) -> dict[str, float]:
 
 
 def times_off(rate: float, rates: dict[str, float]) -> float:
-    """How many times a peak rate is above the highest law (over 1) or below the lowest (under 1); 1 between them."""
+    """Return the ratio of a learning rate to the highest law if above it, to the lowest if below it, else 1."""
     low, high = min(rates.values()), max(rates.values())
     return rate / min(max(rate, low), high)
 
 
 def off_laws(rate: float, rates: dict[str, float]) -> bool:
-    """Whether a peak learning rate is further from every law than the laws are from each other."""
+    """Return True if a peak learning rate is further from every law than the laws are from each other."""
     return not 1 / OFF_LAW <= times_off(rate, rates) <= OFF_LAW

@@ -1,7 +1,7 @@
-"""How much of a device's peak any training can use (sources §1.3)."""
+"""The highest possible MFU (sources §1.3)."""
 
 from __future__ import annotations
 
-# The best matrix products anyone measured reach 0.78 to 0.87 of a card's dense peak; a whole step cannot.
+# The best measured matrix products reach 0.78 to 0.87 of a GPU's dense peak. A whole step is slower.
 IMPOSSIBLE_MFU = 0.80
 IMPOSSIBLE_ON_CPU = 1.0  # a CPU's peak is its own best measured product

@@ -1,6 +1,6 @@
-"""The pace of a run, from the seconds of its steps: the mean, how well it is known, and how far it may drift.
+"""The mean step time of a run, its uncertainty, and its possible drift. Spreads are standard deviations of logarithms.
 
-The same rule serves a run that is watched and a log that is judged. Spreads are standard deviations of logarithms.
+Running jobs and finished logs use the same rules.
 """
 
 from __future__ import annotations
@@ -9,34 +9,34 @@ import math
 
 import numpy as np
 
-STRAGGLER_CAP = 5.0  # a step this many times slower than the median counts so much: a longer stall is not a habit
-STRETCHES = 10  # of the run, whose medians show its drift
+STRAGGLER_CAP = 5.0  # longer steps count as this many medians, because long stalls do not repeat regularly
+STRETCHES = 10  # parts of the run whose medians show its drift
 FEW_STEPS = 5
-FEW_STEPS_SPREAD = 0.15  # spread of single steps assumed below FEW_STEPS
-CORRELATION = 4.0  # neighbouring steps are slow together: four of them tell as much as one alone
-DRIFT_FLOOR = 0.01  # the pace of the future differs from the pace seen by this much at least
+FEW_STEPS_SPREAD = 0.15  # assumed spread of single steps below FEW_STEPS
+CORRELATION = 4.0  # neighbouring steps are correlated: four of them contain as much information as one
+DRIFT_FLOOR = 0.01  # smallest difference between past and future step time
 UNSEEN_DRIFT = 0.05  # assumed until the run is long enough to show its drift
-FAR = 10.0  # times the steps seen: no drift is foretold beyond
+FAR = 10.0  # the drift stops growing at this multiple of the steps so far
 
 
 def mean_seconds(seconds: np.ndarray) -> float:
-    """Mean seconds of a step, a long stall counted as five times the median; NaN without steps."""
+    """Return the mean seconds of a step, where long stalls count as five medians; NaN without steps."""
     return float(np.mean(np.minimum(seconds, STRAGGLER_CAP * np.median(seconds)))) if len(seconds) else math.nan
 
 
 def mean_error(seconds: np.ndarray) -> float:
-    """Spread of the average of these steps, from their quartiles and as neighbours are slow together."""
+    """Return the spread of the mean step time, from quartiles and the correlation of neighbouring steps."""
     spread = log_spread(seconds) if len(seconds) >= FEW_STEPS else FEW_STEPS_SPREAD
     return max(spread, DRIFT_FLOOR) * math.sqrt(CORRELATION / len(seconds))
 
 
 def drift_spread(seconds: np.ndarray, left: float) -> float:
-    """Spread to expect between the pace seen and the mean pace of the `left` steps to come.
+    """Return the expected spread between the step time so far and the mean of the `left` remaining steps.
 
-    The medians of ten stretches of the run show its drift, less their own sampling noise (half of it: taking off all
-    made 80 % intervals hold 67 % of simulated drifting runs, half makes them hold 70-99 %). A random walk
-    of q per step gives them a variance of q·n/6 over n steps; the mean of the steps ahead differs from that of the
-    newest n by q·(n + left)/3: the seen variance times 2·(1 + left/n).
+    The drift follows from the variance of the medians of ten parts of the run, minus half of their sampling noise. With
+    half of it, 80 % intervals contain 70-99 % of simulated drifting runs; with all of it only 67 %. A random walk with
+    variance q per step gives the medians a variance of q·n/6 over n steps. The mean of the remaining steps differs from
+    that of the last n by q·(n + left)/3, which is the measured variance times 2·(1 + left/n).
     """
     if len(seconds) < STRETCHES * FEW_STEPS:
         return UNSEEN_DRIFT
@@ -48,6 +48,6 @@ def drift_spread(seconds: np.ndarray, left: float) -> float:
 
 
 def log_spread(values: np.ndarray) -> float:
-    """Spread of single values, estimated from quartiles: a few very slow steps do not count as noise."""
+    """Estimate the spread of single values from quartiles, so that a few very slow steps do not matter."""
     low, high = np.quantile(np.log(np.maximum(values, 1e-9)), (0.25, 0.75))
     return float(high - low) / 1.349  # the quartiles of a normal distribution lie 1.349 standard deviations apart

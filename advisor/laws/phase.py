@@ -1,34 +1,30 @@
-"""Whether runs are in the same learning-rate phase: only then does a difference of their losses say anything.
+"""Check that runs are in the same phase of their learning-rate schedule, because only then are their losses comparable.
 
-A falling learning rate lowers the loss by itself, in proportion to the fall as a share of the peak and hardly by where
-on the way down it happens: 0.12 to 0.14 nats for the whole peak, after some thousand steps, by two laws of annealing on
-public curves of 100 M parameters (Tissue et al. 2024 and the Multi-Power Law of Luo et al. 2025, sources §4.5). So runs
-compare by the difference of their shares, not by the ratio: 100 % against 80 % of the peak is worth 0.025 nats, 5 %
-against 1 % only 0.005.
+A decreasing learning rate lowers the loss in proportion to the decrease as a share of the peak, by 0.12 to 0.14 nats
+for the whole peak. This holds for two laws of annealing on public curves of 100 M parameters (Tissue et al. 2024 and
+the Multi-Power Law of Luo et al. 2025, sources §4.5). Phases are therefore compared by the difference of the shares
+and not by their ratio: 100 % against 80 % of the peak makes 0.025 nats, 5 % against 1 % only 0.005.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# A twentieth of the peak is worth 0.007 nats, 0.01 where annealing brings most: what two seeds differ by.
+# A twentieth of the peak changes the loss by 0.007 nats, at most 0.01. Two seeds differ as much.
 SAME_PHASE = 0.05
-_ROUNDING = 1e-9  # shares are quotients: 0.15 - 0.1 is a little more than 0.05
+_ROUNDING = 1e-9  # in floating point, 0.15 - 0.1 is slightly more than 0.05
 
 
 def same_phase(shares: Sequence[float | None]) -> bool:
-    """Whether learning rates, as shares of their runs' peaks, are near enough for the losses to be compared.
-
-    An unknown share (None) speaks neither for nor against.
-    """
+    """Return True if learning rates, as shares of their peaks, are close enough to compare losses; None is ignored."""
     seen = [share for share in shares if share is not None]
     return not seen or max(seen) - min(seen) <= SAME_PHASE + _ROUNDING
 
 
 def phase_problem(shares: Sequence[float | None], names: Sequence[str] = ()) -> str | None:
-    """Why losses at these shares of their peaks must not be compared, in words; None where they may.
+    """Explain why losses at these shares of the peak cannot be compared; None if they can.
 
-    With `names`, one for each share, the words tell which run is where; without, how far apart they are.
+    With `names`, the text gives the share of each run, otherwise the smallest and the largest share.
     """
     if same_phase(shares):
         return None

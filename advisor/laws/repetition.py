@@ -1,7 +1,7 @@
-"""How often data may be repeated: Muennighoff et al. 2023 (sources §4.3); the law itself is in `prediction/loss`."""
+"""Limits for repeating data: Muennighoff et al. 2023 (sources §4.3). The law itself is in `prediction/loss`."""
 
 from __future__ import annotations
 
 FREE_EPOCHS = 4  # nearly as good as fresh data
-WASTEFUL_EPOCHS = 16  # beyond, most of the compute buys nothing
-OVERFIT_EPOCHS = 40  # beyond, overfitting is likely
+WASTEFUL_EPOCHS = 16  # with more epochs, most of the compute is wasted
+OVERFIT_EPOCHS = 40  # with more epochs, overfitting is likely

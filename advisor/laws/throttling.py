@@ -1,10 +1,10 @@
-"""What NVML's clocks-event bits mean, and which of them say that a card is held back (nvml.h; sources §7.4)."""
+"""The meaning of NVML's clocks-event bits, and which of them are alarms (nvml.h; sources §7.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# The bit for an idle card, 0x1, is left out: it slows no run.
+# The bit 0x1 (idle GPU) is omitted, because it slows no run.
 REASONS = {
     0x2: "clocks set by an application",
     0x4: "power cap",
@@ -20,7 +20,7 @@ ALARMS = (0x8, 0x20, 0x40, 0x80)  # cut clocks by half or more
 
 
 def reasons_in(masks: Iterable[int]) -> tuple[str, ...]:
-    """The reasons of NVML's bitmasks in words, each once."""
+    """Describe the reasons in NVML bitmasks, each once."""
     seen = 0
     for mask in masks:
         seen |= mask

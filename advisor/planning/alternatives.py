@@ -1,4 +1,4 @@
-"""What else could be done: named options, each machine asked for, the front, and what was better but for one thing."""
+"""Lists what else could be done: other sizes on the chosen machine, other machines, the Pareto front, near misses."""
 
 from __future__ import annotations
 
@@ -8,44 +8,98 @@ from dataclasses import replace
 import numpy as np
 
 from advisor.planning import explain
-from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, select, selection
-from advisor.planning.considered import nearest
+from advisor.planning.candidates import Device, kind_of, make_candidates
+from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, select, selection
 from advisor.planning.evaluate import Evaluated, Runs, Violation, runs_of
-from advisor.planning.offers import ANY
-from advisor.planning.pareto import best_by_group, non_dominated, spread_out
+from advisor.planning.offers import ANY, same_machine
+from advisor.planning.pareto import beaten, best_by_group, non_dominated, spread_out
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.groups import group_keys
 from advisor.records import Run
-from advisor.units import format_centre, format_percent, format_seconds, format_usd
+from advisor.units import format_percent
 
 SURE = "keeps the limits 9 times out of 10"
-ROOMIER = 0.05  # of the memory: less than that is nothing to choose by
-FRONT_SHOWN = 12  # besides the plan
-SMALLEST_SHARE = 0.05  # of the plan's price: nobody who asks for a run of $20 looks for one of cents
-ALIKE = 1.005  # times the best score of a front whose runs all train as well as each other
-SAME = 0.02  # of dollars and hours: how near a run comes to the plan that is the plan again
+ROOMIER = 0.05  # share of the GPU's memory; a smaller difference in free memory is no reason to prefer a run
+FRONT_SHOWN = 12  # rows of the front that are shown, not counting the plan
+SMALLEST_SHARE = 0.05  # of the plan's price and time; smaller runs are not shown to somebody who asked for this one
+ALIKE = 1.005  # runs whose scores differ by less than this factor count as equally good
+SAME = 0.02  # a run whose dollars and hours differ by less than this share repeats the plan
 MISSES_SHOWN = 5
 
 
+def by_depth(space: SearchSpace, chosen: Selection) -> list[Run]:
+    """Returns the best run of each depth on the chosen offer, shallowest first; the chosen run is among them.
+
+    Where no run of a depth keeps the limits, the run that comes nearest stands for that depth.
+    """
+    candidates = space.candidates
+    places = np.nonzero(candidates.offer == candidates.offer[chosen.place])[0]
+    runs = runs_of(candidates, places, space.limits, spot=True)
+    depths, own = candidates.depth[runs.place], candidates.depth[chosen.place]
+    best = [chosen if d == own else nearest(space, runs.rows(depths == d)) for d in sorted(set(depths.tolist()))]
+    return make_runs(candidates, best)
+
+
+def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[list[Run], Run | None]:
+    """Returns runs with other micro-batches at the chosen depth and global batch, and one without recomputation.
+
+    The second value is the fastest run without activation checkpointing. It is None unless the requested micro-batch
+    forces checkpointing and the goal says nothing about checkpointing.
+    """
+    workload, goal = chosen.workload, space.goal
+    brief = device.brief.pinned(depth=chosen.depth, global_batch_tokens=workload.step_tokens)
+    there = replace(device, brief=brief, offers=(chosen.offer,))
+    candidates = make_candidates([there], every_micro_batch=True)
+    if goal.global_batch_tokens is not None:  # a global batch that the goal gives is kept exactly
+        candidates = candidates.rows(candidates.step_tokens == workload.step_tokens)
+    runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
+    rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
+    same = candidates.kind == kind_of(device, workload)
+    # Show all micro-batches that fit with the chosen way of saving memory, the fastest for each other way, and the
+    # smallest that never fits.
+    shown = [np.nonzero(fits & same & (size != workload.micro_batch))[0]]
+    for kind in sorted(set(candidates.kind[fits & ~same].tolist())):
+        places = np.nonzero(fits & (candidates.kind == kind))[0]
+        shown.append(places[np.argsort(rate[places])][-1:])
+    never = np.nonzero(~fits & ~np.isin(size, size[fits]))[0]
+    shown.append(never[np.lexsort((-candidates.kind[never], size[never]))][:1])
+    others = make_runs(candidates, [selection(runs, int(place)) for place in np.concatenate(shown)])
+    forced = goal.micro_batch is not None and goal.activation_checkpointing is None
+    if not forced or workload.activation_checkpointing == "none":
+        return others, None
+    free = replace(brief, goal=replace(brief.goal, micro_batch=None, activation_checkpointing="none"))
+    candidates = make_candidates([replace(there, brief=free)], every_micro_batch=True)
+    candidates = candidates.rows(candidates.fits)
+    if not len(candidates):
+        return others, None
+    runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
+    best = int((candidates.step_tokens / candidates.step.value).argmax())
+    return others, make_runs(candidates, [selection(runs, best)])[0]
+
+
+def nearest(space: SearchSpace, runs: Runs) -> Selection:
+    """Returns the run that the goal would choose, or the run that misses the limits by least if none keeps them."""
+    if (standing := best_standing(space, space.candidates, runs, space.limits)) is not None:
+        return standing
+    for against in (Violation.MEMORY | Violation.BATCH, Violation.MEMORY):
+        without = runs.rows((runs.violation & against) == 0)
+        if len(without):
+            return selection(without, int(without.overrun.argmin()))
+    return selection(runs, int(space.candidates.memory.high[runs.place].argmin()))
+
+
 def paid(run: Run) -> float:
-    """Expected dollars of a run, 0 where they are unknown: what orders runs."""
+    """Returns the expected dollars of a run, or 0 if its price is unknown."""
     return run.cost_usd.value if run.cost_usd else 0.0
 
 
-def balanced(space: SearchSpace, plan: Run) -> Run:
-    """The plan's own run under the name that it has among the options."""
-    if not space.brief.limited:
-        return plan.judged(name="balanced", why="the plan")
-    sure = "keeps the limits 9 times out of 10, as asked" if space.limits.sure else "expected to keep the limits"
-    return plan.judged(name="balanced", why=sure)
-
-
 def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
-    """What has something that one wants and the plan lacks.
+    """Returns a conservative and an aggressive run, each only if it offers something that the plan lacks.
 
-    Conservative keeps the limits with the intervals' high ends, on demand, with memory to spare, by a model that is no
-    larger. Aggressive takes a spot machine that trains as good a model.
+    The conservative run keeps the limits at the high ends of its intervals, is on demand unless only spot machines are
+    wanted, leaves memory free and trains a model no larger than the plan's. The aggressive run takes a spot machine and
+    trains a model as good as the plan's.
     """
     found = []
     safe = space.safe
@@ -55,7 +109,7 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
     if chosen is not None and safe.parameters[chosen.place] <= plan.parameters:
         run = make_run(safe, chosen, name="conservative")
         gains = [SURE] if may_break(space, plan) else []
-        own, other = _free(plan), _free(run)
+        own, other = (_free(one) for one in (plan, run))
         if own is not None and other is not None and other > own + ROOMIER:
             gains.append(f"{format_percent(other)} of memory free instead of {format_percent(max(own, 0.0))}")
         terms = "a spot machine as asked" if spot[chosen.place] else "on demand"
@@ -64,34 +118,40 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
     if chosen is not None and space.offer(chosen.place).spot and chosen.score <= LEVEL * plan.score:
         run = make_run(space.candidates, chosen, name="aggressive")
         if gains := _differences(run, plan, worse=False):
-            back = "a spot machine: may be taken back at any time, time lost to that is expected time here"
+            back = "a spot machine, which may be taken back at any time; the expected lost time is included"
             found.append(run.judged(why=f"{', '.join(gains)}; {back}"))
     return tuple(found)
 
 
+def _free(run: Run) -> float | None:
+    """Returns the share of a GPU's memory that stays free at the high end of the estimate, or None if unknown."""
+    used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
+    return None if used is None or memory is None else 1 - used.high / memory
+
+
 def may_break(space: SearchSpace, plan: Run) -> bool:
-    """Whether the plan keeps its limits less often than 9 times out of 10."""
+    """Tells whether the plan keeps its limits less often than 9 times out of 10."""
     late, dear = replace(space.limits.patient, sure=True).broken(plan.total_seconds, plan.cost_usd)
     return space.brief.limited and not space.limits.sure and (late or dear)
 
 
 def surer(space: SearchSpace, plan: Run) -> Run | None:
-    """What --sure would plan where the plan may well break a limit; None where it does not, or nothing keeps it."""
+    """Returns the run that --sure would choose, or None if the plan is already as sure or no run is."""
     chosen = select(space, replace(space.limits, sure=True)) if may_break(space, plan) else None
     return None if chosen is None else make_run(space.candidates, chosen, why=SURE)
 
 
 def machines(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
-    """The best run on each other machine that was asked for by name, in that order, with why it was not chosen.
+    """Returns the best run on each other machine that the goal names, with the reason why it was not chosen.
 
-    None where whatever somebody rents was asked for: that front says more than a hundred rows.
+    For `--gpu any` the result is empty: the Pareto front says more than a row for each of a hundred machines.
     """
     candidates, rows = space.candidates, []
     if space.goal.gpu == ANY:
         return ()
-    for number in np.unique(candidates.offer[space.allowed]):
+    for number in sorted(set(candidates.offer[space.allowed].tolist())):
         offer, places = candidates.offers[number], np.nonzero(candidates.offer == number)[0]
-        if (offer.gpu, offer.gpus, offer.spot) == (plan.offer.gpu, plan.offer.gpus, plan.offer.spot):
+        if same_machine(offer, plan.offer):
             continue
         run = make_run(candidates, nearest(space, runs_of(candidates, places, space.limits, spot=True)))
         differences = _differences(plan, run, worse=True) + _differences(run, plan, worse=False)
@@ -101,7 +161,7 @@ def machines(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
 
 
 def _differences(better: Run, other: Run, *, worse: bool) -> list[str]:
-    """In what one run is better than another, in words of the better one or, where that is asked, of the worse one."""
+    """Says where `better` beats `other` in quality, cost or time; `worse` words this as faults of `other`."""
     words = []
     if better.score * LEVEL < other.score:
         words.append("a worse model" if worse else "a better model")
@@ -118,48 +178,46 @@ def _differences(better: Run, other: Run, *, worse: bool) -> list[str]:
 
 
 def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Run, ...], int]:
-    """The runs that no other beats in dollars, hours and quality at once, thinned to what is shown; and how many.
+    """Returns the Pareto front, thinned to a readable number of runs, and the size of the whole front with the plan.
 
-    Quality is the score, and where the loss laws hold the predicted loss too, which may differ in the last digits: the
-    plan is on the front, and what is shown beats nothing else shown in dollars, hours and loss.
+    No other run beats these in cost, time and quality at once. Quality is the score and, where the loss laws hold, also
+    the predicted loss, since the two may order very similar runs differently.
     """
     runs = evaluated.standing
     runs = runs.rows(non_dominated(np.stack([runs.paid, runs.seconds, runs.score], axis=1)))
-    # Keep the rows that neither beat the plan or each other nor are beaten, in dollars, hours and loss. Best scores
-    # come first: between scores alike the loss law may see it the other way round by a thousandth. A loss that is not
-    # known gives way to the score, which orders any two.
-    table = np.stack([runs.paid, runs.seconds, runs.loss, runs.score], axis=1)
-    kept = np.empty((len(runs) + 1, 4))
-    kept[0] = (paid(plan), plan.total_seconds.value, plan.loss.value if plan.loss else math.nan, plan.score)
+    # Compare the plan (first row) and all runs in pairs, by loss where both losses are known and else by score.
+    own = (paid(plan), plan.total_seconds.value, plan.loss.value if plan.loss else math.nan, plan.score)
+    table = np.concatenate([[own], np.stack([runs.paid, runs.seconds, runs.loss, runs.score], axis=1)])
+    unknown = np.isnan(table[:, 2])
+    by_loss, by_score = (beaten(column, column) for column in (table[:, 2:3], table[:, 3:]))
+    beats = beaten(table[:, :2], table[:, :2]) & np.where(unknown[:, None] | unknown, by_score, by_loss)
+    # Keep runs that neither beat nor are beaten by the plan or a run kept before, best scores first.
+    apart = ~(beats | beats.T)
     rows: list[int] = []
+    free = apart[0]
     for row in np.argsort(runs.score).tolist():
-        others, mine = kept[: len(rows) + 1], table[row]
-        which = np.where(np.isnan(others[:, 2]) | math.isnan(mine[2]), 3, 2)
-        quality, own = others[np.arange(len(others)), which], mine[which]
-        beaten = (others[:, 0] <= mine[0]) & (others[:, 1] <= mine[1]) & (quality <= own)
-        beats = (others[:, 0] >= mine[0]) & (others[:, 1] >= mine[1]) & (quality >= own)
-        if not (beaten | beats).any():
+        if free[row + 1]:
             rows.append(row)
-            kept[len(rows)] = mine
+            free = free & apart[row + 1]
     runs = runs.rows(np.array(sorted(rows), dtype=int))
     shown = make_runs(space.candidates, [selection(runs, row) for row in _worth_showing(space, runs, plan)])
     return tuple(sorted(shown, key=by_price)), len(runs) + 1
 
 
 def by_price(run: Run) -> tuple[float, float]:
-    """Orders the runs of a front."""
+    """Returns a sort key: expected dollars, then expected seconds."""
     return paid(run), run.total_seconds.value
 
 
 def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
-    """Places of a few runs of a front: the best for each price, and the best for each time.
+    """Picks rows of a front: the best run at each price, and the best run at each duration.
 
-    Where all train equally well the prices and times themselves. What comes to the plan's own dollars and hours with
-    the same model on the same machine says nothing new.
+    If all runs are equally good, prices and times are picked evenly. Runs with the plan's model and machine at about
+    the plan's price and time are left out.
     """
     usd, cost, seconds = runs.paid, paid(plan), plan.total_seconds.value
-    kind, candidates = (plan.offer.gpu, plan.offer.gpus, plan.offer.spot), space.candidates.rows(runs.place)
-    mine = np.array([(o.gpu, o.gpus, o.spot) == kind for o in candidates.offers])[candidates.offer]
+    candidates = space.candidates.rows(runs.place)
+    mine = np.array([same_machine(offer, plan.offer) for offer in candidates.offers])[candidates.offer]
     mine &= candidates.depth == plan.depth
     new = ~(mine & (abs(usd - cost) <= SAME * cost) & (abs(runs.seconds / seconds - 1) <= SAME))
     together = np.zeros(len(runs))
@@ -173,30 +231,30 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
         line = best_by_group(together, effort, runs.score)
         line = line[large[line]]
         rows.update(line[spread_out(effort[line], FRONT_SHOWN // 2)].tolist() if len(line) else ())
-    # What another beats by more than a tie, or what repeats another within a few per cent, is left out; best scores
-    # come first.
+    # Leave out runs that another one clearly beats, and runs that repeat another one within a few per cent, best
+    # scores first.
     points = np.stack([usd, runs.seconds, runs.score], axis=1)[sorted(rows)]
     own = np.array([[cost, seconds, plan.score]])
     ties = np.array([ALIKE_USD, ALIKE_USD, LEVEL])
     others = np.concatenate([own, points])
     level = (others[None] <= ties * points[:, None]).all(axis=-1)
     clearly = (others[None, :, :2] * ALIKE_USD < points[:, None, :2]).any(axis=-1)
-    beaten = (level & clearly).any(axis=1)
+    worse = (level & clearly).any(axis=1)
     shown, seen = [], own
     for row in np.argsort(points[:, 2], kind="stable").tolist():
         near = (abs(points[row] - seen) <= SAME * np.maximum(points[row], seen))[:, :2].all(axis=1)
         repeats = near & (np.maximum(points[row, 2], seen[:, 2]) <= ALIKE * np.minimum(points[row, 2], seen[:, 2]))
-        if not beaten[row] and not repeats.any():
+        if not worse[row] and not repeats.any():
             shown.append(sorted(rows)[row])
             seen = np.concatenate([seen, points[row : row + 1]])
     return sorted(shown)
 
 
 def near_misses(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run, ...]:
-    """Runs that would be better than the plan and have one thing against them, the nearest of each kind and card."""
+    """Returns runs better than the plan that break one limit, the nearest first, with at most two GPUs per limit."""
     runs, kind = evaluated.missed, group_keys(space.candidates.offer, space.candidates.depth)
-    # memory is against this run, but not against a smaller micro-batch of the same depth on the same machine
-    fits_otherwise = np.isin(kind[runs.place], np.unique(kind[space.candidates.fits]))
+    # A run that does not fit is no near miss if a smaller micro-batch of the same depth fits the same machine.
+    fits_otherwise = np.isin(kind[runs.place], kind[space.candidates.fits])
     better = runs.rows((runs.score * LEVEL < plan.score) & ~((runs.violation == Violation.MEMORY) & fits_otherwise))
     shown: list[Selection] = []
     seen: dict[Violation, set[str]] = {}
@@ -207,29 +265,5 @@ def near_misses(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Ru
             continue
         gpus.add(gpu)
         shown.append(miss)
-    return tuple(run.judged(why=_what_rules_out(space, run)) for run in make_runs(space.candidates, shown))
-
-
-def _what_rules_out(space: SearchSpace, run: Run) -> str:
-    limits, bill = space.limits, run.bill
-    up_to = "up to " if limits.sure else ""
-    if run.standing.against == ("money",):
-        assert bill.cost_usd is not None and limits.budget_usd is not None
-        needs, limit = limits.counted(bill.cost_usd), limits.budget_usd
-        words = format_usd(needs) if limits.sure else format_centre(bill.cost_usd, format_usd)
-        if words == format_usd(limit):
-            return f"over budget by {format_percent(needs / limit - 1)}"
-        return f"over budget: {up_to}{words} of {format_usd(limit)}"
-    if run.standing.against == ("time",):
-        total = run.total_seconds
-        time = format_seconds(total.high) if limits.sure else format_centre(total, format_seconds)
-        return f"too slow: {up_to}{time} of {format_seconds(limits.deadline_seconds)}"
-    if run.standing.against == ("spot",):
-        return "a spot machine: --spot any allows it"
-    return explain.rejection(space.device_of(run), run) or ""
-
-
-def _free(run: Run) -> float | None:
-    """The share of a GPU's memory that a run leaves free at its interval's high end; None where it is unknown."""
-    held, whole = run.prediction.device_bytes, run.prediction.device_memory_bytes
-    return None if held is None or whole is None else 1 - held.high / whole
+    made = make_runs(space.candidates, shown)
+    return tuple(run.judged(why=explain.rejection(space.device_of(run), run) or "") for run in made)

@@ -1,4 +1,4 @@
-"""From a goal to a plan: the run that the search chose, what lost to it, and what else could be done."""
+"""Makes the plan for a goal: the run that the search chose, the runs that lost to it, and the alternatives."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from datetime import datetime
 
 from advisor.errors import AdvisorError
 from advisor.offer import OWN_MACHINE
+from advisor.options import Goal
 from advisor.planning import explain, infeasible, warn
-from advisor.planning.alternatives import balanced, front, machines, near_misses, options, surer
+from advisor.planning.alternatives import by_depth, by_micro_batch, front, machines, near_misses, options, surer
 from advisor.planning.choose import Selection, search
-from advisor.planning.considered import by_depth, by_micro_batch
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import evaluate
 from advisor.planning.goal import waiting_price
 from advisor.planning.offers import on_machine
 from advisor.planning.run import config_of, make_run
-from advisor.planning.scaling import scaling
 from advisor.planning.search_space import SearchSpace
-from advisor.planning.sensitivity import sensitivity
+from advisor.planning.sensitivity import scaling, sensitivity
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, Plan, Run, SearchReport
+from advisor.records import Plan, Run, SearchReport
+from advisor.units import HOUR
 from trainer.schema import to_dict
 from trainer.token_folder import TokenMeta
 
@@ -36,15 +36,16 @@ def answer(
     data_meta: TokenMeta | None = None,
     left_out: Sequence[str] = (),
 ) -> Plan:
-    """The plan for a goal on the devices it may use, with a report of the search.
+    """Returns the plan for a goal on the devices that it allows, with a report of the search.
 
-    `profiles` has one entry per kind of device; `data_meta` is the token folder's metadata; `left_out` says in words
-    which devices could not be looked at. Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 when
-    nothing fits it, naming the binding constraint and what would make it feasible.
+    `profiles` has one entry for each kind of device, `data_meta` is the token folder's metadata, and `left_out` names
+    devices without a profile. Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run keeps the limits; the
+    message then names the binding limit and a change that would be enough.
     """
     space, chosen = _search(goal, profiles, data_meta, now)
     plan = weigh(space, chosen, now)
-    evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)  # time is a column of its own there
+    # The price of waiting is left out here, since the reader sees time as a column of its own.
+    evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)
     points, pays = scaling(space, plan.chosen, chosen)
     shown, size = front(space, evaluated, plan.chosen)
     report = SearchReport(
@@ -65,7 +66,7 @@ def answer(
 
 
 def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
-    """The plan for a goal on one device without the report of its search; raises as `answer` does."""
+    """Returns the plan for a goal on one device, without a report of the search; raises as `answer` does."""
     space, chosen = _search(goal, [profile], data_meta, now)
     return weigh(space, chosen, now)
 
@@ -73,9 +74,9 @@ def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMe
 def what_if(
     goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, scaled: bool = False
 ) -> Plan:
-    """The run of a goal that leaves nothing open (`explore.pinned`): one evaluation, with nothing weighed beside it.
+    """Returns the plan of a goal that leaves nothing open (`explore.pinned`), without other runs to compare.
 
-    `scaled`: with the same run on other numbers of GPUs. Raises as `answer` does.
+    `scaled` adds the same run on other numbers of GPUs. Raises as `answer` does.
     """
     space, chosen = _search(goal, [profile], data_meta, now)
     run = make_run(space.candidates, chosen)
@@ -101,7 +102,7 @@ def _search(
 
 
 def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
-    """The plan of one run of a search space, with the depths and micro-batches that lost to it."""
+    """Returns the plan of a chosen run, with the other depths and micro-batches that it was compared with."""
     depths, device = by_depth(space, chosen), space.device(chosen.place)
     best = next(run for run in depths if run.depth == space.candidates.depth[chosen.place])
     sizes, plain = by_micro_batch(space, device, best)
@@ -113,18 +114,21 @@ def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
 def _plan(
     space: SearchSpace, chosen: Selection, run: Run, depths: Sequence[Run], plain: Run | None, now: datetime
 ) -> Plan:
-    """The plan of a run, by what `depths` were weighed and how it does without recomputation; `now` has a time zone."""
+    """Writes the plan of a run; `depths` and `plain` are as in `explain.reasons`, and `now` has a time zone."""
     device = space.device(chosen.place)
     costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
     config = config_of(device, run, costs.checkpoint_seconds(0))
-    # sortable by time, and different for different goals of the same second
+    why = "expected to keep the limits" if space.brief.limited else "the plan"
+    if space.brief.limited and space.limits.sure:
+        why = "keeps the limits 9 times out of 10, as asked"
+    # Identifiers sort by time, and the digest tells goals of the same second apart.
     digest = hashlib.sha256(json.dumps(to_dict(space.goal), sort_keys=True).encode()).hexdigest()
     return Plan(
         id=f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}",
         created=now.isoformat(timespec="seconds"),
         goal=space.goal,
         run=config,
-        chosen=balanced(space, run),
+        chosen=run.judged(name="balanced", why=why),
         considered=(),
         reasons=tuple(explain.reasons(device, config, run, depths, plain)),
         warnings=tuple(warn.warnings(device, run, depths)),
@@ -135,12 +139,12 @@ def _plan(
 
 
 def as_measured_goal(plan: Plan) -> Goal:
-    """The goal for which only the steps of a plan are open: the same machine, model and batch."""
+    """Returns the goal that fixes the plan's machine, model and batch and leaves only the number of steps open."""
     goal, workload = plan.goal, plan.workload
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     return replace(
         on_machine(goal, workload.gpu, workload.gpus, own=plan.offer.source == OWN_MACHINE),
-        counts=(workload.gpus,) if waiting_price(goal) is None else (),  # so that waiting counts as it did
+        counts=(workload.gpus,) if waiting_price(goal) is None else (),  # keeps the price of waiting as it was
         providers=goal.providers if plan.offer.provider is None else (plan.offer.provider,),
         spot="only" if plan.offer.spot else "none",
         depth=workload.shape.depth,
@@ -158,11 +162,11 @@ def as_measured_goal(plan: Plan) -> Goal:
 
 
 def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
-    """The same choice predicted anew by a profile that has just measured it; only the steps may move."""
+    """Returns the same plan predicted with a profile that has just been measured; only the steps may change."""
     fresh = bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta)
     why_tokens, why_depth, why_batch, *_ = plan.reasons
     if plan.goal.budget_usd is not None or plan.goal.deadline_seconds is not None:
-        why_tokens = fresh.reasons[0]  # the steps moved with the step time
+        why_tokens = fresh.reasons[0]  # within limits, another step time allows another number of steps
     return replace(
         fresh,
         goal=plan.goal,
@@ -170,3 +174,43 @@ def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Tok
         reasons=(why_tokens, why_depth, why_batch, *fresh.reasons[3:], "measured once more at this configuration"),
         search=plan.search,
     )
+
+
+def same_work(plan: Plan, gpu: str) -> Goal:
+    """Returns the goal to do exactly the planned work on this GPU, whatever the cost: model, batch and tokens."""
+    goal = _there(plan, gpu)
+    return replace(goal, tokens=plan.chosen.tokens, ratio=None, budget_usd=None, deadline_seconds=None, sure=False)
+
+
+def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth: bool) -> Goal:
+    """Returns the goal to use the rest of a plan's budget and time on this GPU.
+
+    The global batch stays, while steps, micro-batch and checkpointing are chosen again. `may_change_depth` also frees
+    model and batch as far as the plan's own goal left them open.
+    """
+    asked = plan.goal
+    spent_usd = (plan.offer.usd_per_hour or 0.0) * spent_seconds / HOUR
+    limited = asked.budget_usd is not None or asked.deadline_seconds is not None
+    goal = replace(
+        _there(plan, gpu),
+        micro_batch=asked.micro_batch,
+        activation_checkpointing=asked.activation_checkpointing,
+        sharding=asked.sharding,
+        budget_usd=None if asked.budget_usd is None else asked.budget_usd - spent_usd,
+        deadline_seconds=None if asked.deadline_seconds is None else asked.deadline_seconds - spent_seconds,
+        # The limits end the run, maybe before its learning rate has decayed, so the high ends must keep them.
+        sure=asked.sure or (limited and asked.tokens is None),
+    )
+    if may_change_depth:
+        names = ("depth", "parameters", "epochs", "tokens", "ratio", "global_batch_tokens")
+        goal = replace(goal, **{name: getattr(asked, name) for name in names})
+    return goal
+
+
+def _there(plan: Plan, gpu: str) -> Goal:
+    """Returns the goal for the plan's model and batch on this GPU, at the planned price if the GPU is another one."""
+    goal = as_measured_goal(plan)
+    if gpu == plan.workload.gpu:
+        return goal
+    per_gpu = None if plan.offer.usd_per_hour is None else plan.offer.usd_per_hour / plan.workload.gpus
+    return replace(goal, gpu=gpu, usd_per_gpu_hour=per_gpu, own=())

@@ -1,18 +1,18 @@
-"""Every configuration a goal allows on every device, as arrays: step time and memory of each, computed once.
+"""Computes step time and memory of every configuration that a goal allows on every device, as arrays.
 
-`Candidates` holds columns of equal length; nothing in it knows of token budgets or limits, so that one table answers a
-goal and every "what if" about it. `planning/costs` turns its rows and token budgets into hours, dollars and losses.
+`Candidates` holds columns of equal length. They do not depend on token budgets or limits, so one table answers a goal
+and every what-if about it. `planning/costs.py` turns rows and numbers of steps into hours, dollars and losses.
 
-The batch rule: global batches are tried around what published laws recommend, and at each of them the micro-batch is
-the smallest that reaches 98 % of the best tokens/s among those that fit the memory (`prediction/micro_batch`). Of a
-run's global batches the one nearest to the laws' recommendation for its tokens counts (`costs.batch_is_nearest`).
+The batch rule: global batches are tried around the recommendation of published laws. For each of them the micro-batch
+is the smallest that fits the memory and reaches 98 % of the best tokens/s (`prediction/micro_batch.py`). Of a run's
+global batches only the one nearest to the recommendation for its tokens is allowed (`Costs.batch_is_nearest`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,8 +21,8 @@ import numpy as np
 from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.offer import Offer
-from advisor.planning.batches import Window, as_asked, global_batches, micro_batches
 from advisor.planning.goal import Brief
+from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
 from advisor.prediction.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.prediction.groups import group_keys
 from advisor.prediction.intervals import BASES, EstimateArrays, stacked
@@ -31,26 +31,25 @@ from advisor.prediction.micro_batch import Tries, one_micro_batch
 from advisor.prediction.profile import Profile
 from advisor.prediction.wallclock import state_bytes
 from advisor.records import Workload
-from trainer.schema import ModelShape
 
-ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
-OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
-# Global batches tried, in half octaves about the one recommended at the usual tokens: a run of a tenth of the tokens
-# wants about a quarter of it. With one kind of device, or at a depth that was asked for, limits may allow a thousandth
-# of the tokens or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some
-# device, and `choose.search` looks further where the choice lies at the edge.
+ROOMY = 0.85  # share of the GPU's memory that the conservative option may use at the high end of the estimate
+OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this factor, which loses little
+# Global batches to try, in half octaves around the recommendation for the recommended tokens. A run of a tenth of the
+# tokens wants about a quarter of the batch. With one kind of device or a fixed depth, limits may allow a thousandth of
+# the tokens or a thousand times as many. With many devices some depth suits the limits on some device, and
+# `choose.search` widens the window if the chosen run lies at its edge.
 USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How a configuration saves memory. None: checkpointing as asked for, or as it was calibrated."""
+    """How a configuration saves memory. Checkpointing is None where it is as requested or as calibrated."""
 
     checkpointing: str | None
     sharding: str
 
 
-# In the order in which they are taken where they are alike in size: what costs least first.
+# The cheapest first: of kinds with equal micro-batches the first is taken.
 KINDS = tuple(
     Kind(checkpointing=c, sharding=s) for s in ("none", "optimizer", "full") for c in (None, "selective", "full")
 )
@@ -58,7 +57,7 @@ KINDS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One kind of device, what the goal means on it, and where it can be rented."""
+    """One kind of device with the goal's settings for it and the offers to rent it."""
 
     profile: Profile
     brief: Brief
@@ -66,15 +65,15 @@ class Device:
 
 
 def kind_of(device: Device, workload: Workload) -> int:
-    """The place in `KINDS` of a configuration on a device."""
+    """Returns the index in `KINDS` of a configuration on a device."""
     plain = device.brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     own = None if workload.activation_checkpointing == plain else workload.activation_checkpointing
     return KINDS.index(Kind(checkpointing=own, sharding=workload.sharding))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # told apart by identity: what is worked out of them is kept
+@dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity, so that results can be cached for them
 class Machines:
-    """Devices and all of their offers, in the same order."""
+    """The devices of a search and all of their offers, in the order of the devices."""
 
     devices: tuple[Device, ...]
     offers: tuple[Offer, ...]
@@ -93,24 +92,24 @@ def _of_offers(machines: Machines, attribute: str) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Configurations as columns of shape (n,)."""
+    """Configurations as columns, each of shape (n,)."""
 
     machines: Machines
-    device: np.ndarray  # places in `devices`
-    offer: np.ndarray  # places in `offers`
+    device: np.ndarray  # indices into `devices`
+    offer: np.ndarray  # indices into `offers`
     gpus: np.ndarray
     depth: np.ndarray
     micro_batch: np.ndarray
     grad_accum: np.ndarray
-    kind: np.ndarray  # places in `KINDS`: what is recomputed and sharded
-    ruled: np.ndarray  # bool: what the batch rule leaves of all that fits the memory
-    spared: np.ndarray  # bool: what it leaves of all that has memory to spare
+    kind: np.ndarray  # indices into `KINDS`
+    ruled: np.ndarray  # bool: chosen by the batch rule among the rows that fit the memory
+    spared: np.ndarray  # bool: chosen by the batch rule among the rows that leave memory free (ROOMY)
     micro_tokens: np.ndarray
     step_tokens: np.ndarray
-    counted: np.ndarray  # parameters that the ratio counts
+    counted: np.ndarray  # parameters that count in tokens per parameter
     parameters: np.ndarray
     state_bytes: np.ndarray  # of a checkpoint
-    scale: np.ndarray  # `scale_flops`, what the batch laws need of a shape
+    scale: np.ndarray  # `scale_flops`, the size of a model in the batch laws
     step: EstimateArrays  # seconds
     mfu: np.ndarray  # NaN where the device's peak is unknown
     memory: EstimateArrays  # bytes per device
@@ -128,19 +127,19 @@ class Candidates:
         return self.machines.offers
 
     def rows(self, places: np.ndarray | slice) -> Candidates:
-        """The configurations at these places: a boolean mask, indices or a slice."""
+        """Returns the configurations at these places, given as a boolean mask, indices or a slice."""
         columns = {name: getattr(self, name)[places] for name in _COLUMNS}
         return Candidates(
             machines=self.machines, step=self.step.rows(places), memory=self.memory.rows(places), **columns
         )
 
     def of_offers(self, attribute: str) -> np.ndarray:
-        """An attribute of each row's offer; NaN for a number that is not known."""
+        """Returns an attribute of each row's offer, with NaN for an unknown number."""
         return _of_offers(self.machines, attribute)[self.offer]
 
     @property
     def watts(self) -> EstimateArrays:
-        """Of all devices of a row; NaN where unknown."""
+        """The power of all GPUs of each row; NaN where unknown."""
         sides = np.full((3, len(self)), math.nan)
         for number, device in enumerate(self.devices):
             mine = self.device == number
@@ -152,7 +151,7 @@ class Candidates:
         return EstimateArrays(value=value, low=low, high=high, basis=bases[self.device])
 
     def workload(self, place: int) -> Workload:
-        """The configuration of one row."""
+        """Returns the configuration of one row."""
         device, offer = self.devices[self.device[place]], self.offers[self.offer[place]]
         brief = device.brief
         plain = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
@@ -173,23 +172,32 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Which configurations are tried on a device: columns of shape (n,), the first two places in the lists."""
+    """The configurations that are tried on a device, as columns of shape (n,) beside the lists that they index."""
 
-    shapes: tuple[ModelShape, ...]
-    sizes: np.ndarray  # micro-batches
-    shape: np.ndarray
-    size: np.ndarray
+    kind: int  # index into `KINDS`
+    shapes: WorkloadArrays  # a row for each depth
+    sizes: np.ndarray  # the micro-batches
+    shape: np.ndarray  # indices into `shapes`
+    size: np.ndarray  # indices into `sizes`
     accum: np.ndarray
     gpus: np.ndarray
-    target: np.ndarray  # which of the global batches tried it is for
-
-    @property
-    def depths(self) -> tuple[int, ...]:
-        return tuple(shape.depth for shape in self.shapes)
+    target: np.ndarray  # indices of the global batches that the rows should make up
 
     def rows(self, places: np.ndarray) -> _Layout:
+        """Returns the rows at these places."""
         names = ("shape", "size", "accum", "gpus", "target")
         return replace(self, **{name: getattr(self, name)[places] for name in names})
+
+    @property
+    def workloads(self) -> WorkloadArrays:
+        """The configurations as the predictor takes them."""
+        return replace(
+            self.shapes.rows(self.shape),
+            activation_checkpointing=KINDS[self.kind].checkpointing or self.shapes.activation_checkpointing,
+            sharding=KINDS[self.kind].sharding,
+            micro_batch=self.sizes[self.size].astype(np.int64),
+            accumulate=self.accum > 1,
+        )
 
 
 _Tables = dict[tuple, np.ndarray]
@@ -198,16 +206,17 @@ _Tables = dict[tuple, np.ndarray]
 def make_candidates(
     devices: Sequence[Device], *, window: Window | None = None, every_micro_batch: bool = False
 ) -> Candidates:
-    """Compute step time and memory of every configuration that the batch rule leaves; offers of one count share them.
+    """Returns step time and memory of every configuration that the batch rule chooses.
 
-    `window` says which global batches are tried where limits decide the tokens; None: `first_window`. With
-    `every_micro_batch` what the rule does not leave, too.
+    `window` is the range of global batches to try where limits decide the tokens (default: `first_window`).
+    `every_micro_batch` also returns the configurations that the rule does not choose.
     """
     offers = tuple(offer for device in devices for offer in device.offers)
     machines = Machines(devices=tuple(devices), offers=offers)
     tables: _Tables = {}
     parts, first = [], 0
     for number, device in enumerate(devices):
+        # Offers with equal numbers of GPUs share their rows.
         part = _of_device(device, tables, every_micro_batch, window or first_window(devices))
         for place in range(first, first + len(device.offers)):
             mine = part.rows(part.gpus == offers[place].gpus)
@@ -217,21 +226,25 @@ def make_candidates(
 
 
 def first_window(devices: Sequence[Device]) -> Window:
-    """The global batches that a search begins with."""
+    """Returns the range of global batches with which a search begins."""
     return WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
 
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
-    """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
-    # Try each depth, global batch and micro-batch for each count of the device's offers. Micro-batches far above the
-    # global batch are left out, unless there is no smaller one; so are those that miss a global batch that was asked
-    # for, unless every micro-batch is wanted.
-    brief = device.brief
-    goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
+    """Returns the rows of one device for each number of GPUs among its offers, with `device` and `offer` unset."""
+    brief, goal, memory_bytes = device.brief, device.brief.goal, device.profile.device_memory_bytes
+    plain = Workload(
+        shape=brief.shape(brief.depths[0]), micro_batch=1, gpu=device.profile.key, precision=brief.precision,
+        compile=brief.compile, optimizer=goal.optimizer, software=brief.software,
+        activation_checkpointing=goal.activation_checkpointing or device.profile.activation_checkpointing,
+    )  # fmt: skip
+    shapes = WorkloadArrays.of([replace(plain, shape=brief.shape(depth)) for depth in brief.depths])
     sizes = micro_batches(brief)
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
+    # Try each depth, global batch and micro-batch for each number of GPUs. Leave out micro-batches far above the global
+    # batch, unless none is smaller, and those that miss a requested global batch, unless every micro-batch is wanted.
     targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
-    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
+    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # of all GPUs together
     accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
     tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
     if goal.global_batch_tokens is not None and not every_micro_batch:
@@ -239,36 +252,35 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     chosen = np.nonzero(tried)
     target, count, shape, size = chosen
     whole = _Layout(
-        shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
-    )
-    several = whole.gpus > 1  # one GPU has nobody to share with, whatever is asked of several
-    split = (device.brief.goal.sharding or device.brief.sharding) != "none"
+        kind=0, shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count],
+        target=target,
+    )  # fmt: skip
+    several = whole.gpus > 1  # a single GPU cannot be sharded, whatever the goal asks for several
+    split = (goal.sharding or brief.sharding) != "none"
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
-    layouts: dict[int, _Layout] = {}
-    memories: dict[int, EstimateArrays] = {}
+    found: dict[int, tuple[_Layout, EstimateArrays]] = {}
     for kind in _tried_kinds(device):
-        plain = KINDS.index(Kind(checkpointing=None, sharding=KINDS[kind].sharding))
-        if kind == plain:
-            base, rows = whole, plain_rows[KINDS[kind].sharding]
-        elif plain in layouts:  # to recompute where plain rows fit only costs time
-            base, rows = layouts[plain], ~fits(memories[plain], device.profile.device_memory_bytes)
+        first = KINDS.index(Kind(checkpointing=None, sharding=KINDS[kind].sharding))
+        if kind == first:
+            layout, rows = whole, plain_rows[KINDS[kind].sharding]
+        elif first in found:  # recomputation is tried only where the rows without it do not fit
+            layout, rows = found[first][0], ~fits(found[first][1], memory_bytes)
         else:
             continue
         if rows.any():
-            layouts[kind] = base.rows(rows)
-            memories[kind] = _memory(device, layouts[kind], kind, tables)
-    masks = _batch_rule(device, layouts, memories)
+            layout = replace(layout.rows(rows), kind=kind)
+            found[kind] = layout, _memory(device, layout, tables)
+    masks = _batch_rule(device, list(found.values()))
     parts = []
-    for kind, layout in layouts.items():
-        ruled, spared = masks[kind]
+    for (layout, memory), ruled, spared in zip(found.values(), *masks, strict=True):
         places = np.arange(len(ruled)) if every_micro_batch else np.nonzero(ruled | spared)[0]
-        part = _rows(device, layout.rows(places), kind, memories[kind].rows(places))
+        part = _rows(device, layout.rows(places), memory.rows(places))
         parts.append(replace(part, ruled=ruled[places], spared=spared[places]))
     return _joined(parts[0].machines, parts)
 
 
 def _tried_kinds(device: Device) -> list[int]:
-    """The kinds of saving memory that a goal leaves open on a device, the plain one of each sharding first."""
+    """Returns the kinds that a goal allows on a device; for each sharding the one without recomputation comes first."""
     profile, goal = device.profile, device.brief.goal
     free = goal.activation_checkpointing is None and profile.activation_checkpointing == "none"
     cuda = profile.device_type == "cuda"
@@ -281,59 +293,37 @@ def _tried_kinds(device: Device) -> list[int]:
 
 
 def _batch_rule(
-    device: Device, layouts: Mapping[int, _Layout], memories: Mapping[int, EstimateArrays]
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Which rows of each kind the batch rule leaves of what fits, and of what has memory to spare."""
-    kinds, size = list(layouts), device.profile.device_memory_bytes
+    device: Device, found: Sequence[tuple[_Layout, EstimateArrays]]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Marks in each layout the rows that the batch rule chooses among those that fit, and among those with room."""
+    layouts = [layout for layout, _ in found]
+    memory = stacked([memory for _, memory in found])
+    memory_bytes = device.profile.device_memory_bytes
 
-    def joined(column: Callable[[int], np.ndarray]) -> np.ndarray:
-        return np.concatenate([column(kind) for kind in kinds])
+    def joined(column: Callable[[_Layout], np.ndarray]) -> np.ndarray:
+        return np.concatenate([column(layout) for layout in layouts])
 
-    def rate_of(kind: int) -> np.ndarray:
-        layout = layouts[kind]
-        return tokens_per_second_many(device.profile, _workloads(device, layout, kind), layout.accum, layout.gpus)
-
-    kind = np.repeat(kinds, [len(layouts[kind].accum) for kind in kinds])
     tries = Tries(
-        setting=group_keys(joined(lambda kind: layouts[kind].gpus), joined(lambda kind: layouts[kind].shape)),
-        target=joined(lambda kind: layouts[kind].target),
-        micro_batch=joined(lambda kind: layouts[kind].sizes[layouts[kind].size]),
-        grad_accum=joined(lambda kind: layouts[kind].accum),
-        kind=kind,
-        rate=joined(rate_of),
-        memory=joined(lambda kind: memories[kind].high),
+        setting=group_keys(joined(lambda a: a.gpus), joined(lambda a: a.shape)),
+        target=joined(lambda a: a.target),
+        micro_batch=joined(lambda a: a.sizes[a.size]),
+        grad_accum=joined(lambda a: a.accum),
+        kind=joined(lambda a: np.full(len(a.accum), a.kind)),
+        rate=joined(lambda a: tokens_per_second_many(device.profile, a.workloads, a.accum, a.gpus)),
+        memory=memory.high,
     )
-    fitting = joined(lambda kind: fits(memories[kind], size))
-    spare = fitting & (tries.memory <= ROOMY * (size or math.inf))
+    fitting = fits(memory, memory_bytes)
+    spare = fitting & (memory.high <= ROOMY * (memory_bytes or math.inf))
     ruled, spared = one_micro_batch(tries, fitting), one_micro_batch(tries, spare) & spare
-    return {number: (ruled[kind == number], spared[kind == number]) for number in kinds}
+    ends = np.cumsum([len(layout.accum) for layout in layouts])[:-1]
+    return np.split(ruled, ends), np.split(spared, ends)
 
 
-def _workloads(device: Device, layout: _Layout, kind: int) -> WorkloadArrays:
-    brief = device.brief
-    plain = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
-    names = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
-    table = np.array([[getattr(s, name) for name in names] for s in layout.shapes], dtype=np.int64)
-    return WorkloadArrays(
-        family=brief.goal.family,
-        device_type=device.profile.device_type,
-        precision=brief.precision,
-        compile=brief.compile,
-        activation_checkpointing=KINDS[kind].checkpointing or plain,
-        optimizer=brief.goal.optimizer,
-        sharding=KINDS[kind].sharding,
-        software=brief.software,
-        gpus=1,
-        micro_batch=layout.sizes[layout.size].astype(np.int64),
-        accumulate=layout.accum > 1,
-        **dict(zip(names, table[layout.shape].T, strict=True)),
-    )
-
-
-def _rows(device: Device, layout: _Layout, kind: int, memory: EstimateArrays) -> Candidates:
-    a, accum, gpus = _workloads(device, layout, kind), layout.accum, layout.gpus
+def _rows(device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates:
+    """Computes all columns of these rows except `device`, `offer`, `ruled` and `spared`."""
+    a, accum, gpus = layout.workloads, layout.accum, layout.gpus
     empty = np.zeros(len(accum), dtype=int)
-    # Seconds are weighed by their mean: of many uncertain estimates the best middle is more likely too good.
+    # Use the mean of each step time: the lowest of many uncertain medians is probably too low.
     step = step_seconds_many(device.profile, a, accum, gpus, expected=True)
     step_tokens = a.tokens * accum * gpus
     peak = device.profile.peak_flops(device.brief.precision)
@@ -346,7 +336,7 @@ def _rows(device: Device, layout: _Layout, kind: int, memory: EstimateArrays) ->
         depth=a.depth,
         micro_batch=a.micro_batch,
         grad_accum=accum,
-        kind=np.full(len(accum), kind),
+        kind=np.full(len(accum), layout.kind),
         ruled=empty.astype(bool),
         spared=empty.astype(bool),
         micro_tokens=a.tokens,
@@ -362,30 +352,31 @@ def _rows(device: Device, layout: _Layout, kind: int, memory: EstimateArrays) ->
     )
 
 
-def _memory(device: Device, layout: _Layout, kind: int, tables: _Tables) -> EstimateArrays:
-    """Bytes per device of each row, from a table of depth × micro-batch × accumulated or not × number of GPUs.
+def _memory(device: Device, layout: _Layout, tables: _Tables) -> EstimateArrays:
+    """Returns the bytes per GPU of each row.
 
-    Memory does not depend on the number of micro-batches, nor of a whole model on that of GPUs beyond one; cards that
-    nobody has calibrated share one model: each table is computed once.
+    They come from a table over depth, micro-batch, accumulation (yes or no) and number of GPUs. Memory does not depend
+    on the number of micro-batches, nor without sharding on the number of GPUs beyond one. Devices without a calibration
+    share one memory model, so `tables` stores each table for reuse.
     """
     model, brief = device.profile.memory, device.brief
-    split = KINDS[kind].sharding != "none"
-    counts = np.unique(layout.gpus) if split else np.array([1, 2])
-    how = (brief.precision, brief.compile, device.profile.device_type, layout.depths, tuple(counts.tolist()))
-    pinned = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
-    name = (id(model), kind, pinned, *how)
+    split = KINDS[layout.kind].sharding != "none"
+    counts = np.array(sorted(set(layout.gpus.tolist()))) if split else np.array([1, 2])
+    shape = (len(brief.depths), len(layout.sizes), 2, len(counts))
+    how = (brief.precision, brief.compile, device.profile.device_type, brief.depths, tuple(counts.tolist()))
+    name = (id(model), layout.kind, layout.shapes.activation_checkpointing, *how)
     if name not in tables:
-        # The table's shape is (3, depths, sizes, 2, counts): value, low, high.
-        places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
-        every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
-        a = _workloads(device, every, kind)
+        # The table's shape is (3, depths * sizes * 2 * counts): value, low, high.
+        places = np.indices(shape[:3]).reshape(3, -1)
+        a = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1).workloads
         sides = []
         for gpus in counts.tolist():
-            held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
-            sides.append(np.stack([held.value, held.low, held.high]))
-        tables[name] = np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, len(counts))
+            used = model.device_total_many(replace(a, gpus=gpus))
+            sides.append(np.stack([used.value, used.low, used.high]))
+        tables[name] = np.stack(sides, axis=-1).reshape(3, -1)
     count = np.searchsorted(counts, layout.gpus if split else np.minimum(layout.gpus, 2))
-    value, low, high = tables[name][:, layout.shape, layout.size, (layout.accum > 1) + 0, count]
+    place = np.ravel_multi_index((layout.shape, layout.size, (layout.accum > 1) + 0, count), shape)
+    value, low, high = (side[place] for side in tables[name])
     return EstimateArrays(value=value, low=low, high=high)
 
 

@@ -1,6 +1,6 @@
-"""Every card for one model: what it trains at, what it costs to rent, and what a unit of training costs on it.
+"""Compares all GPUs for one model: training speed, rent, and dollars per unit of training; also for fine-tuning.
 
-A card trains at the global batch, micro-batch and checkpointing that `advisor plan` would take for the same goal on it.
+Each GPU uses the global batch, micro-batch and checkpointing that `advisor plan` would choose on it.
 """
 
 from __future__ import annotations
@@ -14,43 +14,47 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import cheapest_offer, unpriced
 from advisor.offer import Offer
+from advisor.options import Goal
 from advisor.planning.candidates import Device, make_candidates
 from advisor.planning.goal import make_brief
 from advisor.planning.pareto import non_dominated
-from advisor.prediction.batch import predict_batch
+from advisor.planning.recipe import MICRO_BATCHES
+from advisor.prediction.batch import fits, predict_batch
 from advisor.prediction.intervals import reciprocal
+from advisor.prediction.micro_batch import fast_enough
 from advisor.prediction.profile import Profile
-from advisor.records import Estimate, Goal, Prediction
+from advisor.records import Estimate, Prediction, Software, Workload
+from trainer.schema import ModelShape
 
-EXA, GIGA = 1e18, 1e9
+GIGA = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardRow:
-    """One card. None: it does not fit, no price is known, or its rate cannot be predicted."""
+    """The row of one GPU; values are None if the model does not fit, or if price or speed is unknown."""
 
     spec: GpuSpec
     gpus: int
-    calibrated: bool
-    price: Offer | None
-    prediction: Prediction | None  # of the configuration that a plan would take: `prediction.workload`
-    usd_per_exaflop: Estimate | None  # of model FLOPs delivered
-    usd_per_billion_tokens: Estimate | None
-    problem: str | None  # why there is no prediction
+    calibrated: bool = False
+    price: Offer | None = None
+    prediction: Prediction | None = None  # of the configuration that a plan would take: `prediction.workload`
+    needs: Estimate | None = None  # bytes of one device; where nothing fits, of what needs the least
+    usd_per_billion_tokens: Estimate | None = None  # at the price of these GPUs, whatever number they are sold by
+    problem: str | None = None  # why there is no prediction
 
 
 def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], Profile]) -> list[CardRow]:
-    """One row per card, cheapest training first, then those without a price, then those that cannot train this.
+    """Returns a row for each GPU: the cheapest training first, then GPUs without a price, then unsuitable ones.
 
-    The goal says depth, proportions, number of GPUs and providers. `profile_of` gives what is believed of a card; the
-    price is the cheapest on demand for all of its GPUs.
+    The goal has depth, proportions, number of GPUs and providers. `profile_of` returns the profile of a GPU. The price
+    is the cheapest on demand for all GPUs together.
     """
     rows = [_row(replace(goal, gpu=spec.key), spec, profile_of) for spec in specs]
-    return sorted(rows, key=_order)
+    return sorted(rows, key=order)
 
 
 def unbeaten(rows: Iterable[CardRow]) -> set[str]:
-    """Keys of the cards that no other beats in both speed and price of training."""
+    """Returns the keys of the GPUs that no other beats in both speed and price of training."""
     keys, points = [], []
     for row in rows:
         rate = row.prediction.tokens_per_second if row.prediction else None
@@ -60,46 +64,76 @@ def unbeaten(rows: Iterable[CardRow]) -> set[str]:
     return {keys[place] for place in non_dominated(np.array(points).reshape(-1, 2))}
 
 
-def _order(row: CardRow) -> tuple[int, float]:
-    if row.usd_per_exaflop is not None:
-        return 0, row.usd_per_exaflop.value
-    return (1 if row.prediction is not None else 2), 0.0
+def order(row: CardRow) -> tuple[int, float]:
+    """Sorts the cheapest training first, and models that do not fit last, the nearest to fitting before the others."""
+    if row.usd_per_billion_tokens is not None:
+        return 0, row.usd_per_billion_tokens.value
+    if row.prediction is not None:
+        return 1, 0.0
+    return (2, row.needs.value - row.spec.memory_bytes) if row.needs is not None else (3, 0.0)
 
 
 def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> CardRow:
     price = cheapest_offer(spec.key, goal.gpus, providers=goal.providers)
-    empty = CardRow(
-        spec=spec,
-        gpus=goal.gpus,
-        calibrated=False,
-        price=price,
-        prediction=None,
-        usd_per_exaflop=None,
-        usd_per_billion_tokens=None,
-        problem=None,
-    )
+    row = CardRow(spec=spec, gpus=goal.gpus, price=price)
     try:
         profile = profile_of(spec.key)
-        # The batch rule leaves one configuration: where nothing fits, the one that needs the least memory.
+        # The batch rule leaves one configuration, which needs the least memory if nothing fits.
         offer = price or unpriced(spec.key, goal.gpus, goal.providers)
         device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
         candidates = make_candidates([device])
         [place] = candidates.ruled.nonzero()[0].tolist()
         prediction = predict_batch(profile, [candidates.workload(place)], expected=True)[0]
     except AdvisorError as error:
-        return replace(empty, problem=error.message)
-    row = replace(empty, calibrated=profile.calibrated)
-    rate = prediction.tokens_per_second
+        return replace(row, problem=error.message)
+    return predicted_row(replace(row, calibrated=profile.calibrated), prediction)
+
+
+def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
+    """Returns the row with the configuration's memory, speed and price, or the reason why it cannot run."""
+    rate, row = prediction.tokens_per_second, replace(row, needs=prediction.device_bytes)
     if not prediction.plannable:
         return replace(row, problem=f"does not fit its memory at micro-batch {prediction.workload.micro_batch}")
     if rate is None:
-        return replace(row, problem=f"the links between {goal.gpus} GPUs are not known")
+        return replace(row, problem=f"the links between {row.gpus} GPUs are not known")
     row = replace(row, prediction=prediction)
-    if price is None or price.usd_per_hour is None:
+    if row.price is None or row.price.usd_per_gpu_hour is None:
         return row
-    per_token = reciprocal(rate).scaled(price.usd_per_hour / 3600)
-    return replace(
-        row,
-        usd_per_exaflop=per_token.scaled(EXA / prediction.flops_per_token),
-        usd_per_billion_tokens=per_token.scaled(GIGA),
-    )
+    per_token = reciprocal(rate).scaled(row.price.usd_per_gpu_hour * row.gpus / 3600)
+    return replace(row, usd_per_billion_tokens=per_token.scaled(GIGA))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """The best batch of a fine-tune on one kind of GPU; if no batch fits, the prediction is for a single sequence."""
+
+    prediction: Prediction
+    longest_context: int | None  # tokens of one sequence that surely fit; None: not even the shortest fits
+
+
+def adapted(profile: Profile, shape: ModelShape, software: Software, gpus: int = 1, sharding: str = "none") -> Adapted:
+    """Returns the fastest batch that surely fits, with or without activation checkpointing.
+
+    `profile` must be made for `software`. Several GPUs train data-parallel, and `sharding` says what they share out.
+    """
+    base = Workload(
+        shape=shape, micro_batch=1, gpu=profile.key, gpus=gpus, precision=profile.precision, compile=profile.compile,
+        software=software, sharding=sharding,
+    )  # fmt: skip
+    leanest = replace(base, activation_checkpointing="full")
+    tried = [replace(one, micro_batch=micro) for one in (base, leanest) for micro in MICRO_BATCHES]
+    answers = predict_batch(profile, tried)
+    chosen = fast_enough(answers) or answers[tried.index(leanest)]
+    return Adapted(prediction=chosen, longest_context=largest_context(profile, leanest))
+
+
+def largest_context(profile: Profile, workload: Workload) -> int | None:
+    """Returns the longest context, doubling from 128, at which one sequence per GPU fits, or None if none does."""
+    longest = None
+    for power in range(7, 21):
+        shape = replace(workload.shape, seq_len=2**power)
+        needed = profile.memory.device_total_bytes(replace(workload, shape=shape, micro_batch=1, grad_accum=1))
+        if not fits(needed, profile.device_memory_bytes):
+            break
+        longest = 2**power
+    return longest

@@ -1,4 +1,4 @@
-"""The one rule by which a goal chooses among runs, and the search that applies it."""
+"""Searches for the best run, and decides by the goal which of many runs is the best."""
 
 from __future__ import annotations
 
@@ -9,69 +9,64 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.planning.batches import Window, batch_octaves
+from advisor.options import MOST_DEPTH, Goal
 from advisor.planning.candidates import WIDEST_WINDOW, Candidates
 from advisor.planning.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.planning.goal import UNLIMITED_SECONDS, Limits
 from advisor.planning.offers import within_a_node
-from advisor.planning.ranges import MOST_DEPTH
+from advisor.planning.recipe import Window, batch_octaves
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.profile import Profile
-from advisor.records import Goal
 from advisor.units import DAY
 from trainer.token_folder import TokenMeta
 
-LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
-ALIKE_USD = 1.01  # dollars this close are the same
-LONG_SECONDS = 3 * DAY  # a run that takes longer on one node is looked for on several
-USED_UP = 0.9  # of a limit: from here on it is what ends the run, whole steps and whole micro-batches apart
-_DEEPER = 1.5  # times the deepest tried, where that one was chosen
-_FURTHER = 2  # half octaves tried beyond the batch that a run at the edge wants: a better one may want more
+LEVEL = 1.001  # scores within this factor are equal, and the smaller model wins: it is cheaper and overfits less
+ALIKE_USD = 1.01  # dollars within this factor are equal
+LONG_SECONDS = 3 * DAY  # if a run on one node takes longer, several nodes are searched too
+USED_UP = 0.9  # from this share on, a limit ends the run, since steps and micro-batches come whole
+_DEEPER = 1.5  # factor for the new greatest depth if the search chose the greatest one
+_FURTHER = 2  # half octaves to try beyond the batch that a run at the edge of the window needs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """One run of a search space."""
 
-    place: int  # among the candidates
+    place: int  # index of its candidate
     steps: int
     seconds: float
     usd: float  # NaN: unknown
     score: float
-    violation: Violation = NOTHING  # THIN where every run sees too few tokens
+    violation: Violation = NOTHING  # THIN if every run sees too few tokens
 
 
 def search(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
 ) -> tuple[SearchSpace, Selection | None]:
-    """The run that the goal is after and the space it was found in; None where none stands. Raises as `open_space`.
+    """Returns the searched space and the best run in it, or None if no run keeps the limits.
 
-    Where the number of GPUs is open, one node is searched first, and several where that is not enough.
+    If the goal leaves the number of GPUs open, one node is searched first, and several only if that is not enough.
+    Raises as `open_space` does.
     """
     near = within_a_node(goal)
     space, chosen = _search(near, profiles, data_meta, today)
     if near == goal:
         return space, chosen
-    if _enough(space, chosen):
+    # One node is enough for a run of a few days, unless the deadline leaves much of the budget unspent.
+    late, dear = space.limits.patient.overruns(chosen.seconds, chosen.usd) if chosen else (USED_UP, 0.0)
+    short = chosen is not None and chosen.seconds <= LONG_SECONDS
+    if short and (late < USED_UP or space.limits.budget_usd is None or not dear < USED_UP):
         return replace(space, goal=replace(space.goal, counts=goal.counts)), chosen
     return _search(goal, profiles, data_meta, today)
-
-
-def _enough(space: SearchSpace, chosen: Selection | None) -> bool:
-    """Whether one node is enough: the run takes no days, and no deadline leaves much of the budget unspent."""
-    if chosen is None or chosen.seconds > LONG_SECONDS:
-        return False
-    late, dear = space.limits.patient.overruns(chosen.seconds, chosen.usd)
-    return late < USED_UP or space.limits.budget_usd is None or not dear < USED_UP
 
 
 def _search(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None
 ) -> tuple[SearchSpace, Selection | None]:
-    """As `search`, for exactly the goal's numbers of GPUs.
+    """Searches exactly the goal's numbers of GPUs, and widens the space until the chosen run lies inside of it.
 
-    The space is widened until the global batch that the chosen run wants is among those tried, until its depth is
-    neither the deepest nor the shallowest of them, and before it is said that nothing stands.
+    The run lies inside if its best global batch was tried and its depth is neither the deepest nor the shallowest. The
+    space is also widened if no run keeps the limits.
     """
     space = open_space(goal, profiles, data_meta, today)
     chosen = select(space, space.limits)
@@ -82,19 +77,20 @@ def _search(
 
 
 def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, int]:
-    """The range that all devices have, or a wider one where the choice lies at the end of its device's."""
+    """Returns the range of depths that all devices have, or a wider one if the choice lies at its device's end."""
     least, most = space.depths
     if chosen is None or space.goal.depth is not None:
         return least, most
     depth, tried = int(space.candidates.depth[chosen.place]), space.device(chosen.place).brief.depths
-    ended = space.goal.tokens is not None and space.brief.limited  # of so many tokens a larger model is always better
+    # With a fixed number of tokens a deeper model always scores better, so only the limits end the depths.
+    ended = space.goal.tokens is not None and space.brief.limited
     if depth == tried[-1] and not ended:
         most = max(most, min(math.ceil(_DEEPER * depth), MOST_DEPTH))
     return 1 if depth == tried[0] else least, most
 
 
 def _wanted_window(space: SearchSpace, chosen: Selection | None) -> Window:
-    """The space's own window, or a wider one where the choice lies outside of it."""
+    """Returns the space's window of global batches, or a wider one if the batch for the choice lies outside."""
     least, most = space.window
     brief, candidates = space.brief, space.candidates
     if brief.settled or brief.goal.global_batch_tokens is not None:
@@ -119,22 +115,25 @@ def select(
     allowed: np.ndarray | None = None,
     candidates: Candidates | None = None,
 ) -> Selection | None:
-    """The run that the goal is after within the limits; None where none stands.
+    """Returns the run that the goal prefers within the limits, or None if no run keeps them.
 
-    Each configuration is run as long as is settled or as the limits allow. `allowed` is a mask over the candidates;
-    `candidates` go before the space's own; `spot` before what the goal says of spot machines. Where every run sees too
-    few tokens, the best of those.
+    Each configuration runs for the tokens that the goal fixes, or as long as the limits allow. `allowed` is a mask of
+    candidates; `candidates` and `spot` replace the space's own. If all runs see too few tokens, the best one of them is
+    returned.
     """
     chosen_from = space.candidates if candidates is None else candidates
-    places = np.arange(len(chosen_from)) if allowed is None else np.nonzero(allowed)[0]
+    spot = space.spot if spot is None else spot
+    # Leave out at once what does not fit and unwanted spot machines, which saves computing their tokens.
+    standing = chosen_from.fits & (spot | ~chosen_from.of_offers("spot").astype(bool))
+    places = np.nonzero(standing if allowed is None else standing & allowed)[0]
     if not len(places):
         return None
-    runs = runs_of(chosen_from, places, limits, spot=space.spot if spot is None else spot)
+    runs = runs_of(chosen_from, places, limits, spot=spot)
     return best_standing(space, chosen_from, runs, limits)
 
 
 def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> Selection | None:
-    """The run that the goal is after among those against which nothing stands, else among those of too few tokens."""
+    """Returns the best run that breaks no rule, or else the best that only sees too few tokens, or else None."""
     for violation in (NOTHING, Violation.THIN):
         standing = runs.rows(runs.violation == violation)
         if len(standing):
@@ -143,14 +142,14 @@ def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits
 
 
 def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> int:
-    """The place among runs of the one that the goal is after; what waiting counts as is part of the dollars."""
+    """Returns the row of the run that the goal prefers; the price of waiting counts as part of the dollars."""
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
-    counted = candidates.counted[runs.place]
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
-        off = np.abs(np.log(goal.tokens / counted / brief.ratio))  # the depth these tokens suit best
+        # Only the depth counts whose recommended tokens are nearest to the requested ones.
+        off = np.abs(np.log(goal.tokens / candidates.counted[runs.place] / brief.ratio))
         rows = rows[off <= off.min() + 1e-9]
-    if limits.budget_usd is None:  # what a day of waiting is worth goes by what is spent then
+    if limits.budget_usd is None:  # without a budget, the cheapest run sets the price of waiting
         limits = replace(limits, budget_usd=float(runs.paid.min()))
     usd = runs.paid + limits.waiting_usd(runs.seconds)
     if goal.objective == "cost":
@@ -166,7 +165,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
 
 
 def selection(runs: Runs, row: int) -> Selection:
-    """One of some runs."""
+    """Returns one row of some runs."""
     return Selection(
         place=int(runs.place[row]),
         steps=int(runs.steps[row]),

@@ -1,7 +1,6 @@
-"""Token budgets for every configuration, their bills, and what stands against each: all on arrays.
+"""Chooses token budgets for every configuration, computes their bills, and marks the rules that each run breaks.
 
-What comes out is small: of the runs that keep every rule those that no other on the same machine beats, and of those
-that break exactly one those that come near.
+The result is small: the runs that break no rule and are not beaten on the same machine, and near misses of one rule.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from advisor.planning.goal import Limits
 from advisor.planning.pareto import best_by_group
 from advisor.prediction.profile import FIT_MARGIN
 
-RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets tried, of the recommended one
-LEAST_STEPS = 20  # below this nothing is learnt and the schedule means nothing: the limit is too tight
-THINNEST = 0.1  # of the recommended tokens per parameter: far off the flat optimum, where the score is a guess
-_ROWS_AT_ONCE = 8192  # with all their budgets they stay in a core's cache
-_NEAR = 1.5  # times over a limit that still counts as a near miss
+RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets to try, as factors of the recommended one
+LEAST_STEPS = 20  # a run of fewer steps learns nothing, so the limits are too tight
+THINNEST = 0.1  # share of the recommended tokens per parameter; with fewer tokens the score is a guess
+_ROWS_AT_ONCE = 8192  # so many rows with all their budgets stay in a core's cache
+_NEAR = 1.5  # a run within this factor of a limit is a near miss
 
 
 class Violation(IntFlag):
-    """What stands against a run; several may."""
+    """The rules that a run breaks; several may be set."""
 
     MEMORY = 1
     TIME = 2
     MONEY = 4
-    THIN = 8  # too few tokens per parameter, or too few steps
-    BATCH = 16  # another global batch is nearer to what the laws recommend for these tokens
-    SPOT = 32  # a machine that may be taken back, and the goal does not want one
-    NOTICE = 64  # a machine that is taken back before the run can save
+    THIN = 8  # the run has too few tokens per parameter, or too few steps
+    BATCH = 16  # another global batch is nearer to the recommendation for these tokens
+    SPOT = 32  # the machine may be taken back, which the goal does not allow
+    NOTICE = 64  # the machine may be taken back before the run can save
 
 
 NOTHING = Violation(0)
@@ -43,77 +42,93 @@ _MISSED = [int(v) for v in (Violation.MEMORY, Violation.TIME, Violation.MONEY, V
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Runs as columns of shape (n,): a place among the candidates, steps, and what they come to."""
+    """Runs as columns of shape (n,)."""
 
-    place: np.ndarray
+    place: np.ndarray  # indices of the candidates
     steps: np.ndarray
     seconds: np.ndarray
     usd: np.ndarray  # NaN where unknown
     score: np.ndarray
     loss: np.ndarray
-    violation: np.ndarray  # Violation, as integers
+    violation: np.ndarray  # `Violation` as integers
     overrun: np.ndarray  # time or money over its limit, whichever is more
 
     def __len__(self) -> int:
         return len(self.place)
 
     def rows(self, places: np.ndarray) -> Runs:
-        """The runs at these places, a boolean mask or indices."""
+        """Returns the runs at these places, given as a boolean mask or indices."""
         return Runs(**{name: getattr(self, name)[places] for name in Runs.__dataclass_fields__})
 
     @property
     def paid(self) -> np.ndarray:
-        """Dollars, 0 where they are unknown: what orders runs."""
+        """The dollars, with 0 where they are unknown."""
         return np.where(np.isnan(self.usd), 0.0, self.usd)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """The outcome for all candidates."""
+    """The best runs and the near misses among all token budgets of all candidates."""
 
-    standing: Runs  # keep every rule; per offer those that no other beats in time, cost and score
-    thin: Runs  # the same of those with nothing but thinness against them
-    missed: Runs  # exactly one of memory, time, money, spot or notice against them, and not by far
-    candidates: int  # time, memory, cost, score and loss of all of these were computed
+    standing: Runs  # break no rule; on each offer only those that no other beats in time, cost and score
+    missed: Runs  # break exactly one rule about memory, time, money, spot or notice, and not by far
+    candidates: int  # runs whose time, memory, cost, score and loss were computed
 
 
 def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated:
-    """Evaluate every configuration at every token budget; `spot` says whether spot machines may be chosen.
+    """Evaluates every configuration at every token budget; `spot` allows spot machines.
 
-    Token budgets: the one the goal settles, else the multiples of the recommended one and the most that keeps the
-    limits.
+    The token budget is the one that the goal fixes, or else multiples of the recommended one and the most that keeps
+    the limits.
     """
-    standing, thin, missed, count = [], [], [], 0
-    for places in _chunks(candidates):
+    standing, missed, count = [], [], 0
+    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
+    # Work on whole offers, about _ROWS_AT_ONCE rows together.
+    starts = np.nonzero(np.diff(candidates.offer, prepend=-1))[0]
+    full = np.diff(starts // _ROWS_AT_ONCE, prepend=-1) > 0
+    for places in np.split(np.arange(len(candidates)), starts[full][1:]):
         runs = runs_of(candidates, places, limits, spot=spot, multiples=RATIO_MULTIPLES)
         count += len(runs)
-        standing.append(_fronts(candidates, runs.rows(runs.violation == 0)))
-        thin.append(_fronts(candidates, runs.rows(runs.violation == Violation.THIN)))
-        usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
+        good = runs.rows(runs.violation == 0)
+        if len(good):  # on one offer cost follows from time, so time and score decide
+            offers = candidates.offer[good.place].astype(float)
+            good = good.rows(best_by_group(offers, good.seconds, good.score))
+        standing.append(good)
         over = candidates.memory.high[runs.place] / usable[candidates.device[runs.place]]
-        near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # what a CPU or an unknown card holds is over nothing
+        near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # unknown memory is never exceeded
         missed.append(runs.rows(np.isin(runs.violation, _MISSED) & near))
-    return Evaluated(standing=_joined(standing), thin=_joined(thin), missed=_joined(missed), candidates=count)
+
+    def joined(parts: Sequence[Runs]) -> Runs:
+        names = Runs.__dataclass_fields__
+        return Runs(**{name: np.concatenate([getattr(runs, name) for runs in parts]) for name in names})
+
+    return Evaluated(standing=joined(standing), missed=joined(missed), candidates=count)
 
 
 def runs_of(
     candidates: Candidates, places: np.ndarray, limits: Limits, *, spot: bool, multiples: Sequence[float] = ()
 ) -> Runs:
-    """The runs of the candidates at these places, one for each token budget: without `multiples` as much as is settled
-    or as the limits allow.
+    """Returns the runs of the candidates at these places, one for each token budget.
+
+    If the goal does not fix the tokens, the budgets are these `multiples` of the recommended tokens and the most
+    that keep the limits.
     """
     costs = Costs(candidates.rows(places))
-    settled = costs.settled_steps()
-    steps = _budgets(costs, limits, multiples) if settled is None else settled
+    steps = costs.settled_steps()
+    if steps is None:
+        most = np.maximum(costs.most_steps(limits), LEAST_STEPS)
+        wanted = costs.ratio * costs.counted * np.array(multiples)[None, :] / costs.step_tokens
+        some = np.minimum(np.maximum(LEAST_STEPS, np.rint(wanted)), costs.most_by_data)
+        steps = np.concatenate([some, most], axis=1)
     return runs_at(costs, places, steps, limits, spot=spot)
 
 
 def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits, *, spot: bool) -> Runs:
-    """The runs of so many steps, shape (n, k), with all that stands against each; `places` name the rows.
+    """Returns runs of this many steps, shape (n, k), with the rules that they break; `places` are their candidates.
 
-    Settled work is never too little.
+    A run whose tokens the goal fixes never counts as too short.
     """
-    part, settled = costs.candidates, costs.candidates.devices[0].brief.settled
+    part, settled = costs.candidates, costs.brief.settled
     seconds = costs.seconds(steps)
     usd = costs.usd(seconds, steps)
     late, dear = costs.overruns(steps, limits) if limits.sure else limits.overruns(seconds, usd)
@@ -132,34 +147,7 @@ def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits,
     return Runs(place=np.repeat(places, steps.shape[1]), **flat)
 
 
-def _chunks(candidates: Candidates) -> list[np.ndarray]:
-    """Places of whole offers, about _ROWS_AT_ONCE together."""
-    starts = np.nonzero(np.diff(candidates.offer, prepend=-1))[0]
-    full = np.diff(starts // _ROWS_AT_ONCE, prepend=-1) > 0
-    return np.split(np.arange(len(candidates)), starts[full][1:])
-
-
 def least_steps(costs: Costs) -> np.ndarray:
-    """The fewest steps worth doing, shape (n, 1): of all, and by tokens per parameter where there are as many data."""
+    """Returns the fewest useful steps, of shape (n, 1): LEAST_STEPS, and THINNEST of the tokens if the data suffice."""
     enough = np.ceil(THINNEST * costs.ratio * costs.counted / costs.step_tokens)
     return np.maximum(LEAST_STEPS, np.minimum(enough, costs.most_by_data))
-
-
-def _budgets(costs: Costs, limits: Limits, multiples: Sequence[float]) -> np.ndarray:
-    """Steps for each multiple of the recommended tokens, and the most the limits allow: shape (n, k)."""
-    most = np.maximum(costs.most_steps(limits), LEAST_STEPS)
-    wanted = costs.ratio * costs.counted * np.array(multiples)[None, :] / costs.step_tokens
-    steps = np.minimum(np.maximum(LEAST_STEPS, np.rint(wanted)), costs.most_by_data)
-    return np.concatenate([steps, most], axis=1)
-
-
-def _fronts(candidates: Candidates, runs: Runs) -> Runs:
-    """Of each offer the runs that no other beats: time and cost go together there, so two columns decide."""
-    if not len(runs):
-        return runs
-    return runs.rows(best_by_group(candidates.offer[runs.place].astype(float), runs.seconds, runs.score))
-
-
-def _joined(parts: Sequence[Runs]) -> Runs:
-    names = Runs.__dataclass_fields__
-    return Runs(**{name: np.concatenate([getattr(runs, name) for runs in parts]) for name in names})

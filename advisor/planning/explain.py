@@ -1,4 +1,4 @@
-"""Why this plan: reasons, warnings and rejections in words. Compares runs; changes none."""
+"""Describes the reasons for a plan, and the reasons why other runs were not chosen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.laws.hyperparameters import batch_band, scale_flops
-from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, SHARD_BYTES, bytes_per_token
+from advisor.laws.text import SHARD_BYTES
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
 from advisor.planning.choose import ALIKE_USD, LEVEL
-from advisor.planning.goal import MOST_EPOCHS, Brief, describe_limits
+from advisor.planning.goal import MOST_EPOCHS, Brief, Limits, describe_limits
 from advisor.planning.run import config_of
 from advisor.prediction.batch import BACKWARD
 from advisor.prediction.comm import exposed_seconds
@@ -21,8 +21,9 @@ from advisor.prediction.micro_batch import ENOUGH
 from advisor.prediction.notice import save_seconds, short_notice
 from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.prediction.whose import closest_run, whose
-from advisor.records import Run
+from advisor.records import Estimate, Run
 from advisor.units import (
+    Formatter,
     format_bytes,
     format_error,
     format_estimate,
@@ -33,19 +34,18 @@ from advisor.units import (
     format_tokens,
     format_usd,
 )
-from trainer.schema import ModelShape, RunConfig
+from trainer.schema import RunConfig
 
-_NO_TIME = known(0.0)
 COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
 def reasons(
     device: Device, run: RunConfig, chosen: Run, depths: Sequence[Run], plain: Run | None = None
 ) -> Iterator[str]:
-    """Say why this depth, these tokens, this batch, this learning rate and this memory.
+    """Yields the reasons for the plan's tokens, depth, batch, learning rate and memory, and what they rest on.
 
-    `run` is the chosen one as the trainer takes it; `depths` are all that were weighed; `plain` is the same without the
-    recomputation that a pinned micro-batch forces.
+    `run` is the trainer's configuration of the chosen run, `depths` are the best runs of all depths, and `plain` is the
+    run that needs no activation checkpointing where the requested micro-batch forces it.
     """
     brief, goal, workload = device.brief, device.brief.goal, chosen.workload
     yield _why_tokens(brief, chosen)
@@ -62,7 +62,7 @@ def reasons(
         rate = format_error(chosen.tokens_per_second, plain.prediction.tokens_per_second, format_rate)
         work = f"{format_tokens(plain.tokens)} tokens in {format_estimate(plain.total_seconds, format_seconds)}"
         yield (
-            f"micro-batch {workload.micro_batch} as asked forces recomputation; --micro-batch "
+            f"micro-batch {workload.micro_batch} as asked forces activation checkpointing; --micro-batch "
             f"{plain.workload.micro_batch} does without: {rate} tokens/s, {work}"
         )
     yield _why_limits(brief, chosen)
@@ -70,19 +70,19 @@ def reasons(
     if near := closest_run(device.profile, workload):
         yield f"closest published run: {near}"
     if brief.bytes_to_fetch:
-        yield _what_to_fetch(brief, chosen)
+        yield _data_to_fetch(brief, chosen)
     if goal.own:
         machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
         energy = f"energy at {format_usd(goal.usd_per_kwh)} per kWh" if goal.usd_per_kwh else ""
         own = {machine.gpu for machine in goal.own}
         prices = [f"{format_usd(p.usd_per_gpu_hour)} an hour for each {p.gpu}" for p in goal.prices if p.gpu in own]
         paid = ", ".join([*(prices or ["no rent"]), energy or "energy not counted (--kwh-price)"])
-        yield f"your own: {machines} and no more of them (--own GPU:N says how many a machine has); {paid}"
-    yield from _why_no_longer(brief, chosen)
+        yield f"your own: {machines} and no more (--own GPU:N states how many GPUs a machine has); {paid}"
+    yield from _cost_of_waiting(brief, chosen)
 
 
 def inputs(device: Device, chosen: Run) -> Iterator[str]:
-    """Everything the plan rests on: calibration, sources, laws, price, data."""
+    """Yields the sources that the plan rests on: calibration, laws, price and data."""
     goal, profile = device.brief.goal, device.profile
     if not profile.calibrated:
         yield f"no calibration: {profile.key} is estimated from published runs"
@@ -91,44 +91,52 @@ def inputs(device: Device, chosen: Run) -> Iterator[str]:
     yield "batch: DeepSeek LLM 2024, Step Law 2025, nanochat 2026; learning rate: DeepSeek LLM 2024, Step Law 2025"
     yield f"price: {chosen.offer.source}"
     if goal.data_tokens:
-        yield f"data: {format_tokens(goal.data_tokens)} tokens that are not here"
+        yield f"data: {format_tokens(goal.data_tokens)} tokens, not on this machine"
     else:
         yield f"data: {goal.data}" if goal.data else "data: synthetic tokens"
 
 
 def rejection(device: Device, run: Run) -> str | None:
-    """What stands against a run, in words; None when it was merely beaten on the score."""
+    """Says which limit or rule excludes a run; returns None if none does and the run only has a worse score."""
     brief, bill, against = device.brief, run.bill, run.standing.against
-    total, cost = bill.wall_clock.total_seconds, bill.cost_usd
+    limits, total, cost = brief.limits, bill.wall_clock.total_seconds, bill.cost_usd
     if "memory" in against:
         return _not_fitting(run)
-    if "time" in against:
+    if "time" in against and limits.deadline_seconds is not None:
         steps = "" if brief.settled else f" for {run.steps} steps"
-        needs = format_estimate(total, format_seconds)
-        return f"too slow: {needs}{steps} of {format_seconds(brief.deadline_seconds)}"
-    if "money" in against and cost is not None and not brief.limits.patient.broken(_NO_TIME, cost)[1]:
-        waited = format_usd(brief.limits.waiting_usd(brief.limits.counted(total)))
-        return f"too slow: {format_estimate(total, format_seconds)} of waiting count as {waited}"
-    if "money" in against:
-        return f"over budget: {format_estimate(cost, format_usd)} of {format_usd(brief.goal.budget_usd)}"
+        return f"too slow{_beyond(total, limits.deadline_seconds, limits, format_seconds, steps)}"
+    if "money" in against and cost is not None and not limits.patient.broken(known(0.0), cost)[1]:
+        waited = format_usd(limits.waiting_usd(limits.counted(total)))
+        return f"too slow: {format_estimate(total, format_seconds)} of waiting cost {waited}"
+    if "money" in against and cost is not None and limits.budget_usd is not None:
+        return f"over budget{_beyond(cost, limits.budget_usd, limits, format_usd)}"
     if "notice" in against:
-        assert run.prediction.step_seconds is not None
-        needed = save_seconds(config_of(device, run), bill.wall_clock, run.prediction.step_seconds)
-        return f"gone before it has saved: {short_notice(run.offer.provider, needed)}"
+        needed = save_seconds(config_of(device, run), bill.wall_clock, run.step_seconds)
+        return f"taken back before it writes a checkpoint: {short_notice(run.offer.provider, needed)}"
+    if "spot" in against:
+        return "a spot machine: --spot any allows it"
     if "thin" in against:
         return f"too slow: {format_number(run.standing.ratio)} of {format_number(brief.ratio)} tokens per parameter"
     return None
 
 
+def _beyond(estimate: Estimate, limit: float, limits: Limits, form: Formatter, work: str = "") -> str:
+    """Writes an estimate next to the limit that it exceeds, or the excess in per cent where both would look alike."""
+    needed = limits.counted(estimate)
+    if form(needed) == form(limit):
+        return f" by {format_percent(needed / limit - 1)}"
+    words = f"up to {form(needed)}" if limits.sure else format_estimate(estimate, form)
+    return f": {words}{work}, limit {form(limit)}"
+
+
 def micro_batch_rejection(run: Run, chosen: Run) -> str:
-    """Why another micro-batch of the chosen depth and global batch was not chosen."""
+    """Says why another micro-batch at the chosen depth and global batch was not chosen."""
     if "memory" in run.standing.against:
         return _not_fitting(run)
-    rate, chosen_rate = run.prediction.tokens_per_second, chosen.tokens_per_second
-    held, chosen_held = run.prediction.device_bytes, chosen.prediction.device_bytes
-    assert rate is not None and chosen_rate is not None and held is not None and chosen_held is not None
-    change = rate.value / chosen_rate.value - 1
-    memory = ", needs more memory" if held.value > chosen_held.value else ""
+    used, chosen_used = run.prediction.device_bytes, chosen.prediction.device_bytes
+    assert used is not None and chosen_used is not None
+    change = run.tokens_per_second.value / chosen.tokens_per_second.value - 1
+    memory = ", needs more memory" if used.value > chosen_used.value else ""
     if change <= 0:
         return f"{format_percent(-change)} fewer tokens/s{memory}"
     apart = run.workload.step_tokens / chosen.workload.step_tokens - 1
@@ -138,27 +146,27 @@ def micro_batch_rejection(run: Run, chosen: Run) -> str:
 
 
 def verdict(run: Run, chosen: Run) -> str:
-    """What became of one row of the tables: chosen, rejected for a reason, or what its score came to."""
+    """Says for a row of the tables whether the run was chosen, and if not, why or with which score."""
     score = f"score {run.score:.4g}"
     if run is chosen:
         return f"chosen: {score}"
     if run.standing.why:
         return run.standing.why
     if LEVEL * run.score < chosen.score:
-        # what the better score costs more than the chosen one: dollars, time, or the balance of its tokens
+        # A run with a better score lost because it costs more, takes longer or has too many tokens for its size.
         paid, asked = (one.cost_usd.value if one.cost_usd else 0.0 for one in (chosen, run))
         more = ["dearer"] if asked > ALIKE_USD * paid else []
         more += ["slower"] if run.total_seconds.value > ALIKE_USD * chosen.total_seconds.value else []
-        return f"better, but {' and '.join(more) or 'its tokens suit its size less'}: {score}"
+        return f"better, but {' and '.join(more) or 'its number of tokens suits its size less'}: {score}"
     level = run.score <= LEVEL * chosen.score and run.parameters > chosen.parameters
-    return f"level, but larger: {score}" if level else f"beaten: {score}"
+    return f"equal score, but larger: {score}" if level else f"beaten: {score}"
 
 
 def _not_fitting(run: Run) -> str:
-    """The high end of what a GPU must hold against the part of its memory that is counted on."""
-    held, whole = run.prediction.device_bytes, run.prediction.device_memory_bytes
-    assert held is not None and whole is not None
-    return f"does not fit memory: up to {format_bytes(held.high)} of {format_bytes(FIT_MARGIN * whole)} usable"
+    """Compares the memory that a GPU may need with the memory that may be used."""
+    used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
+    assert used is not None and memory is not None
+    return f"does not fit memory: up to {format_bytes(used.high)} of {format_bytes(FIT_MARGIN * memory)} usable"
 
 
 def _why_tokens(brief: Brief, chosen: Run) -> str:
@@ -175,46 +183,43 @@ def _why_tokens(brief: Brief, chosen: Run) -> str:
     if brief.settled:
         asked = "asked for" if brief.goal.ratio is not None else f"the custom for {brief.goal.family}"
         if brief.goal.inference_tokens is not None:
-            asked = "for what it is to serve"
+            asked = "for the tokens to serve"
         return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
     limits = describe_limits(brief)
     return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
 
 
-def _what_to_fetch(brief: Brief, chosen: Run) -> str:
-    """The download that the bill holds, and how often it is seen."""
+def _data_to_fetch(brief: Brief, chosen: Run) -> str:
+    """Describes the download of the data that the bill includes, and how often the run repeats the data."""
     assert brief.unique_tokens is not None and chosen.standing.epochs is not None
     fresh = min(chosen.tokens, brief.unique_tokens)
     size = fresh * brief.bytes_to_fetch
-    seconds = reciprocal(brief.download_rate, size)
-    worth = effective_tokens(chosen.tokens, brief.unique_tokens)
+    seconds = format_estimate(reciprocal(brief.download_rate, size), format_seconds)
     often = "seen once at most"
     if chosen.standing.epochs > 1:
-        often = f"seen {format_number(chosen.standing.epochs)} times, worth {format_tokens(worth)} fresh tokens"
+        worth = format_tokens(effective_tokens(chosen.tokens, brief.unique_tokens))
+        often = f"seen {format_number(chosen.standing.epochs)} times, worth {worth} fresh tokens"
     return (
         f"data to bring: {format_tokens(fresh)} of {format_tokens(brief.unique_tokens)} tokens, about "
         f"{format_number(size / 1e9)} GB of compressed text in {math.ceil(size / SHARD_BYTES):,} shards of 100 MB, "
-        f"{format_estimate(seconds, format_seconds)} of the bill; {often}"
-    )
-
-
-def data_elsewhere(brief: Brief, chosen: Run) -> str:
-    text_bytes = min(chosen.tokens, brief.unique_tokens or 0) * bytes_per_token(brief.vocab_size)
-    core_seconds = format_seconds(text_bytes / PREPARED_BYTES_PER_CORE_SECOND)
-    return (
-        "the data are not here: bring them, turn them into a token folder with `advisor data prepare` (about "
-        f"{core_seconds} of one core, not in the bill), and plan again with --data"
+        f"{seconds} of the bill; {often}"
     )
 
 
 def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:
-    shape = chosen.workload.shape
+    goal, shape = brief.goal, chosen.workload.shape
     depth = shape.depth
-    if brief.goal.depth is not None:
-        return f"{_why_shape(brief, shape)}: {chosen.prediction.parameters:,} parameters"
-    if brief.goal.objective != "loss":
-        return f"depth {depth}: of all that do the work the one of least {brief.goal.objective}"
-    if brief.goal.tokens is not None and not brief.limited:
+    if goal.depth is not None:
+        sizes = f"depth {depth} and width {shape.width}"
+        why = f"depth {depth}{f' and width {shape.width}' if goal.width else ''} as asked"
+        if goal.model is not None:
+            why = f"{sizes} as in {goal.model}, vocabulary {shape.vocab_size}"
+        elif goal.parameters is not None:
+            why = f"{sizes}: of {goal.family}'s shapes the nearest to {format_tokens(goal.parameters)}"
+        return f"{why}: {chosen.prediction.parameters:,} parameters"
+    if goal.objective != "loss":
+        return f"depth {depth}: the run of least {goal.objective} among those that do the work"
+    if goal.tokens is not None and not brief.limited:
         return f"depth {depth}: of {len(depths)} depths the one that brings these tokens nearest the recommended ratio"
     if not brief.limited:
         limit = format_seconds(brief.deadline_seconds)
@@ -231,15 +236,6 @@ def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:
     return text
 
 
-def _why_shape(brief: Brief, shape: ModelShape) -> str:
-    goal, sizes = brief.goal, f"depth {shape.depth} and width {shape.width}"
-    if goal.model is not None:
-        return f"{sizes} as in {goal.model}, vocabulary {shape.vocab_size}"
-    if goal.parameters is not None:
-        return f"{sizes}: of {goal.family}'s shapes the nearest to {format_tokens(goal.parameters)}"
-    return f"depth {shape.depth}{f' and width {shape.width}' if goal.width else ''} as asked"
-
-
 def _why_batch(brief: Brief, chosen: Run) -> str:
     workload = chosen.workload
     band = batch_band(scale_flops(workload.shape), chosen.tokens)
@@ -248,7 +244,7 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
     if brief.goal.global_batch_tokens is not None:
         text += ", " + off if (off := off_request(brief, chosen)) else " as asked"
     elif max(workload.step_tokens, chosen.tokens / recipe.FEWEST_STEPS) < band.median:
-        text += f", kept small for {chosen.steps} steps"
+        text += f", small enough for {chosen.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
     size = f"micro-batch {workload.micro_batch}"
     rule = "is the smallest within 2 % of the best tokens/s at this batch"
@@ -256,79 +252,71 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
     return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
 
 
-def _why_no_longer(brief: Brief, chosen: Run) -> Iterator[str]:
-    """What waiting counts as, and what it comes to; nothing where it costs nothing."""
-    limits, cost = brief.limits, chosen.cost_usd
-    if limits.budget_usd is None and limits.usd_per_waiting_hour is None:
-        yield (
-            "waiting counts between machines that do the same, each day after the first as the root of the cheapest "
-            "one's dollars (assumed)"
-        )
-    if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
-        return
-    seconds = limits.counted(chosen.total_seconds)
-    if brief.usd_per_waiting_hour is None:
-        price = f"each day after the first as {format_usd(86400 * limits.usd_per_waiting_second)} (√budget, assumed)"
-        other = "--value-of-time says otherwise, 0 that it costs nothing, --deadline when it must be done"
-    else:
-        price, other = f"each hour as {format_usd(brief.usd_per_waiting_hour)}", "as asked"
-    waited = f"{format_usd(limits.waiting_usd(seconds))} beside {format_usd(limits.counted(cost))}"
-    against = "between machines that do the same" if limits.settled else "against the budget"
-    yield f"waiting counts {against}, {price}: {waited}; {other}"
-
-
 def off_request(brief: Brief, chosen: Run) -> str:
-    """By how much the global batch misses the one asked for, in words; "" where it is met."""
+    """Says by how much the global batch misses the requested one; returns "" if it does not."""
     asked, made = brief.goal.global_batch_tokens, chosen.workload.step_tokens
     if asked is None or asked == made:
         return ""
     return f"{format_percent(abs(made / asked - 1))} {'more' if made > asked else 'fewer'} than the {asked:,} asked for"
 
 
+def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
+    """Says what waiting costs and how much of it this run has; yields nothing if waiting is free."""
+    limits, cost = brief.limits, chosen.cost_usd
+    if limits.budget_usd is None and limits.usd_per_waiting_hour is None:
+        yield (
+            "waiting has a price where machines do the same work: each day after the first costs the square root of "
+            "the cheapest run's dollars (assumed)"
+        )
+    if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
+        return
+    seconds = limits.counted(chosen.total_seconds)
+    if brief.usd_per_waiting_hour is None:
+        price = f"{format_usd(86400 * limits.usd_per_waiting_second)} for each day after the first (√budget, assumed)"
+        other = "--value-of-time sets another price, --deadline a time limit instead"
+    else:
+        price, other = f"{format_usd(brief.usd_per_waiting_hour)} an hour", "as asked"
+    waited = f"{format_usd(limits.waiting_usd(seconds))} besides the bill of {format_usd(limits.counted(cost))}"
+    against = "decides between machines that do the same work" if limits.settled else "counts against the budget"
+    yield f"the price of waiting {against}: {price}, here {waited}; {other}"
+
+
 def _why_memory(brief: Brief, chosen: Run) -> str:
-    """How much memory is used of what is counted on, at which precision, and whether activations are recomputed."""
-    workload, held = chosen.workload, format_estimate(chosen.prediction.device_bytes, format_bytes)
-    whole, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
-    usable = (
-        f" of {format_bytes(FIT_MARGIN * whole)} usable, {format_percent(FIT_MARGIN)} of the GPU's" if whole else ""
-    )
-    words = {"none": "nothing", "selective": "feed-forward activations", "full": "activations"}
-    recomputed = f"{words[workload.activation_checkpointing]} recomputed"
-    why = " as asked" if asked else "" if recomputed.startswith("nothing") else ", without which less or nothing fits"
+    """Says how much of the usable memory the run needs, at which precision and with which checkpointing."""
+    workload, used = chosen.workload, format_estimate(chosen.prediction.device_bytes, format_bytes)
+    memory, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
+    usable = ""
+    if memory:
+        usable = f" of {format_bytes(FIT_MARGIN * memory)} usable, {format_percent(FIT_MARGIN)} of the GPU's"
+    level = workload.activation_checkpointing
+    saved = f"{'no' if level == 'none' else level} activation checkpointing"
+    why = " as asked" if asked else "" if level == "none" else ", needed to fit"
     precision = f"{workload.precision} as asked" if brief.goal.precision != "auto" else workload.precision
     if workload.precision == "fp16" and brief.goal.precision == "auto":
         precision += " with loss scaling: this GPU has no fast bf16"
-    return f"memory {held}{usable}; {recomputed}{why}; {precision}"
+    return f"memory {used}{usable}; {saved}{why}; {precision}"
 
 
 def _why_sharded(profile: Profile, chosen: Run) -> str:
-    """What a copy of the model on each GPU would take, and what sharing one out costs in time."""
-    workload = chosen.workload
+    """Compares the memory that a whole copy of the model would need with the time that sharding costs."""
+    workload, step = chosen.workload, chosen.step_seconds
     whole = replace(workload, sharding="none", activation_checkpointing="full", micro_batch=1)
-    held = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)
-    step = chosen.step_seconds
-    backward = BACKWARD * step.value / workload.grad_accum if step is not None else 0.0
-    exposed = exposed_seconds(workload, profile.spec, backward, expected=True)
-    assert step is not None and exposed is not None  # steps of unknown links are no candidates
+    needed = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)
+    exposed = exposed_seconds(workload, profile.spec, BACKWARD * step.value / workload.grad_accum, expected=True)
+    assert exposed is not None  # a configuration over unknown links is no candidate
     cost = format_estimate(exposed.scaled(1 / step.value), format_percent)
     return (
         f"weights, gradients and optimizer state sharded over the {workload.gpus} GPUs: a copy on each would take "
-        f"{held} even at micro-batch 1 with everything recomputed; what gathering and reducing them takes beside the "
-        f"arithmetic is {cost} of a step"
+        f"{needed} even at micro-batch 1 with full activation checkpointing; gathering and reducing them "
+        f"takes {cost} of a step beyond the arithmetic"
     )
 
 
 def _why_limits(brief: Brief, chosen: Run) -> str:
-    clock = chosen.total_seconds
     if brief.goal.sure:
         return "the high end of the interval keeps the limits, as asked by --sure"
-    late, dear = replace(brief.limits.patient, sure=True).broken(clock, chosen.cost_usd)
-    if late and brief.limited:
-        return (
-            "the expected time keeps the deadline, the high end of its interval does not: --sure plans for the high end"
-        )
-    if dear and chosen.cost_usd is not None:
-        return (
-            "the expected cost keeps the budget, the high end of its interval does not: --sure plans for the high end"
-        )
+    late, dear = replace(brief.limits.patient, sure=True).broken(chosen.total_seconds, chosen.cost_usd)
+    for broken, kept in ((late and brief.limited, "time keeps the deadline"), (dear, "cost keeps the budget")):
+        if broken:
+            return f"the expected {kept}, the high end of its interval does not: --sure plans for the high end"
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"

@@ -1,4 +1,4 @@
-"""A search space in which nothing stands: which constraint binds, and the smallest change that would do."""
+"""Explains why no run keeps the limits: which limit binds, and which change would be enough."""
 
 from __future__ import annotations
 
@@ -19,51 +19,60 @@ from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.records import Adapters, Software, Workload
 from advisor.units import format_bytes, format_count, format_seconds, format_usd, format_usd_rate
 
-GRADIENT_BYTES = 4  # for each parameter: fp32
-STATE_BINDS = 0.9  # of the usable memory: more of it cannot be taken by what stays, or the smallest batch has no room
-SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # GPUs tried
+GRADIENT_BYTES = 4  # for each parameter, in fp32
+STATE_BINDS = 0.9  # share of the usable memory that weights, gradients and optimizer may take, since batches need some
+SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of GPUs to try
 
 
 def explain(space: SearchSpace) -> tuple[str, str]:
-    """Message and hint; needs are what the limits are held against: expected values, high ends where to be sure."""
+    """Returns a message and a hint, with expected values, or with high ends of the intervals under --sure."""
     places = np.nonzero(space.candidates.fits & space.allowed)[0]
     if not len(places):
         return _memory(space)
-    places, costs, steps = _least(space, places)
+    # Every row does the least work: the settled tokens at the global batch that suits them, or LEAST_STEPS steps.
+    costs = Costs(space.candidates.rows(places))
+    settled = costs.settled_steps()
+    steps = np.full_like(costs.step_tokens, LEAST_STEPS) if settled is None else settled
+    kept = np.full(len(places), True) if settled is None else costs.batch_is_nearest(settled)[:, 0]
     taken = costs.taken_before_saving(steps)
-    if taken is not None and taken.all():
-        return _notice(space, places, costs)
+    if taken is not None and taken[kept].all():
+        return _notice(space, places[kept], Costs(space.candidates.rows(places[kept])))
     if taken is not None:
-        kept = ~taken.any(axis=1)
-        places, costs, steps = places[kept], Costs(space.candidates.rows(places[kept])), steps[kept]
-    bills = costs.bills(steps)
-    seconds, usd = space.limits.counted(bills.clock.total_seconds)[:, 0], space.limits.counted(bills.usd)[:, 0]
-    late, dear = space.limits.overruns(seconds, usd)
-    waited = space.limits.patient.overruns(seconds, usd)[1].min() <= 1 < dear.min()
-    if waited:  # the money would do, but not with what waiting counts as
-        usd = usd + space.limits.waiting_usd(seconds)
-    up_to = "up to " if space.limits.sure else ""
-    what = "" if space.brief.settled else f" for the least worth doing ({LEAST_STEPS} steps)"
+        kept &= ~taken.any(axis=1)
+    return _limits(space, places[kept], Costs(space.candidates.rows(places[kept])), steps[kept])
+
+
+def _limits(space: SearchSpace, places: np.ndarray, costs: Costs, steps: np.ndarray) -> tuple[str, str]:
+    """Explains which of deadline and budget no run of these steps keeps."""
+    bills, limits = costs.bills(steps), space.limits
+    seconds, usd = limits.counted(bills.clock.total_seconds)[:, 0], limits.counted(bills.usd)[:, 0]
+    late, dear = limits.overruns(seconds, usd)
+    # The money may be enough, but not together with the price of waiting.
+    waited = limits.patient.overruns(seconds, usd)[1].min() <= 1 < dear.min()
+    if waited:
+        usd = usd + limits.waiting_usd(seconds)
+    up_to = "up to " if limits.sure else ""
+    least = "" if space.brief.settled else f" for the least worth doing ({LEAST_STEPS} steps)"
     fewer = " or fewer --tokens" if space.goal.tokens is not None else ""
     if late.min() > 1:
         fastest = int(seconds.argmin())
         assumed = ", assumed because no limit was given" if space.goal.deadline_seconds is None else ""
-        message = f"no plan ends within {format_seconds(space.limits.deadline_seconds)}{assumed}: "
-        message += f"{_who(space, places[fastest], 'fastest')} needs {up_to}{format_seconds(seconds[fastest])}{what}"
+        message = f"no plan ends within {format_seconds(limits.deadline_seconds)}{assumed}: "
+        message += f"{_who(space, places[fastest], 'fastest')} needs {up_to}{format_seconds(seconds[fastest])}{least}"
         return message, f"feasible with {feasible_deadline(seconds[fastest])}{fewer}"
     if dear.min() > 1:
         cheapest = int(usd.argmin())
-        asked, needed = space.limits.budget_usd, float(usd[cheapest])
-        in_words = format_usd if format_usd(asked) != format_usd(needed) else format_usd_rate  # finer than a cent
-        message = f"no plan costs {in_words(asked)} or less{', waiting counted' if waited else ''}: "
-        message += f"{_who(space, places[cheapest], 'cheapest')} needs {up_to}{in_words(needed)}{what}"
+        asked, needed = limits.budget_usd, float(usd[cheapest])
+        form = format_usd if format_usd(asked) != format_usd(needed) else format_usd_rate  # shows parts of a cent
+        message = f"no plan costs {form(asked)} or less{', waiting counted' if waited else ''}: "
+        message += f"{_who(space, places[cheapest], 'cheapest')} needs {up_to}{form(needed)}{least}"
         sooner = " or a lower --value-of-time" if waited else ""
         return message, f"feasible with {feasible_budget(needed)}{sooner}{fewer}"
     in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
     fastest, cheapest = in_budget[seconds[in_budget].argmin()], in_time[usd[in_time].argmin()]
-    money, time = format_usd(space.limits.budget_usd), format_seconds(space.limits.deadline_seconds)
+    money, time = format_usd(limits.budget_usd), format_seconds(limits.deadline_seconds)
     message = (
-        f"no plan keeps both {time} and {money}{what}: for {money} {_who(space, places[fastest], 'fastest')} "
+        f"no plan keeps both {time} and {money}{least}: for {money} {_who(space, places[fastest], 'fastest')} "
         f"takes {up_to}{format_seconds(seconds[fastest])}; within {time} {_who(space, places[cheapest], 'cheapest')} "
         f"costs {up_to}{format_usd(usd[cheapest])}"
     )
@@ -71,14 +80,14 @@ def explain(space: SearchSpace) -> tuple[str, str]:
 
 
 def feasible_budget(usd: float) -> str:
-    """The option with a budget that is enough for so many dollars: rounded up to two digits."""
+    """Returns the option with a budget that is enough, rounded up to two digits."""
     enough = usd * 1.02
     digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
     return f"--budget {math.ceil(enough / digit) * digit:.10g}"
 
 
 def feasible_deadline(seconds: float) -> str:
-    """The option with a deadline that is enough for so many seconds: rounded up to what a person would write."""
+    """Returns the option with a deadline that is enough, rounded up to a usual duration."""
     enough = int(seconds * 1.05)
     if seconds < 300:
         return f"--deadline {-(-enough // 10) * 10 + 10}s"
@@ -88,17 +97,8 @@ def feasible_deadline(seconds: float) -> str:
     return f"--deadline {hours}h" if hours < 100 else f"--deadline {-(-hours // 24)}d"
 
 
-def _least(space: SearchSpace, places: np.ndarray) -> tuple[np.ndarray, Costs, np.ndarray]:
-    """Rows, their costs and the fewest steps worth doing; of settled tokens at the global batch that suits them."""
-    costs = Costs(space.candidates.rows(places))
-    settled = costs.settled_steps()
-    if settled is None:
-        return places, costs, np.full_like(costs.step_tokens, LEAST_STEPS)
-    nearest = costs.batch_is_nearest(settled)[:, 0]
-    return places[nearest], Costs(space.candidates.rows(places[nearest])), settled[nearest]
-
-
 def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, str]:
+    """Explains that every spot machine is taken back before the run can save."""
     needed = (costs.terms.step.high + costs.terms.write.high)[:, 0]
     quickest = int(needed.argmin())
     provider = space.offer(int(places[quickest])).provider or ""
@@ -106,10 +106,11 @@ def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, 
         f"no spot machine here saves before it is taken away: {_who(space, places[quickest], 'fastest')} needs up to "
         f"{format_seconds(needed[quickest])} for a step and a checkpoint, {provider} gives {NOTICE_SECONDS[provider]} s"
     )
-    return message, "machines that stay (--spot none), another --provider, or more GPUs a step (--gpus 16,32)"
+    return message, "use machines on demand (--spot none), another --provider, or more GPUs (--gpus 16,32)"
 
 
 def _memory(space: SearchSpace) -> tuple[str, str]:
+    """Explains that no configuration fits the memory, by the one that comes nearest."""
     rows = np.nonzero(space.allowed)[0]
     sizes = np.array([space.device(int(place)).profile.device_memory_bytes or 0 for place in rows])
     high = space.candidates.memory.high[rows]
@@ -117,12 +118,11 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
     place, usable = int(rows[nearest]), FIT_MARGIN * float(sizes[nearest])
     workload, profile = space.candidates.workload(place), space.device(place).profile
     single = len(space.candidates.devices) == 1
-    device = space.brief.goal.gpu if single else "any GPU"
-    message = f"nothing fits the memory of {device}: {_who(space, place)}"
+    message = f"nothing fits the memory of {space.brief.goal.gpu if single else 'any GPU'}: {_who(space, place)}"
     if not single:
         message += f" at {_micro_batch(space, place)}"
     message += f" needs up to {format_bytes(float(high[nearest]))} of {format_bytes(usable)} usable"
-    # What stays from step to step: fp32 weights, their gradients, the optimizer's moments.
+    # Weights, gradients (fp32) and the optimizer's moments stay in memory from step to step.
     parameters = float(space.candidates.parameters[place])
     shares = workload.gpus if workload.sharding == "full" else 1
     each = float(space.candidates.state_bytes[place]) / parameters + GRADIENT_BYTES
@@ -144,37 +144,33 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
 
 
 def _roomier(space: SearchSpace, workload: Workload, profile: Profile) -> Iterator[str]:
-    """More GPUs that share the model out, where so many are joined by a link that is known; else other GPUs."""
-    least = space.goal.micro_batch or 1
+    """Suggests the fewest GPUs over which the model can be sharded, if their links are known, or else other GPUs."""
+    apart = replace(workload, sharding="full", micro_batch=space.goal.micro_batch or 1, activation_checkpointing="full")
     for gpus in () if space.goal.sharding == "none" else SHARED_OVER:
-        apart = replace(workload, gpus=gpus, sharding="full", micro_batch=least, activation_checkpointing="full")
         known = profile.spec is not None and bus_bytes_per_second(profile.spec, gpus) is not None
-        if (
-            gpus > workload.gpus
-            and known
-            and fits(profile.memory.device_total_bytes(apart), profile.device_memory_bytes)
-        ):
-            yield f"more GPUs that share it out (--gpus {gpus})"
-            return
+        if gpus > workload.gpus and known:
+            needed = profile.memory.device_total_bytes(replace(apart, gpus=gpus))
+            if fits(needed, profile.device_memory_bytes):
+                yield f"more GPUs that share the model (--gpus {gpus})"
+                return
     if space.goal.gpu != ANY:
         yield "a GPU with more memory (--gpu any)"
 
 
 def _adapters(workload: Workload, profile: Profile) -> Iterator[str]:
-    """Adapters beside frozen weights, where these fit one GPU: in 16 bits, else in 4."""
-    if profile.device_type != "cuda":
-        return
+    """Suggests adapters on frozen weights in 16 bits, or else in 4, if either fits a single GPU."""
+    alone = replace(workload, gpus=1, sharding="none", micro_batch=1, activation_checkpointing="full")
     for quantized, words in ((False, "--lora-rank 16"), (True, "--lora-rank 16 --qlora")):
         software = Software(state="16bit", adapters=Adapters(rank=16, quantized=quantized))
-        alone = replace(workload, gpus=1, sharding="none", micro_batch=1, activation_checkpointing="full")
-        held = profile.memory.device_total_bytes(replace(alone, software=software))
-        if fits(held, profile.device_memory_bytes):
+        if profile.device_type == "cuda" and fits(
+            profile.memory.device_total_bytes(replace(alone, software=software)), profile.device_memory_bytes
+        ):
             yield f"adapters beside frozen weights for fine-tuning (`advisor predict` with {words})"
             return
 
 
 def _who(space: SearchSpace, place: int, rank: str = "") -> str:
-    """A configuration in words; among several devices which of them it is, and what makes it the one to name."""
+    """Names a configuration; among several machines, also its machine and its rank, such as "cheapest"."""
     depth = f"depth {space.candidates.depth[place]}"
     if len(space.candidates.offers) == 1 or len(space.candidates.devices) == 1 and not space.goal.counts:
         return f"{depth} at {_micro_batch(space, place)}"

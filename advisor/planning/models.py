@@ -1,43 +1,53 @@
-"""Which model is meant by a name or by a number of parameters.
+"""Finds the sizes of a model by name, by config.json or by number of parameters.
 
-Reads profiles/models.yaml, where every model has its source (format in profiles/README.md).
+profiles/models.yaml lists the models with their sources (its format is in profiles/README.md). The trainer here builds
+dense models; other software trains any decoder, mixtures of experts included.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import yaml
-
 from advisor.errors import AdvisorError, close_matches
 from advisor.laws.flops import parameters
+from advisor.prediction.layouts import Experts, Model
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 from advisor.units import format_count, format_tokens
 from trainer.schema import ModelShape, make_shape
 
 DEEPEST_OF_COUNTS = 128  # blocks; the deepest published dense decoders have 126
-CLOSE = 0.05  # of the count asked for: from here on the family's own proportions are kept
+CLOSE = 0.05  # share; a model in the family's own proportions is taken if it is this close to the requested size
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
-FARTHEST = 0.5  # beyond it no shape of the family is what was meant
+_ENDINGS = re.compile(r"(?:-(?:hf|\d{4}|v\d+(?:\.\d+)?))+$")  # endings of dated editions
+_MIXTURE = re.compile(r"\d+b-a\d+b|\d+x\d+(\.\d+)?b|moe|mixtral|deepseek-(v[2-9]|r\d)")  # names of mixtures
+FARTHEST = 0.5  # log ratio; if every shape is farther from the requested size, the request is refused
+_SEQ_LEN = 4096  # tokens per sequence if nothing says how long the training sequences were
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_GATED = {"gpt2": False, "nanochat": False, "llama": True}  # whether a family's feed-forward layers have a gate
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedModel:
-    """A published model that the trainer builds exactly."""
+    """A published model, or the nearest shape that the trainer builds if `differs` says how they differ."""
 
     name: str
     shape: ModelShape
     parameters: int  # as published
     source: str
+    head_dim: int | None = None  # None: width over heads
+    tied: bool = False  # the output head is the embedding table
+    differs: str = ""  # how the model differs from the trainer's families
 
 
 def named_models() -> tuple[NamedModel, ...]:
-    """Every model that can be planned by its name."""
+    """Returns every model that can be planned by its name."""
     return tuple(
         NamedModel(
             name=name,
@@ -49,28 +59,62 @@ def named_models() -> tuple[NamedModel, ...]:
     )
 
 
-def require_model(name: str) -> NamedModel:
-    """The model of this name, with or without its owner; raises AdvisorError (exit 2) with what comes near it."""
+def known_names() -> list[str]:
+    """The names that `require_model` knows, nearly built ones among them."""
+    return [*_document()["models"], *_document()["not_built"]]
+
+
+def require_model(name: str, *, nearly: bool = False) -> NamedModel:
+    """Returns the model of this name; the owner, and endings such as -Instruct, may be missing.
+
+    `nearly` also accepts models that the trainer does not build, in the nearest shape that it builds. Raises
+    AdvisorError (exit 2) with similar names.
+    """
     models = {model.name: model for model in named_models()}
-    key = re.sub(r"^meta-(?=llama)|-hf$", "", name.strip().lower().rpartition("/")[2])
+    others = _document()["not_built"]
+    key, _ = named_row(name, _document()["models"] | others) or (_bare(name), None)
     if key in models:
         return models[key]
+    if nearly and (row := others.get(key)) is not None:
+        return NamedModel(
+            name=key,
+            shape=make_shape(row["family"], **{size: row[size] for size in _SIZES if size in row}),
+            parameters=row["parameters"],
+            source=row["source"],
+            head_dim=row.get("head_dim"),
+            tied=bool(row.get("tied")),
+            differs=row["why"],
+        )
     if (depth := re.fullmatch(r"nanochat-d([1-9]\d?)", key)) is not None:
         like = models["nanochat-d20"].shape
         shape = make_shape("nanochat", depth=int(depth[1]), vocab_size=like.vocab_size, seq_len=like.seq_len)
         return NamedModel(name=key, shape=shape, parameters=parameters(shape), source=models["nanochat-d20"].source)
-    if (other := _document()["not_built"].get(key)) is not None:
+    if (other := others.get(key)) is not None:
         raise _not_built(name, other)
-    if (experts := _document()["experts"].get(key) or _experts_by_name(key)) is not None:
-        raise _mixture(name, experts)
-    close = close_matches(key, models)
+    if named_row(name, mixture_rows()) is not None or _MIXTURE.search(key):
+        raise AdvisorError(
+            f"--model {name}: the trainer here builds no mixtures of experts",
+            f"plan it for other software: advisor plan --layout any --model {name} --gpu h100 --gpus 64 --tokens 100B",
+            exit_code=2,
+        )
+    known = [*models, *others] if nearly else list(models)
+    close = close_matches(key, known)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    hint += f"known: {', '.join(models)}, nanochat-dN; any other: --depth, --width, --heads, --kv-heads and --ffn-width"
+    hint += f"known: {', '.join(known)}, nanochat-dN; any other: its config.json, "
+    hint += "or --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)
 
 
+def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
+    """Returns the shape with the weights of heads of another size added as feed-forward width; None changes nothing."""
+    if size is None:
+        return shape
+    more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
+    return replace(shape, ffn_width=shape.ffn_width + round(more / (3 if shape.family == "llama" else 2)))
+
+
 def _not_built(name: str, row: Mapping[str, Any]) -> AdvisorError:
-    """What a model has that no family has, and the family's shape that is nearest to it."""
+    """Returns the error for a model that the trainer does not build, with the nearest shape that it builds."""
     sizes = {size: row[size] for size in _SIZES if size in row}
     theirs = format_count(row["parameters"])
     ours = format_count(parameters(make_shape(row["family"], **sizes)))
@@ -79,52 +123,55 @@ def _not_built(name: str, row: Mapping[str, Any]) -> AdvisorError:
     more += "--tied" if "tied" in row else ""
     return AdvisorError(
         f"--model {name}: the trainer does not build it, {row['why']}",
-        f"the nearest it builds has {ours} parameters, where {name} has {theirs}: --family {row['family']} {options}"
-        f"{f'; `advisor predict` also takes {more}' if more else ''}",
+        f"the nearest model that it builds has {ours} parameters ({name} has {theirs}): --family {row['family']} "
+        f"{options}{f'; `advisor predict` also takes {more}' if more else ''}",
         exit_code=2,
     )
 
 
-def _experts_by_name(key: str) -> Mapping[str, float] | None:
-    """Billions of parameters, all and active, that a name says (qwen3-next-80b-a3b); empty if it says experts only."""
-    if (sizes := re.search(r"(\d+(?:\.\d+)?)b-a(\d+(?:\.\d+)?)b", key)) is not None:
-        return {"total": float(sizes[1]), "active": float(sizes[2])}
-    return {} if re.search(r"\d+x\d+(\.\d+)?b|moe|mixtral|deepseek-(v[2-9]|r\d)", key) else None
+def mixture_rows() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the rows of the mixtures of experts."""
+    rows: Mapping[str, Mapping[str, Any]] = _document()["experts"]
+    return rows
 
 
-def _mixture(name: str, billions: Mapping[str, Any]) -> AdvisorError:
-    """That mixtures of experts are not modelled, and what bounds them."""
-    if billions:
-        active, total = (f"{billions[which]:g}B" for which in ("active", "total"))
-        hint = (
-            f"a dense model of the {active} parameters that a token meets bounds the time from below: --family llama "
-            f"--params {active}; one of all {total} bounds the memory from above: --family llama --params {total}"
-        )
-    else:
-        hint = (
-            "a dense model of the parameters that a token meets bounds the time from below, one of all parameters the "
-            "memory from above: --family llama --params with each of the two numbers"
-        )
-    return AdvisorError(f"--model {name}: mixtures of experts are not modelled yet", hint, exit_code=2)
+def named_row(name: str, rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
+    """Returns the row of a name, without regard to its owner and endings such as -Instruct; None if no row has it."""
+    hub = {row["source"].rpartition("/")[2].lower(): key for key, row in reversed(list(rows.items()))}
+    asked = name.strip().lower().rpartition("/")[2]
+    key = _bare(name)
+    tuned = re.sub(r"-(?:instruct|base|it|pt|chat)(?=-|$)", "", key)
+    for one in (asked, key, tuned, _ENDINGS.sub("", tuned), hub.get(asked, "")):
+        if one in rows:
+            return one, rows[one]
+    return None
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^meta-(?=llama)|-hf$", "", name.strip().lower().rpartition("/")[2])
 
 
 def nearest_shape(family: str, count: int, *, vocab_size: int, seq_len: int) -> ModelShape:
-    """The shape of a family whose parameters, embeddings included, come nearest to a count.
+    """Returns the shape of a family whose number of parameters, embeddings included, is nearest to `count`.
 
-    In the family's own proportions where one of those is close, else one head narrower or wider. Raises AdvisorError
-    (exit 2) where the vocabulary alone is too much, or the count is beyond what is built.
+    Shapes in the family's own proportions are preferred; if none is close, the width may change by one head. Raises
+    AdvisorError (exit 2) if the vocabulary alone has too many parameters, or if `count` is too large.
     """
-    own = [
-        make_shape(family, depth=depth, vocab_size=vocab_size, seq_len=seq_len)
-        for depth in range(1, DEEPEST_OF_COUNTS + 1)
-    ]
+    sizes = {"vocab_size": vocab_size, "seq_len": seq_len}
+    own = [make_shape(family, depth=depth, **sizes) for depth in range(1, DEEPEST_OF_COUNTS + 1)]
 
     def off(shape: ModelShape) -> float:
         return abs(math.log(parameters(shape) / count))
 
     best = min(own, key=off)
     if off(best) > CLOSE:
-        best = min((*own, *(other for shape in own for other in _beside(shape))), key=off)
+        others = (
+            make_shape(family, depth=shape.depth, width=heads * shape.head_dim, heads=heads, **sizes)
+            for shape in own
+            for heads in (shape.heads - 1, shape.heads + 1)
+            if heads
+        )
+        best = min((*own, *others), key=off)
     if off(best) > FARTHEST:
         side = "smallest" if parameters(best) > count else "largest"
         raise AdvisorError(
@@ -136,23 +183,122 @@ def nearest_shape(family: str, count: int, *, vocab_size: int, seq_len: int) -> 
     return best
 
 
-def _beside(shape: ModelShape) -> list[ModelShape]:
-    """The same depth with one head less, and one more."""
-    return [
-        make_shape(
-            shape.family,
-            depth=shape.depth,
-            width=heads * shape.head_dim,
-            heads=heads,
-            vocab_size=shape.vocab_size,
-            seq_len=shape.seq_len,
-        )
-        for heads in (shape.heads - 1, shape.heads + 1)
-        if heads
-    ]
-
-
 @cache
 def _document() -> dict:
-    with (profiles_folder() / "models.yaml").open(encoding="utf-8") as file:
-        return yaml.safe_load(file)
+    return read_yaml(profiles_folder() / "models.yaml", "table of models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """The sizes of a published model."""
+
+    name: str
+    model: Model
+    parameters: int  # as published
+    seq_len: int
+    source: str
+    latent: tuple[int, ...] | None = None  # MLA: ranks of queries and keys, then sizes of rotary, plain and value heads
+
+
+def require_architecture(name: str) -> Architecture:
+    """Returns the model of this name; raises AdvisorError (exit 2) with similar names if none has it."""
+    if (found := named_row(name, mixture_rows())) is not None:
+        return _mixture(*found)
+    return architecture_of(require_model(name, nearly=True))
+
+
+def architecture_of(named: NamedModel) -> Architecture:
+    """Returns the architecture of a dense model."""
+    shape = named.shape
+    model = Model(
+        **{size: getattr(shape, size) for size in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")},
+        layers=shape.depth,
+        head_dim=named.head_dim or shape.head_dim,
+        gated=_GATED[shape.family],
+        tied=named.tied or shape.family == "gpt2",
+    )
+    return Architecture(
+        name=named.name, model=model, parameters=named.parameters, seq_len=shape.seq_len, source=named.source
+    )
+
+
+def architecture_of_config(text: str, name: str) -> Architecture | None:
+    """Returns the mixture of experts in a config.json of the transformers library, or None for any other model.
+
+    Raises AdvisorError (exit 2) if a size is missing.
+    """
+    raw = json.loads(text)
+    raw = raw.get("text_config", raw) if isinstance(raw, dict) else {}
+    count = next((raw[key] for key in _EXPERTS if isinstance(raw.get(key), int) and raw[key] > 1), None)
+    if count is None:
+        return None
+    try:
+        layers, width = raw["num_hidden_layers"], raw["hidden_size"]
+        expert_width = raw.get("moe_intermediate_size") or raw["intermediate_size"]
+        shared = raw.get("n_shared_experts") or 0
+        if wide := raw.get("shared_expert_intermediate_size"):
+            shared = round(wide / expert_width)
+        apart = max(raw.get("decoder_sparse_step") or 1, raw.get("interleave_moe_layer_step") or 1)
+        row: dict[str, Any] = {
+            "source": name,
+            "seq_len": min(raw.get("max_position_embeddings") or _SEQ_LEN, _SEQ_LEN),
+            "depth": layers,
+            "width": width,
+            "heads": raw["num_attention_heads"],
+            "kv_heads": raw.get("num_key_value_heads"),
+            "head_dim": raw.get("head_dim"),
+            "ffn_width": raw.get("intermediate_size_mlp") or raw.get("intermediate_size") or 0,
+            "vocab_size": raw["vocab_size"],
+            "tied": raw.get("tie_word_embeddings") is True,
+            "experts": count,
+            "per_token": raw["num_experts_per_tok"],
+            "expert_width": expert_width,
+            "shared": shared,
+            "expert_layers": (layers - (raw.get("first_k_dense_replace") or 0)) // apart,
+        }
+        if raw.get("kv_lora_rank"):
+            sizes = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+            row["mla"] = [raw.get("q_lora_rank") or 0, *(raw[size] for size in sizes)]
+    except KeyError as missing:
+        message = f"{name} describes a mixture of experts without {missing.args[0]}"
+        raise AdvisorError(message, "add it", exit_code=2) from None
+    return _mixture(name, row)
+
+
+def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
+    """Returns the mixture of experts that a row of profiles/models.yaml describes."""
+    width, heads, latent = row["width"], row["heads"], row.get("mla")
+    attention, head_dim = None, row.get("head_dim") or width // heads
+    if latent is not None:  # multi-head latent attention
+        query_rank, key_rank, rotary, plain, value = latent
+        head_dim = plain + rotary
+        queries = query_rank * (width + heads * head_dim) if query_rank else width * heads * head_dim
+        keys = width * (key_rank + rotary) + key_rank * heads * (plain + value)
+        attention = queries + keys + heads * value * width
+    model = Model(
+        layers=row["depth"],
+        width=width,
+        heads=heads,
+        kv_heads=row.get("kv_heads") or heads,
+        head_dim=head_dim,
+        ffn_width=row.get("ffn_width", 0),
+        gated=True,
+        vocab_size=row["vocab_size"],
+        tied=bool(row.get("tied")),
+        experts=Experts(
+            count=row["experts"],
+            per_token=row["per_token"],
+            width=row["expert_width"],
+            shared=row.get("shared", 0),
+            layers=row.get("expert_layers", row["depth"]),
+        ),
+        attention_parameters=attention,
+    )
+    return Architecture(
+        name=name,
+        model=model,
+        parameters=row.get("parameters", model.parameters),
+        seq_len=row["seq_len"],
+        source=row["source"],
+        latent=tuple(latent) if latent else None,
+    )

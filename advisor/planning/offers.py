@@ -1,6 +1,6 @@
-"""What a goal allows to rent: for each card and number of GPUs the cheapest on-demand and the cheapest spot offer.
+"""Lists the offers that a goal allows: for each GPU and number of GPUs the cheapest on demand and the cheapest spot.
 
-A dearer provider of the same machine takes as long and trains the same, so nothing is lost by leaving it out here.
+A dearer provider of the same machine takes as long and trains the same, so it is left out without loss.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from dataclasses import replace
 from advisor.hardware.offers import RowsByGpu, cheapest_offer
 from advisor.hardware.prices import MARKETPLACES
 from advisor.offer import OWN_MACHINE, Offer
-from advisor.records import Goal, OwnMachine
+from advisor.options import Goal, OwnMachine
 from advisor.units import format_usd_rate
 
-NODE_COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
-SEVERAL_NODES = (16, 32, 64)  # that are looked at besides where a run takes days on one node (`choose.search`)
+NODE_COUNTS = (1, 2, 4, 8)  # numbers of GPUs on one node that are searched where the goal leaves the number open
+SEVERAL_NODES = (16, 32, 64)  # searched as well where a run takes days on one node (`choose.search`)
+GPU_COUNTS = (*NODE_COUNTS, *SEVERAL_NODES)
 ANY, OWN = "any", "own"
 
-# Seconds between interruptions of a spot machine, shortest, expected and longest: sources §6.2 has no hourly hazard
-# from any provider and says to treat it as 4 to 48 hours; the middle is geometric.
+# Seconds between interruptions of a spot machine: shortest, expected and longest. No provider publishes an hourly risk;
+# sources §6.2 assumes 4 to 48 hours, and the expected value is the geometric mean.
 SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
 
 
 def offers_for(
     goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None, today: datetime.date | None = None
 ) -> tuple[Offer, ...]:
-    """Offers for `gpus` cards of one key that the goal allows; none where nobody rents so many together.
+    """Returns the offers of this many GPUs together that the goal allows; empty if no provider has so many.
 
-    A price that was given is the only offer. `rows` are `rows_by_gpu()`, for whoever asks many times; `today` is
-    the day that the age of a listed price is counted to.
+    A price that the user gave is the only offer. `rows` are `rows_by_gpu()`, which saves time in many calls; the age of
+    a listed price is counted up to `today`.
     """
     given = _given_price(goal, gpu)
     if given is not None:
@@ -38,66 +39,62 @@ def offers_for(
     if gpu == "cpu":
         return (_own(goal, gpu, gpus),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
-    offers = []
-    for spot in kinds:
-        offer = cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today)
-        if offer is not None:
-            offers.append(
-                offer if goal.providers else replace(offer, source=f"{offer.source}{_passed_over(offer, rows)}")
-            )
+    found = [cheapest_offer(gpu, gpus, spot=s, providers=goal.providers, rows=rows, today=today) for s in kinds]
+    offers = [offer for offer in found if offer is not None]
+    if not goal.providers:
+        offers = [replace(offer, source=f"{offer.source}{_passed_over(offer, rows)}") for offer in offers]
     return tuple(offers)
 
 
 def _passed_over(offer: Offer, rows: RowsByGpu | None) -> str:
-    """That a marketplace asks less for one machine, which counts only where it is named; "" where none does."""
+    """Names a marketplace with a lower price, which counts only if the goal names it; returns "" if none is lower."""
     other = cheapest_offer(offer.gpu, offer.gpus, spot=offer.spot, providers=MARKETPLACES, rows=rows)
-    if (
-        other is None
-        or other.machines > 1
-        or not other.usd_per_hour
-        or other.usd_per_hour >= (offer.usd_per_hour or 0.0)
-    ):
+    if other is None or other.machines > 1 or not 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
         return ""
-    return (
-        f"; marketplaces left out: {other.provider} {format_usd_rate(other.usd_per_hour)} (--provider {other.provider})"
-    )
+    price = format_usd_rate(other.usd_per_hour)
+    return f"; marketplaces left out: {other.provider} {price} (--provider {other.provider})"
 
 
 def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
-    """One's own machine with each number of its GPUs that the goal allows, at the price that was given for them."""
+    """Returns the user's own machine as an offer, for each number of its GPUs that the goal allows."""
     return tuple(_own(goal, machine.gpu, count) for count in goal.counts or (goal.gpus,) if count <= machine.gpus)
 
 
 def rents(goal: Goal, gpu: str) -> bool:
-    """Whether the goal looks at cards of this key that are not one's own, where it looks at the key at all."""
+    """Tells whether the goal may rent this GPU, given that it allows the GPU at all."""
     return owned(goal, gpu) is None or goal.gpu == ANY or gpu in goal.gpu.split(",")
 
 
 def owned(goal: Goal, gpu: str) -> OwnMachine | None:
-    """The user's machine with these cards; of several the one with the most, which nothing joins."""
+    """Returns the user's machine with this GPU, of several the largest, because they are not connected."""
     machines = [machine for machine in goal.own if machine.gpu == gpu]
     return max(machines, key=lambda machine: machine.gpus, default=None)
 
 
+def same_machine(one: Offer, other: Offer) -> bool:
+    """Tells whether two offers are of the same GPU, number of GPUs and spot or on demand."""
+    return (one.gpu, one.gpus, one.spot) == (other.gpu, other.gpus, other.spot)
+
+
 def usual_counts(gpu: str, own: Sequence[OwnMachine]) -> tuple[int, ...]:
-    """The numbers of GPUs to choose from where nobody says: of own machines up to what they have."""
+    """Returns the numbers of GPUs to search by default; the user's own machines limit theirs."""
     rented = () if gpu == OWN else gpu.split(",")
     several = gpu == ANY or len({*rented, *(machine.gpu for machine in own)}) > 1
-    counts = set((*NODE_COUNTS, *SEVERAL_NODES) if several and rented else (1,) if rented else ())
+    counts = set(GPU_COUNTS if several and rented else (1,) if rented else ())
     for machine in own:
         counts |= {machine.gpus, *(count for count in NODE_COUNTS if count < machine.gpus)}
     return tuple(sorted(counts))
 
 
 def within_a_node(goal: Goal) -> Goal:
-    """The goal on no more than one node where it leaves the number of GPUs open; otherwise the goal as it is."""
+    """Returns the goal limited to one node if it leaves the number of GPUs open, and otherwise unchanged."""
     if goal.counts != usual_counts(goal.gpu, goal.own):
         return goal
     return replace(goal, counts=tuple(count for count in goal.counts if count not in SEVERAL_NODES))
 
 
 def on_machine(goal: Goal, gpu: str, gpus: int, *, own: bool) -> Goal:
-    """The goal for one number of one card alone, on one's own machine if that has so many, else rented."""
+    """Returns the goal for exactly this machine: the user's own if `own` and if it has enough GPUs, else rented."""
     machine = owned(goal, gpu)
     if own and machine and gpus <= machine.gpus:
         return replace(goal, gpu=OWN, gpus=gpus, counts=(), own=(machine,))

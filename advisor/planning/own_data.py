@@ -1,28 +1,30 @@
-"""A plan's losses moved to the user's own data, and what serving the model asks of its training. Pure."""
+"""Corrects a plan's losses by runs on the user's own data, and the tokens to train by the tokens to serve."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from advisor.options import Goal
 from advisor.planning.goal import FAMILY_RATIO
 from advisor.prediction.loss import bits_per_byte
 from advisor.prediction.loss_own import LEAST_RUNS, LossCalibration, calibrate_loss, on_own_data, overtraining_factor
-from advisor.records import Goal, Plan, Run
+from advisor.records import Plan, Run
 from advisor.units import format_number, format_percent, format_tokens
 from trainer.token_folder import TokenMeta
 
-# Beyond this the law is known to overstate what a small model gains (Sardana et al. 2024 tested up to 10,000 tokens per
-# parameter, usual ratios are 12 to 20 of them): the direction is right, the size is not.
+# Beyond this factor the law overstates the gain of a small model: Sardana et al. 2024 tested up to 10,000 tokens per
+# parameter, where 12 to 20 are usual. More training is right, but how much is unknown.
 MOST_OVERTRAINING = 30.0
 
 
 def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[float]) -> Plan:
-    """The plan with losses on the user's data and in bits per byte.
+    """Returns the plan with losses for the user's data, and the chosen run's loss also in bits per byte.
 
-    `log_ratios` are log(measured / law) of the user's finished runs on this data; fewer than two change nothing but a
-    warning. `data_meta` is the token folder's metadata, whose measured bytes per token turn nats into bits per byte.
+    `log_ratios` are log(measured loss / predicted loss) of the user's finished runs on these data; too few of them only
+    add a warning. `data_meta` is the token folder's metadata, whose bytes per token give the bits per byte.
     """
     if plan.chosen.loss is None:
         return plan
@@ -33,8 +35,9 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
             missing = f"{len(log_ratios)} of {LEAST_RUNS} runs on it compared"
         if plan.goal.synthetic:
             missing = "the tokens are synthetic"
-        said = f"the loss is not calibrated to your data: {missing}"
-        plan = replace(plan, warnings=(*plan.warnings, said)) if missing else plan
+        if missing:
+            warning = f"the loss is not calibrated to your data: {missing}"
+            plan = replace(plan, warnings=(*plan.warnings, warning))
     else:
         plan = _moved(plan, calibration)
     if not data_meta:
@@ -46,8 +49,9 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
 
 
 def for_inference(goal: Goal, training_tokens: int) -> Goal:
-    """The goal with a ratio of tokens per parameter that counts what the model will serve; `training_tokens` is what a
-    plan without that would train on. A ratio that was given stays.
+    """Returns the goal with more tokens per parameter because of the tokens that the model will serve.
+
+    `training_tokens` is what the plan would train on otherwise. A ratio that the user gave is kept.
     """
     if goal.inference_tokens is None or goal.ratio is not None:
         return goal
@@ -57,14 +61,16 @@ def for_inference(goal: Goal, training_tokens: int) -> Goal:
 
 
 def why_overtrained(goal: Goal, served: float) -> str:
-    """The reason for `for_inference`'s ratio, in words."""
+    """Describes the reason for the ratio of `for_inference`."""
     return (
-        f"{format_number(goal.ratio or 0.0)} tokens per parameter, more than training alone would have: "
-        f"{format_tokens(served)} tokens are to be served, 2·N each (Sardana et al. 2024)"
+        f"{format_number(goal.ratio or 0.0)} tokens per parameter, more than for training alone: "
+        f"{format_tokens(served)} tokens are to be served, at 2·N FLOPs each (Sardana et al. 2024)"
     )
 
 
 def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
+    """Returns the plan with all losses corrected, and the correction among its reasons."""
+
     def moved(run: Run) -> Run:
         shift = 0.0 if run.loss is None else calibration.shift
         return run.judged(loss=run.loss and on_own_data(run.loss, calibration), loss_shift=shift)
@@ -74,20 +80,15 @@ def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
 
     search = plan.search
     if search is not None:
-        search = replace(
-            search,
-            options=all_moved(search.options),
-            front=all_moved(search.front),
-            near_misses=all_moved(search.near_misses),
-            machines=all_moved(search.machines),
-            sure=search.sure and moved(search.sure),
-        )
+        lists = ("options", "front", "near_misses", "machines")
+        corrected: dict[str, Any] = {name: all_moved(getattr(search, name)) for name in lists}
+        search = replace(search, sure=search.sure and moved(search.sure), **corrected)
     share = math.expm1(calibration.shift)
-    said = f"the loss law is moved by {'+' if share > 0 else '-'}{format_percent(abs(share))}"
+    change = f"the predicted losses are changed by {'+' if share > 0 else '-'}{format_percent(abs(share))}"
     return replace(
         plan,
         chosen=moved(plan.chosen),
         considered=all_moved(plan.considered),
         search=search,
-        reasons=(*plan.reasons, f"{said}, as {calibration.runs} finished runs on this data came out"),
+        reasons=(*plan.reasons, f"{change}, as {calibration.runs} finished runs on this data came out"),
     )

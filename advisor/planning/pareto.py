@@ -1,37 +1,37 @@
-"""What is worth looking at among very many: the runs that no other beats in every respect. Pure."""
+"""Finds Pareto fronts: the rows of a table that no other row beats in every column."""
 
 from __future__ import annotations
 
 import numpy as np
 
-_AT_ONCE = 2048
+_AT_ONCE = 256  # rows compared in one block; its memory grows with the square
 
 
 def non_dominated(points: np.ndarray) -> np.ndarray:
-    """Places of the Pareto front of `points`, shape (n, k), lower better in each column; of equal rows the first.
+    """Returns the indices of the Pareto front of `points`, shape (n, k), ascending; lower is better in each column.
 
-    A row is left out when another is at least as good in every column and better in one. Ascending places.
+    A row is left out if another is at least as good in every column and better in one, or if it repeats an earlier row.
     """
     if not len(points):
         return np.zeros(0, dtype=int)
-    order = np.lexsort((np.arange(len(points)), *points.T[::-1]))  # who comes later cannot dominate who came before
+    order = np.lexsort((np.arange(len(points)), *points.T[::-1]))  # no row can beat an earlier one
     kept = np.zeros(0, dtype=int)
     for start in range(0, len(order), _AT_ONCE):
         some = order[start : start + _AT_ONCE]
         if len(kept):
-            some = some[~_beaten(points[some], points[kept]).any(axis=1)]
-        # within the block only earlier rows can beat; a row beaten by a beaten one is beaten by its beater too
-        among = np.triu(_beaten(points[some], points[some]).T, 1).any(axis=0)
+            some = some[~beaten(points[some], points[kept]).any(axis=1)]
+        # Within the block only earlier rows can beat a row. It does not matter whether they are beaten themselves.
+        among = np.triu(beaten(points[some], points[some]).T, 1).any(axis=0)
         kept = np.concatenate([kept, some[~among]])
     return np.sort(kept)
 
 
 def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Places of the Pareto front of (first, second) inside each group, lower better; all shapes (n,)."""
+    """Returns the indices of the Pareto front of (first, second) within each group; all arrays have shape (n,)."""
     order = np.lexsort((second, first, group))
     rank = np.cumsum(np.diff(group[order], prepend=group[order[:1]]) != 0)
-    # one accumulation for all groups: each starts above everything that came before it
-    # Equal values share one rank.
+    # One running minimum serves all groups, since each group is shifted below all earlier ones. Equal values share one
+    # rank.
     scaled = np.unique(second[order], return_inverse=True)[1].astype(float)
     least = np.minimum.accumulate(scaled - rank * (len(order) + 1))
     before = np.concatenate([[np.inf], least[:-1]])
@@ -39,18 +39,15 @@ def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> n
 
 
 def spread_out(values: np.ndarray, count: int) -> np.ndarray:
-    """Places of at most `count` values, ends included, as even in their logarithm as the values allow."""
+    """Returns the indices of at most `count` values, with both ends, spread evenly by their logarithms."""
     if len(values) <= count:
         return np.arange(len(values))
     logs = np.log(np.maximum(values, 1e-12))
     wanted = np.linspace(logs.min(), logs.max(), count)[1:-1]
     between = np.abs(logs[:, None] - wanted).argmin(axis=0)
-    return np.unique(np.concatenate([[values.argmin(), values.argmax()], between]).astype(int))
+    return np.array(sorted({int(values.argmin()), int(values.argmax()), *between.tolist()}))
 
 
-def _beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Bool (n, m): the m-th of `by` is no worse than the n-th point in any column."""
-    beaten = np.ones((len(points), len(by)), dtype=bool)
-    for column in range(points.shape[1]):
-        beaten &= by[None, :, column] <= points[:, None, column]
-    return beaten
+def beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Marks, in shape (n, m), whether the m-th row of `by` is at least as good as the n-th point in every column."""
+    return np.logical_and.reduce([mine[None] <= own[:, None] for mine, own in zip(by.T, points.T, strict=True)])

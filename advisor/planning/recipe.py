@@ -1,4 +1,4 @@
-"""Batch size, learning rate and schedule from published laws, clipped where a run is too short for them."""
+"""Chooses batch sizes, learning rate, schedule and evaluations by published laws, clipped for short runs."""
 
 from __future__ import annotations
 
@@ -6,71 +6,110 @@ import math
 
 import numpy as np
 
+from advisor.laws.flops import scaling_parameters
 from advisor.laws.hyperparameters import Number, batch_band, peak_rates, scale_flops
-from trainer.schema import CheckpointConfig, EvalConfig, ModelShape, OptimizerConfig, ScheduleConfig
+from advisor.planning.goal import MOST_EPOCHS, Brief
+from advisor.prediction.memory_terms import WorkloadArrays
+from trainer.schema import ModelShape, OptimizerConfig, ScheduleConfig
 
-# A run of fewer optimizer steps learns little however good its gradients are; the batch shrinks before the steps do.
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+CLOSE = 0.05  # a global batch may miss the requested one by this share, since an exact one may make steps slow
+# A run of fewer optimizer steps learns little, so the batch shrinks until there are as many.
 FEWEST_STEPS = 300
-TOO_FEW_STEPS = 200  # warned about; whole micro-batches may take a run somewhat below FEWEST_STEPS
-# AdamW peaks outside this band are not what the laws were fitted on: DeepSeek's largest runs used 2.2e-4 to 4.2e-4 and
+TOO_FEW_STEPS = 200  # fewer steps get a warning; whole micro-batches may bring a run somewhat below FEWEST_STEPS
+# The laws were not fitted on peak rates of AdamW outside this band: DeepSeek's largest runs used 2.2e-4 to 4.2e-4, and
 # small models diverge above a few 1e-3.
 _LEARNING_RATES = (1e-4, 3e-3)
-EVALUATIONS = 8  # over a run, the final one included
+EVALUATIONS = 8  # in a run, the final one included
 EVAL_SHARE = 0.01  # of the training tokens per evaluation: about 3 % of the time in all, a forward pass being a third
 EVAL_TOKENS = (4096, 8_388_608)
+KEPT_CHECKPOINTS = 2
+
+Window = tuple[int, int]  # the lowest and the highest half octave that a search tries around the usual global batch
 
 
 def recommended_batch(scale: Number, tokens: Number) -> Number:
-    """Tokens per optimizer step: the laws' median, smaller where it would leave fewer than FEWEST_STEPS steps.
+    """Returns the tokens per step by the median of the laws, or fewer so that a run has at least FEWEST_STEPS steps.
 
-    `scale` is `scale_flops` of the model. Numbers or arrays.
+    `scale` is `scale_flops` of the model. Takes numbers or arrays.
     """
     return np.minimum(batch_band(scale, tokens).median, tokens / FEWEST_STEPS)
 
 
-def learning_rate(shape: ModelShape, tokens: float, batch_tokens: float) -> float:
-    """Peak AdamW learning rate: the lower of two laws, scaled to the batch and clipped.
+def batch_octaves(brief: Brief, scale: Number, counted: Number, tokens: Number) -> Number:
+    """Returns how many half octaves the batch for these tokens lies above the batch for the recommended tokens."""
+    usual = recommended_batch(scale, brief.ratio * counted)
+    return 2 * np.log2(recommended_batch(scale, tokens) / usual)
 
-    Too low a rate costs little, too high a rate the run. Away from the laws' batch it goes with its square root.
+
+def micro_batches(brief: Brief) -> np.ndarray:
+    """Returns the micro-batches to try: the requested one, or the usual ones and all that divide the global batch."""
+    goal = brief.goal
+    if goal.micro_batch is not None:
+        return np.array([goal.micro_batch])
+    sizes = np.arange(1, MICRO_BATCHES[-1] + 1)
+    asked = goal.global_batch_tokens
+    return sizes[np.isin(sizes, MICRO_BATCHES) | (asked is not None and asked % (sizes * brief.seq_len) == 0)]
+
+
+def as_asked(share: np.ndarray) -> np.ndarray:
+    """Marks the micro-batches that make up the requested global batch exactly, or else within CLOSE, or else best.
+
+    `share` is the global batch of each configuration over the requested one; the last axis holds the micro-batches.
     """
-    best_batch = float(batch_band(scale_flops(shape), tokens).median)
-    scaled = min(peak_rates(shape, tokens).values()) * math.sqrt(batch_tokens / best_batch)
-    return float(f"{min(max(scaled, _LEARNING_RATES[0]), _LEARNING_RATES[1]):.2g}")
+    off = np.abs(np.log(share))
+    least = off.min(axis=-1, keepdims=True)
+    return off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
+
+
+def global_batches(brief: Brief, shapes: WorkloadArrays, window: Window) -> np.ndarray:
+    """Returns the tokens per optimizer step to try, of shape (targets, depths).
+
+    A requested global batch is the only one. If the goal fixes the tokens, the laws recommend one batch for them.
+    Otherwise the limits decide the tokens, so batches across the window are tried, and the one for all useful data.
+    """
+    if brief.goal.global_batch_tokens is not None:
+        return np.full((1, len(shapes.depth)), float(brief.goal.global_batch_tokens))
+    scales = scale_flops(shapes)
+    usual = brief.ratio * scaling_parameters(shapes, brief.ratio_counts).astype(float)
+    if brief.settled:
+        tokens = usual if brief.goal.tokens is None else np.full_like(usual, brief.goal.tokens)
+        return recommended_batch(scales, tokens)[None, :]
+    factors = 2.0 ** (np.arange(window[1], window[0] - 1, -1) / 2)
+    targets = recommended_batch(scales, usual) * factors[:, None]
+    if brief.unique_tokens is None:
+        return targets
+    exhausted = recommended_batch(scales, np.full_like(usual, MOST_EPOCHS * brief.unique_tokens))
+    return np.concatenate([np.minimum(targets, exhausted), exhausted[None, :]])
 
 
 def optimizer(name: str, shape: ModelShape, tokens: float, batch_tokens: float) -> OptimizerConfig:
-    """AdamW at the laws' learning rate; with Muon its matrices keep the trainer's default rate."""
-    return OptimizerConfig(name=name, learning_rate=learning_rate(shape, tokens, batch_tokens))
+    """Returns the optimizer with AdamW's peak rate: the lower of two laws, scaled to the batch and clipped.
+
+    Muon uses this rate for its AdamW part and the trainer's default for its matrices.
+    """
+    # A rate that is too low costs little, one that is too high costs the run. Away from the laws' batch the rate
+    # changes with the square root of the batch.
+    best_batch = float(batch_band(scale_flops(shape), tokens).median)
+    scaled = min(peak_rates(shape, tokens).values()) * math.sqrt(batch_tokens / best_batch)
+    rate = float(f"{min(max(scaled, _LEARNING_RATES[0]), _LEARNING_RATES[1]):.2g}")
+    return OptimizerConfig(name=name, learning_rate=rate)
 
 
 def schedule(steps: int) -> ScheduleConfig:
-    """Cosine to a tenth of the peak over the whole run, as the loss laws assume; 3 % of warm-up (10 to 1000 steps)."""
+    """Returns a cosine to a tenth of the peak, as the loss laws assume, after 3 % of warm-up (10 to 1000 steps)."""
     return ScheduleConfig(name="cosine", warmup_steps=min(max(10, round(0.03 * steps)), 1000, steps // 2))
 
 
 def evaluation(
     steps: Number, tokens: Number, micro_tokens: Number, validation_tokens: int | None
 ) -> tuple[Number, Number]:
-    """Steps between evaluations, and micro-batches of each: about eight, each on a hundredth of the run's tokens.
+    """Returns the steps between evaluations and the micro-batches of each: about eight, on 1 % of the tokens each.
 
-    Numbers or arrays.
+    Takes numbers or arrays.
     """
     wanted = np.minimum(np.maximum(EVAL_SHARE * tokens, EVAL_TOKENS[0]), EVAL_TOKENS[1])
     if validation_tokens is not None:
         wanted = np.minimum(wanted, validation_tokens)
     every = np.maximum(1.0, np.ceil(steps / EVALUATIONS))
     return every, np.maximum(1.0, np.floor(wanted / micro_tokens))
-
-
-def eval_config(steps: int, tokens: int, micro_tokens: int, validation_tokens: int | None) -> EvalConfig:
-    """`evaluation` as the trainer takes it."""
-    every, batches = evaluation(steps, tokens, micro_tokens, validation_tokens)
-    return EvalConfig(every_steps=int(every), tokens=int(batches) * micro_tokens)
-
-
-KEPT_CHECKPOINTS = 2
-
-
-def checkpoints(every_seconds: float | None) -> CheckpointConfig:
-    """By time and at the end, the last two kept."""
-    return CheckpointConfig(every_steps=None, every_seconds=every_seconds, keep=KEPT_CHECKPOINTS, final=True)

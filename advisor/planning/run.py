@@ -1,4 +1,4 @@
-"""From rows of a search to runs: predicted with their intervals, billed by part, and as the trainer takes them."""
+"""Turns rows of a search into runs with predictions, bills and the trainer's configuration."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from advisor.prediction.loss import predict_loss
 from advisor.prediction.prior import published_runs
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Estimate, Grounds, Prediction, Run, Standing
-from trainer.schema import DataConfig, RunConfig
+from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig
 
 
 def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[Run]:
-    """Predict chosen configurations with their intervals and make out the bills of so many steps of each."""
+    """Predicts the selected configurations with intervals, and computes the bills of their steps."""
     if not selections:
         return []
     rows = candidates.rows(np.array([chosen.place for chosen in selections], dtype=int))
     costs, steps = Costs(rows), np.array([[float(chosen.steps)] for chosen in selections])
     bills, scores = costs.bills(steps), costs.scores(steps)
     predictions: dict[int, Prediction] = {}
-    for number in np.unique(rows.device):  # those of one device together
+    for number in sorted(set(rows.device.tolist())):  # one prediction for all rows of a device
         places = np.nonzero(rows.device == number)[0].tolist()
         workloads = [rows.workload(place) for place in places]
         found = predict_batch(rows.devices[number].profile, workloads, expected=True)
@@ -41,7 +41,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
     for row, chosen in enumerate(selections):
         device, prediction = rows.devices[rows.device[row]], predictions[row]
         brief = device.brief
-        assert prediction.step_seconds is not None  # steps of unknown links are no candidates
+        assert prediction.step_seconds is not None  # a configuration over unknown links is no candidate
         tokens, unique, kwh = chosen.steps * prediction.workload.step_tokens, brief.unique_tokens, at(bills.kwh, row)
         grid = WORLD_GRAMS_PER_KWH if brief.goal.grid_grams_per_kwh is None else brief.goal.grid_grams_per_kwh
         bill = Bill(
@@ -56,7 +56,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
             disk_bytes=(recipe.KEPT_CHECKPOINTS + 1) * int(rows.state_bytes[row]),
         )
         loss = None
-        if not brief.goal.synthetic:  # random tokens teach nothing
+        if not brief.goal.synthetic:  # no loss is predicted for random tokens
             loss = predict_loss(prediction.parameters, tokens, unique, brief.vocab_size)
         standing = Standing(
             score=float(scores[row, 0]),
@@ -79,13 +79,18 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
 
 
 def make_run(candidates: Candidates, chosen: Selection, *, name: str = "", why: str = "") -> Run:
-    """As `make_runs`, for one, with a name and a reason."""
+    """Makes one run, with a name and a reason."""
     return make_runs(candidates, [chosen])[0].judged(name=name, why=why)
 
 
 def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None) -> RunConfig:
-    """A run as the trainer takes it; `checkpoint_seconds` lie between its checkpoints, None: one at its end only."""
+    """Returns the trainer's configuration of a run.
+
+    `checkpoint_seconds` is the time between checkpoints; None writes only one, at the end.
+    """
     workload, goal, shape = run.workload, device.brief.goal, run.workload.shape
+    validation = device.brief.validation_tokens
+    every, batches = recipe.evaluation(run.steps, run.tokens, workload.micro_tokens, validation)
     config = RunConfig(
         model=shape,
         steps=run.steps,
@@ -100,20 +105,19 @@ def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None)
         data=DataConfig(path=goal.data, synthetic=goal.synthetic),
         optimizer=recipe.optimizer(workload.optimizer, shape, run.tokens, workload.step_tokens),
         schedule=recipe.schedule(run.steps),
-        eval=recipe.eval_config(run.steps, run.tokens, workload.micro_tokens, device.brief.validation_tokens),
-        checkpoint=recipe.checkpoints(checkpoint_seconds),
+        eval=EvalConfig(every_steps=int(every), tokens=int(batches) * workload.micro_tokens),
+        checkpoint=CheckpointConfig(
+            every_steps=None, every_seconds=checkpoint_seconds, keep=recipe.KEPT_CHECKPOINTS, final=True
+        ),
     )
     return device.profile.kernels.set_in(config)
 
 
 def grounds_of(profile: Profile) -> Grounds:
-    """Count what a device's beliefs about speed were learnt from."""
+    """Counts the published runs behind the predicted speed of a device, by GPU and by generation."""
     generation = profile.spec.generation if profile.spec else None
-    card, alike, everything = published_runs(profile.key, generation)
+    same_gpu, same_generation, everything = published_runs(profile.key, generation)
     return Grounds(
-        calibration=profile.calibration_id,
-        generation=generation,
-        card_runs=card,
-        generation_runs=alike,
-        all_runs=everything,
-    )
+        calibration=profile.calibration_id, generation=generation, card_runs=same_gpu,
+        generation_runs=same_generation, all_runs=everything,
+    )  # fmt: skip

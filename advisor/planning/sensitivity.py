@@ -1,6 +1,6 @@
-"""What the choice depends on: a little more money or time, or a device slower than estimated, and what changes then.
+"""Finds what would change the choice: more or less money or time, a slower device, more or fewer GPUs.
 
-Every sentence is the outcome of another search on the same field; a test plans anew and compares.
+Every sentence is the result of another search in the same space; the tests compare it with a new plan.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.offer import OWN_MACHINE
+from advisor.hardware.offers import cheapest_offer
+from advisor.offer import OWN_MACHINE, Offer
+from advisor.options import Goal
+from advisor.planning.candidates import OVERSHOOT, Device, make_candidates
 from advisor.planning.choose import LEVEL, USED_UP, Selection, best_of, select, selection
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import NOTHING, Runs, least_steps, runs_at
 from advisor.planning.goal import Limits
+from advisor.planning.offers import GPU_COUNTS, owned, same_machine
 from advisor.planning.run import make_run
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.loss import DATA_CONSTRAINED
-from advisor.records import Run
+from advisor.records import Run, ScalingPoint
 from advisor.units import (
     format_centre,
     format_error,
@@ -30,29 +34,29 @@ from advisor.units import (
     format_usd,
 )
 
-AS_GOOD = 1.02  # times the plan's score: still about as good a model
-WORTH_SAYING = 0.05  # share of the price below which a saving is not worth a sentence
-BETTER = 0.005  # of the score: what is less of an improvement is called none
-SLOWEST = 0.5  # of the estimated tokens/s; beyond that the estimate is no longer what is in doubt
-_LATER = (0.25, 1.0, 3.0)  # of the deadline: how much later is tried to save money
-_HALVINGS = 7  # of the interval searched for the slowest speed at which a choice holds: under 1 %
+AS_GOOD = 1.02  # a score within this factor of the plan's is about as good
+WORTH_SAYING = 0.05  # share of the price; a smaller saving is not mentioned
+BETTER = 0.005  # share of the score; a smaller improvement does not count
+SLOWEST = 0.5  # share of the estimated tokens/s; slower devices are not considered
+_LATER = (0.25, 1.0, 3.0)  # extensions to try, as shares of the deadline
+_HALVINGS = 7  # steps of the search for the slowest speed at which the choice holds, to within 1 %
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
-    """What a sentence rests on, for those who want the numbers."""
+    """A sentence with the numbers behind it."""
 
     text: str
-    limits: Limits | None = None  # under which it was searched again
+    limits: Limits | None = None  # of the other search
     depth: int | None = None
-    slower: float | None = None  # share of tokens/s that may be missing before the choice changes
+    slower: float | None = None  # share of tokens/s by which the device may be slower before the choice changes
 
 
 def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
-    """Say what more or less money, more time, and fewer tokens per second would change."""
+    """Yields what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
     budget, deadline = limits.budget_usd, limits.deadline_seconds
-    # settled tokens or a settled ratio still leave the depth open, as long as a limit decides it
+    # Settled work leaves the depth open if a limit decides it.
     wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
     if wider and budget is not None:
         more = nice(budget / 4)
@@ -77,24 +81,24 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
 
 
 def nice(amount: float) -> float:
-    """The nearest of 1, 2 or 5 times a power of ten: an amount a person would name."""
+    """Rounds an amount to 1, 2 or 5 times a power of ten, as a person would."""
     power = 10.0 ** math.floor(math.log10(amount))
     return power * min((1, 2, 5, 10), key=lambda digit: abs(math.log(amount / power / digit)))
 
 
 def nice_seconds(seconds: float) -> float:
-    """A duration a person would name: a nice number of seconds, minutes, hours or days."""
+    """Rounds a duration to a nice number of seconds, minutes, hours or days."""
     unit = next(unit for unit in (86400.0, 3600.0, 60.0, 1.0) if seconds >= unit or unit == 1.0)
     return nice(max(seconds / unit, 1.0)) * unit
 
 
 def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivity:
-    """What a wider limit buys."""
+    """Says which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
-    if better is not None and better.score * (1 + BETTER) < plan.score:
-        choice = make_run(space.candidates, better)
+    choice = make_run(space.candidates, better) if better is not None else plan
+    worse = choice.loss and plan.loss and choice.loss.value >= plan.loss.value  # the score alone says otherwise
+    if better is not None and better.score * (1 + BETTER) < plan.score and not worse:
         return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=wider, depth=choice.depth)
-    # what holds the run back: the other limit if it is used up, else the data
     paid = limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
     late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)
     why = ": the data are used up" if space.brief.unique_tokens else ""
@@ -106,7 +110,7 @@ def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivi
 
 
 def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
-    """Whether more time gives the same quality for less money; None when it does not."""
+    """Says how much cheaper the same quality is with more time, or returns None if it is not."""
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
     cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
     if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
@@ -119,7 +123,7 @@ def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensi
 
 
 def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
-    """What patience would buy, and the cheapest and the fastest run about as good as the plan."""
+    """Yields the run that free waiting would allow, and the cheapest and fastest runs about as good as the plan."""
     limits = space.limits.patient
     if limits == space.limits or space.brief.settled or limits.budget_usd is None:
         return
@@ -132,38 +136,38 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
     runs = _as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
         ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
-        said = [
+        cheapest, fastest = [
             f"{_where(end)} for {format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)}"
             for end in ends
             if end.cost_usd
         ]
-        text = f"at a score at most 2 % higher the cheapest is {said[0]}, the fastest {said[1]}"
+        text = f"at a score at most 2 % higher the cheapest is {cheapest}, the fastest {fastest}"
         yield Sensitivity(text=text, limits=limits)
 
 
 def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
-    """The cheapest run that is at least as good as `score` and keeps the limits; None without one or without prices."""
+    """Returns the cheapest run with at most this score that keeps the limits, or None if none does or has a price."""
     runs = _as_good(space, score, limits)
     return selection(runs, int(runs.usd.argmin())) if len(runs) else None
 
 
 def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
-    """The shortest run of each configuration that is at least as good as `score` and keeps the limits."""
-    places = np.arange(len(space.candidates))
+    """Returns for each configuration the shortest run with at most this score that keeps the limits."""
     costs = Costs(space.candidates)
     law, counted = DATA_CONSTRAINED, costs.counted
-    left = score - law.token_term(counted * costs.ratio)  # for tokens, where they are all fresh
+    # Solve the loss law for the tokens that reach the score, taking all tokens as fresh.
+    left = score - law.token_term(counted * costs.ratio)
     with np.errstate(divide="ignore", invalid="ignore"):
         tokens = np.where(left > 0, (left / law.token_scale) ** (-1 / law.token_exponent), np.inf)
     reachable = np.isfinite(tokens) & (tokens < 1e16)
     steps = np.maximum(np.where(reachable, np.ceil(tokens / costs.step_tokens), 1.0), least_steps(costs))
-    runs = runs_at(costs, places, steps, limits, spot=space.spot)
+    runs = runs_at(costs, np.arange(len(space.candidates)), steps, limits, spot=space.spot)
     good = (runs.violation == NOTHING) & reachable[:, 0] & (runs.score <= score * 1.0001) & ~np.isnan(runs.usd)
     return runs.rows(good)
 
 
 def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
-    """How much slower than estimated the plan's kind of device may be before another choice is better."""
+    """Says how much slower than estimated the plan's device may be before another choice is better."""
     field = space.candidates
     keys = np.array([device.profile.key for device in field.devices])[field.device]
     mine = keys == plan.offer.gpu
@@ -171,13 +175,13 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     others = select(space, space.limits, allowed=~mine)
 
     def rival(speed: float) -> Selection | None:
-        """The best other choice at this speed if it is better than the plan's own; None if the plan's holds."""
+        """Returns the best other choice at this speed, or None if the plan's choice is still the best."""
         slowed = _slowed(space, mine, speed)
         own = select(slowed, space.limits, allowed=same)
         picks = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
         if not picks:
             return None
-        # the one of these that the goal is after, ties and all
+        # Apply the rule of the goal to these, so that ties are decided as in a search.
         columns = {
             name: np.array([getattr(p, name) for p in picks]) for name in ("place", "steps", "seconds", "usd", "score")
         }
@@ -207,14 +211,15 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
 
 
 def _slowed(space: SearchSpace, mine: np.ndarray, speed: float) -> SearchSpace:
+    """Returns the space with this share of the speed on the marked candidates."""
     step = space.candidates.step.scaled(np.where(mine, 1 / speed, 1.0))
     return replace(space, candidates=replace(space.candidates, step=step))
 
 
 def _change(plan: Run, other: Run) -> str:
-    """What another choice has in place of the plan's."""
+    """Describes how another choice differs from the plan."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
-    if (other.offer.gpu, other.offer.gpus, other.offer.spot) != (plan.offer.gpu, plan.offer.gpus, plan.offer.spot):
+    if not same_machine(other.offer, plan.offer):
         parts.append(f"on {machine(other)}")
     if other.depth == plan.depth:
         parts.append(f"instead of {format_tokens(plan.tokens)}")
@@ -231,7 +236,7 @@ def _where(choice: Run) -> str:
 
 
 def machine(run: Run, provided: str = " from ") -> str:
-    """What is rented, in words; `provided` stands before the provider."""
+    """Describes the machine of a run; `provided` is the text before the provider."""
     offer = run.offer
     if offer.gpu == "cpu":
         return "this CPU"
@@ -239,3 +244,71 @@ def machine(run: Run, provided: str = " from ") -> str:
     if offer.source == OWN_MACHINE:
         provider = " of your own"
     return f"{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
+
+
+def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
+    """Returns the plan on other numbers of GPUs, with equal model, tokens and global batch, and how many GPUs pay.
+
+    More GPUs pay while the product of dollars and hours falls; GPU-hours stand for dollars if the price is unknown. The
+    curve ends where the global batch cannot be split further or the links are unknown. It skips numbers of GPUs that no
+    provider rents together, and is empty for a CPU.
+    """
+    if plan.workload.gpu == "cpu":
+        return (), None
+    seq_len, step_tokens = plan.workload.shape.seq_len, plan.workload.step_tokens
+    counts = [count for count in GPU_COUNTS if count * seq_len <= OVERSHOOT * step_tokens]
+    offers = (_offer(space.goal, space.offer(chosen.place), count) for count in counts)
+    points = _points(space.device(chosen.place), plan, tuple(offer for offer in offers if offer is not None))
+    burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
+    pays = (points[at].gpus for at in range(len(points) - 1) if burdens[at + 1] >= burdens[at])
+    return points, next(pays, None)
+
+
+def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
+    """Returns a point for each offer, up to the first that cannot run the plan."""
+    workload = plan.workload
+    brief = device.brief.pinned(depth=plan.depth, global_batch_tokens=workload.step_tokens, tokens=plan.tokens)
+    brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
+    candidates = make_candidates([Device(profile=device.profile, brief=brief, offers=offers)])
+    candidates = candidates.rows(candidates.ruled)
+    costs = Costs(candidates)
+    steps = costs.settled_steps()
+    assert steps is not None  # the plan's tokens are pinned
+    seconds = costs.seconds(steps)
+    usd = costs.usd(seconds, steps)
+    tokens = candidates.step_tokens
+    rate = tokens / candidates.step.value
+    points: list[ScalingPoint] = []
+    for row, offer in enumerate(offers):
+        if not candidates.fits[row] or math.isnan(rate[row]):
+            break
+        per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate[row] / offer.gpus
+        points.append(
+            ScalingPoint(
+                gpus=offer.gpus,
+                tokens_per_second=float(rate[row]),
+                total_seconds=float(seconds[row, 0]),
+                cost_usd=None if math.isnan(usd[row, 0]) else float(usd[row, 0]),
+                efficiency=float(rate[row] / offer.gpus / per_gpu),
+                provider=offer.provider,
+                rented=offer.rented,
+                other_batch_tokens=None if tokens[row] == workload.step_tokens else int(tokens[row]),
+            )
+        )
+    return tuple(points)
+
+
+def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
+    """Returns an offer of this many GPUs from the plan's provider, or else the cheapest that the goal allows.
+
+    A price that the user gave is per GPU. Returns None if no provider offers so many together.
+    """
+    if count == mine.gpus:
+        return mine
+    if mine.source == OWN_MACHINE and (machine := owned(goal, mine.gpu)) is not None and count > machine.gpus:
+        return None
+    if mine.provider is not None:
+        own = cheapest_offer(mine.gpu, count, spot=mine.spot, providers=(mine.provider,))
+        return own or cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
+    price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
+    return replace(mine, gpus=count, usd_per_hour=price, rented=None)

@@ -1,12 +1,12 @@
-"""What training a part of the weights takes of the time that training all of them does. Numpy only.
+"""How much faster a step is if only a part of the weights is trained.
 
-Below frozen blocks no backward pass goes, and none of them is computed again: of a block's 2 + 4 passes, 8 with
-recomputation, 2 are left. Nobody has published a pair of that.
+Frozen blocks need no backward pass and no recomputation, so that 2 of their 6 passes remain (2 of 8 with
+recomputation). Nobody has published measurements with and without frozen blocks.
 
-With adapters forward is the same; backward passes through every matrix for its input's gradient, and makes a weight's
-gradient of the adapters alone: of 2 + 2 + 2 passes over the weights 4 are left, of 8 with recomputation 6 (sources
-§1.2, and Hu et al. 2021). Measured pairs of one set-up with and without adapters are 0.58 to 0.65 of the time where it
-says 0.67 (NeMo, Llama 70B on H100, GB200 and GB300) and 0.87 where it says 0.75 (torchtune, 3B on an A100, recomputed).
+With adapters, the backward pass computes the gradient of every matrix's input, but weight gradients only for the
+adapters. 4 of 6 passes over the weights remain, or 6 of 8 with recomputation (sources §1.2, and Hu et al. 2021). The
+formula gives 0.67 of the time where NeMo measured 0.58 to 0.65 (Llama 70B on H100, GB200 and GB300), and 0.75 where
+torchtune measured 0.87 (3B on an A100, with recomputation).
 """
 
 from __future__ import annotations
@@ -20,23 +20,28 @@ from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.trained import trained_share
 
-_DEVIATION = 0.12  # of the log, between those pairs and the count of passes
-_FROZEN_DEVIATION = 0.15  # judged: of frozen blocks there are no pairs
-# Bytes through memory for each weight of 4 bits whenever it is made 16-bit again: 2.6 are read and written. Measured
-# were 5 (torchtune, 3B, A100) and 9 to 11 (bitsandbytes in LitGPT, 3B and 7B) by what a micro-batch took longer
+_DEVIATION = 0.12  # log standard deviation of the measurements around the formula
+_EAGER_DEVIATION = 0.25  # the same in eager code, between owners (`benchmarks/adapters.py`)
+_FROZEN_DEVIATION = 0.15  # our judgement, because nobody measured frozen blocks
+# Memory traffic in bytes of converting one 4-bit weight to 16 bits. In theory 2.6 bytes are read and written. The extra
+# time of a micro-batch corresponds to 5 (torchtune, 3B, A100) or 9 to 11 (bitsandbytes in LitGPT, 3B and 7B).
 _UNPACKED_BYTES = 7.0
+# Memory traffic in bytes for each number that enters a matrix with an adapter, and for each that leaves it, forward and
+# backward. PEFT's fp32 adapters run as separate casts, products and sums. We count 30 and 60 bytes; the level is fitted
+# to the runs of seven owners (`benchmarks/adapters.py`).
+_BYTES_IN, _BYTES_OUT = 75.0, 150.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Of the time of training everything; `deviation`: of its log."""
+    """The time of a step divided by its time when all weights are trained, with the log standard deviation."""
 
     of_time: np.ndarray | float = 1.0
     deviation: float = 0.0
 
 
 def share_of_a_step(a: WorkloadArrays) -> Share:
-    """The share of a step's computing time that is left, shape (n,); 1 where all weights are trained."""
+    """Return the share of a step's computing time that remains, shape (n,), or 1 if all weights are trained."""
     adapters = a.software.adapters if a.software is not None else None
     again = 2.0 if a.activation_checkpointing == "full" else 0.0
     if adapters is None:
@@ -45,13 +50,27 @@ def share_of_a_step(a: WorkloadArrays) -> Share:
             return Share()
         return Share(of_time=(2.0 + (4.0 + again) * through) / (6.0 + again), deviation=_FROZEN_DEVIATION)
     trained = flops.adapter_parameters(a, adapters.rank, adapters.targets) / flops.matmul_parameters(a)
-    return Share(of_time=(4.0 + again + 6.0 * trained) / (6.0 + again), deviation=_DEVIATION)
+    deviation = _EAGER_DEVIATION if _apart(a) else _DEVIATION
+    return Share(of_time=(4.0 + again + 6.0 * trained) / (6.0 + again), deviation=deviation)
 
 
-def unpacking_seconds(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | float:
-    """Seconds that a micro-batch spends making 16-bit weights of 4-bit ones, shape (n,); 0 without such."""
+def _apart(a: WorkloadArrays) -> bool:
+    """Returns True if adapters run as separate operations: in eager code without hand-written kernels."""
+    return a.software is not None and not a.compile and not a.software.fused_kernels
+
+
+def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | float:
+    """Returns the seconds that adapters add to a micro-batch, shape (n,), or 0 without adapters.
+
+    They convert 4-bit weights to 16 bits, and in eager code the adapters' own operations pass through memory.
+    """
     adapters = a.software.adapters if a.software is not None else None
-    if adapters is None or not adapters.quantized or spec is None:
+    if adapters is None or spec is None:
         return 0.0
-    passes = 3.0 if a.activation_checkpointing == "full" else 2.0
-    return passes * _UNPACKED_BYTES * a.block_matrices / spec.memory_bytes_per_second
+    again = a.activation_checkpointing == "full"
+    moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * a.block_matrices if adapters.quantized else 0.0
+    if _apart(a):
+        entering, leaving = flops.adapted_widths(a, adapters.targets)
+        passes = 4 / 3 if again else 1.0
+        moved = moved + passes * a.tokens * a.depth * (_BYTES_IN * entering + _BYTES_OUT * leaving)
+    return moved / spec.memory_bytes_per_second

@@ -1,8 +1,7 @@
-"""Predictions for workloads on one device: step time, throughput, MFU and memory, for one or for very many.
+"""Predict step time, throughput, MFU and memory of workloads on one type of device.
 
-Workloads of one kind are predicted as arrays, a single one as arrays of size one. Adds to a device's step what several
-devices change: sharded optimizer work, and gradients that cannot hide behind the backward pass. Pure: no disk, no
-clock.
+Workloads that differ only in sizes are predicted together, as arrays. A single workload is an array of length one. With
+several GPUs, the exchange of gradients that the backward pass does not hide is added to the step.
 """
 
 from __future__ import annotations
@@ -39,20 +38,19 @@ from advisor.prediction.throughput import (
 )
 from advisor.records import Basis, Estimate, Prediction, Workload
 
-# allocated, reserved, all that the device must hold; how likely it fits
+# Allocated bytes, reserved bytes, bytes that the device must provide, and the probability that they fit.
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
-_LEAST_CHANCE = 0.01  # that a run fitted which took place
+_LEAST_CHANCE = 0.01  # lowest probability of fitting for a run that is known to have run
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
 def predict_batch(
     profile: Profile, workloads: Sequence[Workload], *, expected: bool = False, ran: bool = False
 ) -> list[Prediction]:
-    """Predict workloads that all name the profile's device, in their order; `expected` as in `step_seconds_many`.
+    """Predict workloads on the profile's device, in their order; `expected` works as in `step_seconds_many`.
 
-    `ran`: these are runs that took place, which is evidence of what published software held: it fitted the device.
-
-    Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
+    Set `ran` for runs that took place: their memory must have fitted, which narrows the estimate for published
+    software. The step time is None for several GPUs whose links are not in the catalog.
     """
     predictions: dict[int, Prediction] = {}
     for places in by_kind(workloads):
@@ -67,11 +65,10 @@ def predict_batch(
 def step_seconds_many(
     profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray, *, expected: bool = False
 ) -> EstimateArrays:
-    """Seconds per optimizer step of workloads of one kind, communication included, shape (n,); NaN where the links are
-    unknown.
+    """Return the seconds per optimizer step, communication included, shape (n,); NaN if the links are unknown.
 
-    `gpus` goes before the arrays' own number, so that several counts are predicted at once. `expected`: the mean of the
-    belief for its middle, as choices between uncertain seconds need it.
+    `gpus` replaces the number of GPUs in `a`, so that several numbers can be predicted at once. With `expected`,
+    `value` is the mean of the distribution and not its median: a choice between uncertain times needs the mean.
     """
     z = sizes_of(a, grad_accum, gpus)
     logs = predict_log(profile.posterior, z)
@@ -79,7 +76,7 @@ def step_seconds_many(
     share = adapters.share_of_a_step(a)
     besides = profile.posterior.drift**2 + unlike**2 + share.deviation**2
     own = np.sqrt(logs.deviation**2 + besides)
-    value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.unpacking_seconds(a, profile.spec)
+    value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.seconds_besides(a, profile.spec)
     spread = np.exp(Z80 * profile.widening * own)
     basis = basis_of(profile.posterior, z, logs.distance)
     if unlike:
@@ -94,12 +91,13 @@ def step_seconds_many(
 
 
 def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Tokens per second of all devices, to compare configurations of one device by: median seconds of computing, and
-    expected seconds of communication. Cheaper than `step_seconds_many`.
+    """Return the tokens per second of all devices, to compare configurations. Faster than `step_seconds_many`.
+
+    Computation counts with its median time, communication with its mean time.
     """
     seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
     seconds = seconds * adapters.share_of_a_step(a).of_time
-    seconds = seconds + grad_accum * adapters.unpacking_seconds(a, profile.spec)
+    seconds = seconds + grad_accum * adapters.seconds_besides(a, profile.spec)
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)
         backward = BACKWARD * seconds / grad_accum
@@ -112,24 +110,24 @@ def fits(device_bytes: Estimate, memory_bytes: int | None) -> bool: ...
 @overload
 def fits(device_bytes: EstimateArrays, memory_bytes: int | None) -> np.ndarray: ...
 def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> bool | np.ndarray:
-    """Whether the interval's high end fits the device with margin; True where the device's memory is unknown."""
+    """Return True if the high end of the interval fits the device with a margin, or if its memory is unknown."""
     return device_bytes.high <= FIT_MARGIN * (math.inf if memory_bytes is None else memory_bytes)
 
 
 def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
-    """How likely a configuration fits the device with margin: 0.9 where `fits` just holds, of the same interval."""
+    """Return the probability that a configuration fits the device with a margin. `fits` requires 0.9."""
     return chance_below(FIT_MARGIN * memory_bytes, device_bytes.value, device_bytes.low, device_bytes.high)
 
 
 def _verdict(probability: float | None) -> bool | None:
-    """Whether it fits, where that is sure: 9 times out of 10."""
+    """Return True or False if the probability of fitting is above 0.9 or below 0.1, else None."""
     if probability is None or 0.1 < probability < 0.9 - 1e-9:
         return None
     return probability > 0.5
 
 
 def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], expected: bool) -> list[Estimate | None]:
-    """Step seconds of each workload of one kind; None where the links are unknown."""
+    """Return the step time of each workload, or None if the links are unknown."""
     accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
     steps = step_seconds_many(profile, a, accum, gpus, expected=expected)
     assert steps.basis is not None
@@ -138,7 +136,7 @@ def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], e
 
 
 def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], ran: bool) -> list[_Memory]:
-    """Allocated and reserved bytes of each workload, and how likely it fits; None where its kind was never traced."""
+    """Return the memory of each workload and its probability of fitting. All are None if its kind was never traced."""
     model, room = profile.memory, profile.device_memory_bytes
     if (needed := model.published(a, "needed")) is not None:
         bases, parts = [Basis.PRIOR] * len(workloads), ("allocated", "reserved", "needed")
@@ -149,7 +147,7 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
     try:
         many = (model.allocated_many(a), model.reserved_many(a), model.device_total_many(a))
         bases = model.bases_many(a)
-    except AdvisorError:  # the structure has no trace of this kind
+    except AdvisorError:  # this kind of workload was never traced
         return [(None, None, None, None)] * len(workloads)
     estimates = list(zip(*(_estimates(side, bases) for side in many), strict=True))
     measured = {o.workload for o in model.observations}
@@ -163,9 +161,10 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
 
 
 def mixed(predictions: Sequence[Prediction], weights: Sequence[float], *, ran: bool = False) -> Prediction:
-    """One prediction of a run that may be any of these workloads: the likeliest's, with the mixture's estimates.
+    """Combine the predictions of the workloads that an incomplete row may mean, weighted by their probability.
 
-    An estimate that one of them lacks is None. `ran`: what would not have fitted is less likely what it was.
+    An estimate is None if one of the predictions lacks it. Set `ran` for runs that took place: a workload that would
+    not have fitted then counts less.
     """
     likely = [
         weight * max(p.fit_probability, _LEAST_CHANCE) if ran and p.fit_probability is not None else weight
@@ -211,10 +210,10 @@ def _prediction(
     flops_per_token = flops.flops_per_token(w.shape)
     if (seen := attended_tokens(w.software, w.shape.seq_len)) < w.shape.seq_len:
         flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - float(seen))
-    if w.software is not None and (added := w.software.adapters) is not None:  # no gradients of frozen weights
+    if w.software is not None and (added := w.software.adapters) is not None:  # frozen weights get no gradients
         flops_per_token -= 2.0 * flops.matmul_parameters(w.shape)
         flops_per_token += 6.0 * flops.adapter_parameters(w.shape, added.rank, added.targets)
-    elif w.software is not None and w.software.frozen_blocks:  # no backward pass goes through them
+    elif w.software is not None and w.software.frozen_blocks:  # frozen blocks have no backward pass
         flops_per_token -= 2 / 3 * flops.flops_per_token(w.shape) * w.software.frozen_blocks / w.shape.depth
     peak = profile.peak_flops(w.precision, tf32=w.software is None or w.software.tf32)
     rate = reciprocal(step, w.step_tokens) if step else None

@@ -1,7 +1,7 @@
-"""Seconds that data-parallel training spends on gradients and cannot hide behind its own backward pass.
+"""How long data-parallel training waits for its exchange of gradients, beyond what the backward pass hides.
 
-Alpha-beta model of ring collectives (sources §3.4) over the links of one node as the catalog has them, and over the
-usual network cards between nodes. Pure: numbers in, an Estimate or None out.
+Uses the alpha-beta model of ring collectives (sources §3.4). The rates inside a node come from the catalog, those
+between nodes from the vendors' reference machines.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
 BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left to hide behind
-# Share of the nominal rate in one direction that collectives reach: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
-# (sources §3.4; 20 between pairs of A100s, github.com/NVIDIA/nccl-tests/issues/178). The interval is a judged factor
-# either way: topology and message size move the share that much.
+# Collectives reach this share of the nominal rate in one direction: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
+# (sources §3.4; 20 between pairs of A100s, github.com/NVIDIA/nccl-tests/issues/178). The spread is our judgement:
+# topology and message size change the share by up to this factor.
 _EFFICIENCY = {"nvlink": 0.65, "xgmi": 0.65, "roce": 0.65, "pcie": 0.78}
 _SPREAD = 1.5
-# More than two PCIe cards meet in the host's processors, and those of GeForce drivers, which offer no peer-to-peer
-# access, always do: 28 of 63 GB/s among eight RTX 5090 (github.com/NVIDIA/nccl/issues/1639), 12 of 63 between two cards
-# on one host bridge (github.com/EnzoDing-rgb/cs336-assignment2-systems), 20 of 32 among three A100 on one processor
-# (github.com/NVIDIA/nccl-tests/issues/178); eight on PCIe 4 share two processors' bridges, some 10 of 32.
+# Traffic between more than two PCIe GPUs passes through the host's processors. GeForce GPUs always need the host,
+# because their driver offers no peer-to-peer access. Measured: 28 of 63 GB/s among eight RTX 5090
+# (github.com/NVIDIA/nccl/issues/1639), 12 of 63 between two GPUs on one host bridge
+# (github.com/EnzoDing-rgb/cs336-assignment2-systems), 20 of 32 among three A100 on one processor
+# (github.com/NVIDIA/nccl-tests/issues/178). Eight GPUs on PCIe 4 share two processors' bridges: about 10 of 32.
 _THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
-# What a step loses for each doubling of nodes beyond what the collectives above take: stragglers and the network.
-# 1.6 % in 11 series of published runs on 2 to 64 nodes, 0.4 to 4.0 % (benchmarks/node_scaling.py).
+# Each doubling of the nodes costs this share of a step on top of the collectives, through stragglers and the network:
+# 1.6 % in 11 series of published runs on 2 to 64 nodes, from 0.4 to 4.0 % (benchmarks/node_scaling.py).
 _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
-# What sharded runs take beyond the collectives above, of their work: 3.7 % in published ones (profiles/prior.yaml, the
-# effect "sharding full"). Of this project's trainer nobody has measured it; other software's belief has it already.
+# Sharded runs take this share of their work on top of the collectives: 3.7 % in published runs (profiles/prior.yaml,
+# the effect "sharding full"). The share is added for this project's trainer only, where nobody has measured it. The
+# estimates for other software contain it already.
 _SHARDED_LOW, _SHARDED, _SHARDED_HIGH = 0.0, 0.037, 0.08
-# Overlap with the backward pass: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there, hence the wide low end).
-# Through the host, whose memory each byte crosses twice, less is hidden: judged, because nobody published runs that
-# share their weights out on such machines.
+# The share of the backward pass that hides communication: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there,
+# hence the wide low end). Less is hidden when each byte crosses the host's memory twice. That value is our judgement,
+# because nobody has published sharded runs on such machines.
 _OVERLAP, _HOST_OVERLAP = (0.5, 0.8, 0.95), (0.2, 0.6, 0.9)  # low, middle, high
-# The mean of a number of which 10, 50 and 90 % points are known (Hurst, Brown and Swanson 2000, "Swanson's 30-40-30
-# rule", AAPG Bulletin 84, 1883-1891).
+# These weights give a mean from the 10, 50 and 90 % points (Hurst, Brown and Swanson 2000, "Swanson's 30-40-30 rule",
+# AAPG Bulletin 84, 1883-1891).
 _MEAN_OF_POINTS = (0.3, 0.4, 0.3)
-# Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
-# DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may have far less.
-_NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
-ETHERNET_BYTES_PER_SECOND = 12.5e9  # 100 Gb/s for a whole machine, which most rented ones have that state no more
+# Network between nodes for each GPU, in bytes/s one way, on the vendor's reference machines by link generation:
+# DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may be far slower.
+NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
+ETHERNET_BYTES_PER_SECOND = 12.5e9  # 100 Gb/s for a whole machine: usual for rented machines that state no rate
 
 _Number = TypeVar("_Number", float, np.ndarray)
 
@@ -56,22 +58,22 @@ _Number = TypeVar("_Number", float, np.ndarray)
 def all_reduce_seconds(
     size_bytes: _Number, gpus: _Number, bytes_per_second: _Number, latency_seconds: float = 0.0
 ) -> _Number:
-    """Ring all-reduce: 2(n-1) steps of latency, 2(n-1)/n of the data over each link (nccl-tests' bus bandwidth)."""
+    """Seconds of a ring all-reduce: 2(n-1) latencies, and 2(n-1)/n of the data over each link (as in nccl-tests)."""
     return 2 * (gpus - 1) * latency_seconds + 2 * (gpus - 1) / gpus * size_bytes / bytes_per_second
 
 
 def reduce_scatter_seconds(
     size_bytes: _Number, gpus: _Number, bytes_per_second: _Number, latency_seconds: float = 0.0
 ) -> _Number:
-    """Ring reduce-scatter, or all-gather, of `size_bytes` in total: half an all-reduce."""
+    """Seconds of a ring reduce-scatter or all-gather of `size_bytes` in total, which is half an all-reduce."""
     return all_reduce_seconds(size_bytes, gpus, bytes_per_second, latency_seconds) / 2
 
 
 def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float | None = None) -> float | None:
-    """What a collective over `gpus` GPUs reaches; None where nothing is known of the slowest link.
+    """Return the bytes per second that a collective over `gpus` GPUs reaches, or None if a link is unknown.
 
-    Between nodes every ring enters and leaves a node once, so a node's network cards work side by side; None: as the
-    vendor's reference machine has them.
+    A ring enters and leaves each node once, so that all network adapters of a node work in parallel. Their sum is
+    `node_bytes_per_second`; None stands for the vendor's reference machine.
     """
     link = read_link(spec.interconnect)
     if link is None:
@@ -79,12 +81,12 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float 
     inside = link.bytes_per_second * (_THROUGH_HOST if through_host(spec, gpus) else _EFFICIENCY[link.kind])
     if gpus <= link.gpus:
         return inside
-    network = node_bytes_per_second or GPUS_PER_NODE * _NETWORK_PER_GPU.get(link.generation, 0.0)
+    network = node_bytes_per_second or GPUS_PER_NODE * NETWORK_PER_GPU.get(link.generation, 0.0)
     return min(inside, network * _EFFICIENCY[link.kind]) or None
 
 
 def through_host(spec: GpuSpec, gpus: int) -> bool:
-    """Whether so many GPUs of one machine reach each other only by way of its processors."""
+    """Return True if the GPUs of a machine reach each other only through its host processors."""
     link = read_link(spec.interconnect)
     if link is None or link.kind != "pcie":
         return False
@@ -92,8 +94,8 @@ def through_host(spec: GpuSpec, gpus: int) -> bool:
 
 
 def unsure(spec: GpuSpec | None, gpus: int) -> tuple[float, tuple[float, float, float]]:
-    """How far links may be off, as a factor either way, and which share of the arithmetic hides what passes over them:
-    low, middle, high.
+    """Return the uncertainty of the link rate, as a factor, and the share of the backward pass that hides
+    communication, as low, middle and high.
     """
     host = spec is not None and through_host(spec, gpus)
     return (_HOST_SPREAD, _HOST_OVERLAP) if host else (_SPREAD, _OVERLAP)
@@ -101,30 +103,29 @@ def unsure(spec: GpuSpec | None, gpus: int) -> tuple[float, tuple[float, float, 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What data-parallel workloads exchange: arrays of one length."""
+    """The bytes that data-parallel workloads exchange, as arrays of one length."""
 
     gpus: np.ndarray
     parameters: np.ndarray
     depth: np.ndarray
     grad_accum: np.ndarray
     full: bool  # fully sharded
-    own: bool  # by the trainer here
-    gathered_bytes: np.ndarray  # of all parameters with each micro-batch, where fully sharded: all-gathers together
-    scattered_bytes: np.ndarray  # of all gradients with each micro-batch, reduced and scattered
-    step_bytes: np.ndarray  # gathered once a step, with nothing to hide behind: what Muon orthogonalises
+    own: bool  # trained by this project's trainer
+    gathered_bytes: np.ndarray  # fully sharded: parameters in all all-gathers of a micro-batch
+    scattered_bytes: np.ndarray  # fully sharded: gradients in the reduce-scatter of a micro-batch
+    step_bytes: np.ndarray  # matrices that Muon orthogonalises: gathered once a step, hidden by nothing
 
 
 def exposed_seconds(
     workload: Workload, spec: GpuSpec | None, backward_seconds: float, *, expected: bool = False
 ) -> Estimate | None:
-    """Communication per optimizer step that is not hidden; None when the links are unknown.
+    """Return the seconds of communication per optimizer step that nothing hides, or None if the links are unknown.
 
-    `backward_seconds` is the backward pass of one micro-batch. sharding "none": DDP with fp32 gradients, all-reduced
-    once per step (no_sync before) in 25 MiB buckets behind the last micro-batch's backward. "optimizer": the same
-    volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter behind
-    every micro-batch's forward and backward: all of 16 bits in other software; the trainer here gathers blocks in the
-    type they compute in, the rest once in fp32, reduces in fp32, and gathers what Muon orthogonalises. `expected` as in
-    `exposed_many`.
+    `backward_seconds` is the backward pass of one micro-batch. Sharding "none" is DDP: fp32 gradients are all-reduced
+    once per step in 25 MiB buckets while the last micro-batch's backward pass runs. "optimizer" moves as many bytes.
+    "full" runs two all-gathers and a reduce-scatter during every micro-batch, in 16 bits in other software. This
+    project's trainer gathers blocks in their compute type and everything else once in fp32, and reduces in fp32.
+    `expected` works as in `exposed_many`.
     """
     accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
     exchange = exchange_of(WorkloadArrays.of([workload]), accum, gpus)
@@ -134,11 +135,11 @@ def exposed_seconds(
 
 @dataclass(frozen=True, kw_only=True)
 class AssumedNetwork:
-    """What is taken to join the machines of a run, and its step on a common slower network."""
+    """The network that a prediction assumes between machines, and the step time on ordinary Ethernet."""
 
-    bits_per_second: float  # of each GPU
+    bits_per_second: float  # for each GPU
     gpus_per_machine: int
-    ethernet_step_seconds: float  # on `ETHERNET_BYTES_PER_SECOND` for each machine
+    ethernet_step_seconds: float  # with `ETHERNET_BYTES_PER_SECOND` for each machine
 
     @property
     def words(self) -> str:
@@ -146,9 +147,9 @@ class AssumedNetwork:
 
 
 def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> AssumedNetwork | None:
-    """What a predicted step takes for granted between machines; None where one link joins all GPUs."""
+    """Return the network that a predicted step assumes between machines, or None if one link joins all GPUs."""
     link = read_link(spec.interconnect) if spec else None
-    if link is None or w.gpus <= link.gpus or link.generation not in _NETWORK_PER_GPU:
+    if link is None or w.gpus <= link.gpus or link.generation not in NETWORK_PER_GPU:
         return None
 
     def exposed(seconds: float, network: float | None = None) -> float:
@@ -158,16 +159,16 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
 
     alone = step_seconds - exposed(step_seconds)
     return AssumedNetwork(
-        bits_per_second=8 * _NETWORK_PER_GPU[link.generation],
+        bits_per_second=8 * NETWORK_PER_GPU[link.generation],
         gpus_per_machine=GPUS_PER_NODE,
         ethernet_step_seconds=alone + exposed(alone, ETHERNET_BYTES_PER_SECOND),
     )
 
 
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
-    """What workloads of one kind exchange on so many GPUs each; arrays of shape (n,)."""
+    """Count the bytes that workloads of one kind exchange; `grad_accum` and `gpus` have shape (n,)."""
     parameters = trained_parameters(a).astype(float)
-    every = (a.parameters + extra_parameters(a.software)).astype(float)  # what stays frozen is gathered too
+    every = (a.parameters + extra_parameters(a.software)).astype(float)  # frozen weights are gathered too
     gathered, scattered, step = 4 * every, 2 * parameters, np.zeros(len(parameters))
     if a.software is None and a.sharding == "full":
         blocks = (a.depth * a.block_parameters).astype(float)
@@ -195,11 +196,10 @@ def exposed_many(
     expected: bool = False,
     node_bytes_per_second: float | None = None,
 ) -> EstimateArrays:
-    """As `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN where the links are unknown.
+    """Like `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN if the links are unknown.
 
-    `expected`: the mean of what is believed for its middle. Slow links cost more than fast ones save, because nothing
-    more can be hidden than all of it, so that the mean is the larger one. `node_bytes_per_second` as in
-    `bus_bytes_per_second`.
+    With `expected`, `value` is the mean of the distribution and not its median. The mean is larger, because slow links
+    cost more than fast links save. `node_bytes_per_second` works as in `bus_bytes_per_second`.
     """
     by_count, spreads, *hidden = np.full((5, int(e.gpus.max()) + 1), math.nan)
     for count in np.nonzero(np.bincount(e.gpus))[0].tolist():
@@ -210,46 +210,42 @@ def exposed_many(
             column[count] = share
     bandwidth, spread = by_count[e.gpus], spreads[e.gpus]
     link = read_link(spec.interconnect) if spec else None
-    doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))  # of nodes, or of racks of one link
-    work = 1.5 * backward_seconds * e.grad_accum
-    exposed = _exposed_full if e.full else _exposed
+    # Doublings of the nodes, or of the racks that one link joins.
+    doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))
     lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * doublings
     if e.full and e.own:
         lost = lost + np.array((_SHARDED_LOW, _SHARDED, _SHARDED_HIGH))[:, None]
-    rates = (bandwidth * spread, bandwidth, bandwidth / spread)
-    overlaps = [column[e.gpus] for column in reversed(hidden)]
-    moved = [exposed(e, rate, backward_seconds, overlap) for rate, overlap in zip(rates, overlaps, strict=True)]
-    low, value, high = (seconds + share * work for seconds, share in zip(moved, lost, strict=True))
-    if expected:
-        value = (np.array(_MEAN_OF_POINTS)[:, None] * lost).sum(axis=0) * work
-        for rate, likely in zip(rates, _MEAN_OF_POINTS, strict=True):  # how fast and how well hidden: unrelated
-            for overlap, as_likely in zip(overlaps, _MEAN_OF_POINTS, strict=True):
-                value = value + likely * as_likely * exposed(e, rate, backward_seconds, overlap)
+    lost = lost * (1.5 * backward_seconds * e.grad_accum)
+    rates = np.stack([bandwidth * spread, bandwidth, bandwidth / spread])
+    hidden = np.stack([column[e.gpus] for column in reversed(hidden)]) * backward_seconds
+    moved = _moved(e, rates, hidden)
+    low, value, high = moved[range(3), range(3)] + lost
+    if expected:  # the rate of the links and the hidden share vary independently
+        points = np.array(_MEAN_OF_POINTS)
+        value = (points[:, None] * lost).sum(axis=0)
+        value = value + (points[:, None, None] * points[:, None] * moved).sum(axis=(0, 1))
     value, low, high = (np.where(e.gpus == 1, 0.0, seconds) for seconds in (value, low, high))
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 
-def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: np.ndarray) -> np.ndarray:
-    latency = _latency(e.gpus)
-    size = 4 * e.parameters
-    whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
-    last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, bandwidth) + latency
-    exposed = np.maximum(last, whole - overlap * backward_seconds)
-    return exposed
+def _moved(e: Exchange, rates: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    """Return the seconds of communication in a step that computation does not hide, shape (rates, hidden, n).
 
-
-def _exposed_full(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: np.ndarray) -> np.ndarray:
-    latency = _latency(e.gpus)
-    moved = reduce_scatter_seconds(e.gathered_bytes + e.scattered_bytes, e.gpus, bandwidth) + 3 * e.depth * latency
-    alone = reduce_scatter_seconds(e.step_bytes, e.gpus, bandwidth)
-    # The first block's gathering and the last one's scattering have nothing to hide behind, as DDP's last bucket has
-    # not; of other software the published runs' own effect of sharding holds it.
+    `rates` are bandwidths, shape (rates, n). `hidden` are the seconds of a backward pass that hide communication,
+    shape (hidden, n).
+    """
+    # NCCL runs a collective as a ring inside a node and, over many nodes, as a tree between them.
+    nodes = np.ceil(e.gpus / GPUS_PER_NODE)
+    latency = 2 * LATENCY_SECONDS * (np.minimum(e.gpus, GPUS_PER_NODE) - 1 + np.log2(nodes))
+    if not e.full:
+        size = 4 * e.parameters
+        whole = all_reduce_seconds(size, e.gpus, rates) + np.maximum(1.0, size / BUCKET_BYTES) * latency
+        last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, rates) + latency
+        return np.maximum(last[:, None], whole[:, None] - hidden)
+    moved = reduce_scatter_seconds(e.gathered_bytes + e.scattered_bytes, e.gpus, rates) + 3 * e.depth * latency
+    # Nothing hides the first block's all-gather and the last block's reduce-scatter, nor DDP's last bucket. For other
+    # software the fitted effect of sharding contains this cost.
     ends = (e.gathered_bytes / 2 + e.scattered_bytes) / (e.depth + 1) if e.own else np.zeros(e.depth.shape)
-    least = np.where(ends > 0, reduce_scatter_seconds(ends, e.gpus, bandwidth) + 2 * latency, 0.0)
-    return e.grad_accum * np.maximum(least, moved - overlap * 1.5 * backward_seconds) + alone
-
-
-def _latency(gpus: np.ndarray) -> np.ndarray:
-    """Of one collective: a ring inside the node, a tree over nodes (what NCCL chooses for many of them)."""
-    nodes = np.ceil(gpus / GPUS_PER_NODE)
-    return 2 * LATENCY_SECONDS * (np.minimum(gpus, GPUS_PER_NODE) - 1 + np.log2(nodes))
+    least = np.where(ends > 0, reduce_scatter_seconds(ends, e.gpus, rates) + 2 * latency, 0.0)
+    alone = reduce_scatter_seconds(e.step_bytes, e.gpus, rates)  # once a step, hidden by nothing
+    return e.grad_accum * np.maximum(least[:, None], moved[:, None] - 1.5 * hidden) + alone[:, None]

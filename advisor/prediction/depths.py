@@ -1,4 +1,4 @@
-"""What holds a device's memory, part by part; the same configuration at other depths; and the data to fetch. Pure."""
+"""Break down a prediction: memory by part, the same configuration at other depths, and the training data to fetch."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Basis, Estimate, Workload
 from trainer.schema import make_shape
 
-TOKENS_PER_PARAMETER = 20.0  # compute-optimal by Hoffmann et al. 2022, to have one budget for every depth
+TOKENS_PER_PARAMETER = 20.0  # compute-optimal by Hoffmann et al. 2022: makes the depths comparable
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBill:
-    """Expected bytes of one device by part; the parts sum to the total's value."""
+    """The expected memory of one device by part; the parts sum to the total's value."""
 
     weights_bytes: float
     gradients_bytes: float  # with the low-precision copies of weights
     optimizer_bytes: float
     activations_bytes: float
     logits_bytes: float
-    overhead_bytes: float  # what no tensor holds: workspaces, the allocator's holes, the driver, several GPUs' buffers
+    overhead_bytes: float  # workspaces, allocator fragmentation, the driver, communication buffers
     total: Estimate
     device_bytes: int | None
-    headroom_bytes: float | None  # beyond the expected total
+    headroom_bytes: float | None  # device memory minus the expected total
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthOption:
-    """The configuration at one depth. None: not predicted."""
+    """The prediction for the configuration at one depth; None marks a number that cannot be predicted."""
 
     depth: int
     width: int
     parameters: int
     step_seconds: Estimate | None
-    step_ratio: float | None  # over the step of the configuration it is held against
+    step_ratio: float | None  # step time divided by the step time at the original depth
     memory: MemoryBill | None
     fits: bool | None
     tokens: float  # at TOKENS_PER_PARAMETER
-    hours: Estimate | None  # of these tokens' steps alone
+    hours: Estimate | None  # training steps for these tokens, without start-up or checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """Text for so many tokens, as it comes over the network."""
+    """The text that a number of training tokens needs, and the time to download and tokenize it."""
 
     tokens: float
-    characters: float  # of English text: one byte each
+    characters: float  # English text: one byte each
     shards: int
     download_bytes: float
     seconds: Estimate
-    bytes_per_second: float  # the rate that was stated, else the expected one
-    prepare_core_seconds: float  # to make tokens of it, on one core
+    bytes_per_second: float  # the stated rate, or else the expected one
+    prepare_core_seconds: float  # tokenizing on one core
 
 
 def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
-    """The parts of the device's memory; None for other people's software that trains all of a model."""
+    """Return the memory of the device by part, or None for published software that trains every weight of a model."""
     software = workload.software
     in_part = software is not None and (software.adapters is not None or software.frozen_blocks > 0)
     if software is not None and not in_part and not profile.memory.observations:
@@ -87,10 +87,14 @@ def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
 
 
 def at_depths(profile: Profile, workload: Workload, depths: Sequence[int]) -> tuple[DepthOption, ...]:
-    """The configuration at its own depth and at these, in the family's proportions, all else equal."""
-    own = workload.shape.depth
+    """Predict the configuration at its own depth and at `depths`, scaled in the family's proportions."""
+    shape, own = workload.shape, workload.shape.depth
     every = sorted({own, *depths})
-    moved = [workload if depth == own else _at(workload, depth) for depth in every]
+    sizes = {"vocab_size": shape.vocab_size, "seq_len": shape.seq_len}
+    moved = [
+        workload if depth == own else replace(workload, shape=make_shape(shape.family, depth=depth, **sizes))
+        for depth in every
+    ]
     answers = predict_batch(profile, moved)
     here = answers[every.index(own)].step_seconds
     options = []
@@ -110,15 +114,8 @@ def at_depths(profile: Profile, workload: Workload, depths: Sequence[int]) -> tu
     return tuple(options)
 
 
-def _at(workload: Workload, depth: int) -> Workload:
-    shape = workload.shape
-    return replace(
-        workload, shape=make_shape(shape.family, depth=depth, vocab_size=shape.vocab_size, seq_len=shape.seq_len)
-    )
-
-
 def download(tokens: float, vocab_size: int, bytes_per_second: float | None = None) -> Download:
-    """What so many fresh tokens are as text, in compressed shards, and how long these take at a rate."""
+    """Estimate the text behind `tokens` training tokens, its compressed shards, and the time to download them."""
     size = tokens * compressed_bytes_per_token(vocab_size)
     rate = DOWNLOAD_BYTES_PER_SECOND
     if bytes_per_second is not None:

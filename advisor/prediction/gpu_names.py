@@ -1,7 +1,7 @@
-"""Free-text card names of published tables ("A100 80GB SXM (DGX)") to catalog cards, without ever guessing one.
+"""Match free-text GPU names such as "A100 80GB SXM (DGX)" with the catalog, without guessing.
 
-A name is taken apart into chip, memory and form factor. Several cards may remain where the text says too little; they
-count as one only if their datasheets are alike in everything a prediction uses.
+A name is split into chip, memory and form factor. If several GPUs of the catalog match, they count as one only if their
+data sheets agree in everything that a prediction uses.
 """
 
 from __future__ import annotations
@@ -11,40 +11,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.hardware.catalog import GpuSpec
-from advisor.prediction.row_words import Open, Refusal
+from advisor.prediction.row_words import Open, Refusal, table_of
 
-_ALIKE = 1.10  # peaks and bandwidths within 10 % are the same card for a prediction (A100 80 GB SXM and PCIe)
-_FULL = 1.08  # "80 GB" cards hold 80 GiB: 7.4 % more than 80e9 bytes
+_ALIKE = 1.10  # GPUs with peaks and bandwidths within 10 % are equal for a prediction (A100 80 GB SXM and PCIe)
+_FULL = 1.08  # an "80 GB" GPU has 80 GiB: 7.4 % more than 80e9 bytes
 _NOISE = re.compile(r"^(nvidia|tesla|geforce|rtx|amd|instinct|gpus?|hbm\d?e?|gddr\dx?|generation|\d+w)$")
 _FORM = re.compile(r"^(sxm|pcie|nvl)\d*$")
-_SXM_MACHINE = re.compile(r"^[dh]gx$")  # NVIDIA's machines and boards of eight hold no other form
+_SXM_MACHINE = re.compile(r"^[dh]gx$")  # NVIDIA's DGX and HGX contain SXM modules only
 _MEMORY = re.compile(r"^(\d+)g(?:i?b)?$")
-# how names run together or apart: "8x A100", "RTX3090", "3090 Ti", "4090 D", "80 GB", "Gaudi 2"; and the names of one
-# card: there is one RTX 8000, and the GB10 is sold in a machine called DGX Spark
-_SPELLINGS = (
-    (r"^\s*\d+\s*[x×*]\s*", ""),
-    (r"\b(rtx|gtx)(?=\d)", r"\1 "),
-    (r"(\d{4}) (ti|d)\b", r"\1\2"),
-    (r"\b(\d+) (gi?b)\b", r"\1\2"),
-    (r"\bgaudi (?=\d)", "gaudi"),
-    (r"\b(mobile|notebook)\b", "laptop"),
-    (r"\b(not|non|no)[ -](a )?(laptop|(sxm|pcie|nvl)\d*)\b", ""),
-    (r"\bblackwell (workstation|max-?q|server)", r"bw \1"),
-    (r"\bpro (\d+) blackwell\b", r"pro \1 bw"),
-    (r"\bmax-?q( workstation)?( edition)?", "maxq"),
-    (r"\bworkstation( edition)?", "ws"),
-    (r"\bserver edition", "server"),
-    (r"^(nvidia )?rtx 8000\b", "quadro rtx 8000"),
-    (r"\bdgx spark\b", "gb10"),
-)
-_VARIANTS = frozenset(("laptop", "maxq", "ti", "super"))  # other cards, in parentheses too
-_SOLD_BY_MEMORY = frozenset(("h100-96gb-hbm2e",))  # one owner's; nobody else's "H100"
-_EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # of one product; a name without one may mean any
+_VARIANTS = frozenset(("laptop", "maxq", "ti", "super"))  # different GPUs, also if the word is in parentheses
+_SOLD_BY_MEMORY = frozenset(("h100-96gb-hbm2e",))  # rare: matches "H100" only together with the memory
+_EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # of one product; a name without an edition may mean any of them
+# Of the people in profiles/public_runs.csv who state which A100 or H100 they use, 16 of 21 with fewer than eight GPUs
+# have SXM, and 25 of 26 with eight or more.
+_SXM_ODDS = {False: 16 / 5, True: 25.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardName:
-    """The parts of a card's name that tell cards apart; None or empty: not said."""
+    """The parts of a GPU's name; None or empty if the name does not state them."""
 
     chip: frozenset[str]
     memory_gb: float | None
@@ -52,40 +37,32 @@ class CardName:
 
 
 def read_card_name(text: str) -> CardName:
-    """Take "H100 80GB HBM3 SXM (DGX)" apart into {h100}, 80, {sxm}; remarks in parentheses count where they say
-    of which memory or form, or that it is another card of the name (laptop).
+    """Split "H100 80GB HBM3 SXM (DGX)" into {h100}, 80, {sxm}.
+
+    Words in parentheses count if they give memory or form factor, or name a variant such as "laptop".
     """
     plain = text.lower()
-    for pattern, spelling in _SPELLINGS:
-        plain = re.sub(pattern, spelling, plain)
+    for words, spelling in table_of("gpu spellings"):
+        plain = re.sub(words, spelling, plain)
     name, remarks = re.sub(r"\([^)]*\)", " ", plain), " ".join(re.findall(r"\(([^)]*)\)", plain))
     named, remarked = re.findall(r"[a-z0-9]+", name), re.findall(r"[a-z0-9]+", remarks)
     chip = {t for t in named if not any(p.match(t) for p in (_MEMORY, _FORM, _SXM_MACHINE, _NOISE))}
     sizes = [float(size[1]) for token in (*named, *remarked) if (size := _MEMORY.match(token))]
-    forms = _forms(named) or _forms(remarked)
+    by_place = [frozenset(form[1] for token in tokens if (form := _FORM.match(token))) for tokens in (named, remarked)]
+    forms = by_place[0] or by_place[1]
     if not forms and any(_SXM_MACHINE.match(token) for token in (*named, *remarked)):
         forms = frozenset(("sxm",))
-    return CardName(
-        chip=frozenset(chip | _VARIANTS.intersection(remarked)), memory_gb=sizes[0] if sizes else None, forms=forms
-    )
-
-
-# Of the people in profiles/public_runs.csv who say which A100 or H100 they have: SXM 16 to 5 on fewer than eight, 25 to
-# 1 on eight and more.
-_SXM_ODDS = {False: 16 / 5, True: 25.0}
-
-
-def _forms(tokens: Iterable[str]) -> frozenset[str]:
-    return frozenset(shape[1] for token in tokens if (shape := _FORM.match(token)))
+    chips = frozenset(chip | _VARIANTS.intersection(remarked))
+    return CardName(chip=chips, memory_gb=sizes[0] if sizes else None, forms=forms)
 
 
 def match_card(
     text: str, memory_gib: float | None, cards: Iterable[GpuSpec], used_gib: float | None = None
 ) -> GpuSpec | str:
-    """The one card a published name means, or in words why there is none.
+    """Find the GPU that a name means, or explain why there is none.
 
-    `memory_gib` (a table's own column) decides where the name does not say the memory; failing that, `used_gib` rules
-    out cards that could not have held the run.
+    `memory_gib`, a column of the table, decides if the name does not state the memory. Otherwise `used_gib` excludes
+    GPUs that are too small for the run.
     """
     card = possible_cards(text, named_cards(text, memory_gib, cards), used_gib)
     if isinstance(card, Open):
@@ -94,7 +71,7 @@ def match_card(
 
 
 def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> list[GpuSpec] | str:
-    """Every card that a published name and a table's memory column may mean, or in words why there is none."""
+    """List the GPUs that a name and the table's memory column may mean, or explain why there is none."""
     if not text:
         return "the GPU is not named"
     if re.search(r"not named|\b1 gcd\b", text.lower()):
@@ -108,8 +85,9 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
 def possible_cards(
     text: str, named: list[GpuSpec] | str, used_gib: float | None, gpus: float | None = None
 ) -> GpuSpec | Open | Refusal:
-    """The one of the named cards that could have held `used_gib`, or all that could, an SXM module likelier than a PCIe
-    card; those alike in a prediction count as one.
+    """Find the named GPU with enough memory for `used_gib`, or all of them if there are several.
+
+    GPUs that are equal for a prediction count as one. SXM modules are likelier than PCIe GPUs.
     """
     if isinstance(named, str):
         return Refusal(named)
@@ -137,12 +115,12 @@ def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) 
     forms = {c.key: read_card_name(c.key).forms for c in same_chip}
     if name.forms and any(forms.values()):
         return [c for c in same_chip if not forms[c.key] or forms[c.key] & name.forms]
-    # NVL is part of a product's name, which nobody leaves out
+    # Nobody omits "NVL", because it is a part of the product's name.
     return [c for c in same_chip if "nvl" not in forms[c.key]] or same_chip
 
 
 def _of_memory(cards: list[GpuSpec], memory: float | None) -> list[GpuSpec]:
-    """Those of several cards that hold so much; drivers and tables give cards of different memory one name."""
+    """Select the GPUs with this memory, because drivers and tables use one name for several sizes."""
     if memory is None or len(cards) < 2:
         return cards
     return [c for c in cards if abs(c.memory_gb - memory) < 1]

@@ -1,10 +1,8 @@
 """Arithmetic on estimates: how 80 % intervals combine in sums and products.
 
-Two rules cover every bill. Errors that share their cause (a step time times its count, an evaluation
-made of the same forward passes) add up as they are; errors of unrelated causes (start-up, disk) add in
-quadrature, each side of the interval on its own, since the intervals are not symmetric.
-
-The same functions serve one `Estimate` and the arrays of a search: `EstimateArrays`.
+Errors with a common cause add up linearly, for example the steps and the evaluations of one run. Errors with unrelated
+causes, such as start-up and disk, add in quadrature. The lower and the upper side of an interval are added separately,
+because intervals are not symmetric. Every function takes one `Estimate` or the arrays of a search, `EstimateArrays`.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ import numpy as np
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate, worst_basis
 
-BASES = tuple(Basis)  # best first: a basis of arrays is a place in it
+BASES = tuple(Basis)  # best first; arrays store the index of a basis in this tuple
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateArrays:
-    """Many estimates as arrays that broadcast; `basis` holds places in BASES, None where nobody asks."""
+    """Many estimates as arrays that broadcast; `basis` contains indices into BASES and may be None if unused."""
 
     value: np.ndarray
     low: np.ndarray
@@ -34,17 +32,17 @@ class EstimateArrays:
     basis: np.ndarray | None = None
 
     def scaled(self, factor: float | np.ndarray) -> EstimateArrays:
-        """The estimates times known positive constants."""
+        """Multiply the estimates by exact positive factors."""
         value, low, high = self.value * factor, self.low * factor, self.high * factor
         return EstimateArrays(value=value, low=low, high=high, basis=self.basis)
 
     def rows(self, places: np.ndarray | slice | tuple) -> EstimateArrays:
-        """The estimates at these places of the first axes."""
+        """Select estimates along the first axes."""
         value, low, high = self.value[places], self.low[places], self.high[places]
         return EstimateArrays(value=value, low=low, high=high, basis=None if self.basis is None else self.basis[places])
 
     def at(self, row: int) -> Estimate:
-        """The estimate of one row of arrays of shape (n, 1) or (1, 1); what is exactly nothing rests on nothing."""
+        """Return the estimate of one row of arrays of shape (n, 1) or (1, 1). An exact zero counts as measured."""
         assert self.basis is not None
         value, low, high, basis = (
             side.flat[row if side.size > 1 else 0].item() for side in (self.value, self.low, self.high, self.basis)
@@ -57,19 +55,19 @@ Side = float | np.ndarray
 
 
 def known(value: float, basis: Basis = Basis.MEASURED) -> Estimate:
-    """A number without uncertainty, such as nothing at all: an interval of zero width."""
+    """Make an estimate without uncertainty: an interval of zero width."""
     return Estimate(value=value, low=value, high=value, basis=basis)
 
 
 def columns(estimates: Sequence[Estimate]) -> EstimateArrays:
-    """Estimates as arrays of shape (n, 1)."""
+    """Convert estimates to arrays of shape (n, 1)."""
     sides = np.array([(e.value, e.low, e.high) for e in estimates], dtype=float)
     bases = np.array([BASES.index(e.basis) for e in estimates])
     return EstimateArrays(value=sides[:, :1], low=sides[:, 1:2], high=sides[:, 2:], basis=bases[:, None])
 
 
 def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
-    """The rows of several arrays below each other."""
+    """Concatenate the rows of several arrays."""
     value, low, high = (np.concatenate([getattr(part, side) for part in parts]) for side in ("value", "low", "high"))
     bases = [part.basis for part in parts if part.basis is not None]
     return EstimateArrays(
@@ -78,13 +76,13 @@ def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
 
 
 def sum_shared(*parts: Many) -> Many:
-    """Sum of estimates whose errors share one cause: ends add up as they are."""
+    """Add estimates whose errors have one common cause: the ends of the intervals add up."""
     value, low, high = (reduce(add, (getattr(part, side) for part in parts)) for side in ("value", "low", "high"))
     return _like(parts, value, low, high)
 
 
 def sum_independent(*parts: Many) -> Many:
-    """Sum of estimates with unrelated errors: half-widths in quadrature, below and above apart."""
+    """Add estimates with unrelated errors: the half-widths add in quadrature, lower and upper side separately."""
     value = reduce(add, (part.value for part in parts))
     below = np.sqrt(reduce(add, (np.square(part.value - part.low) for part in parts)))
     above = np.sqrt(reduce(add, (np.square(part.high - part.value) for part in parts)))
@@ -92,9 +90,9 @@ def sum_independent(*parts: Many) -> Many:
 
 
 def product(first: Many, second: Many) -> Many:
-    """Product of two positive estimates with unrelated errors: log half-widths in quadrature.
+    """Multiply two positive estimates with unrelated errors: their log half-widths add in quadrature.
 
-    Where an interval reaches zero its ends are multiplied as they are.
+    If an interval reaches zero, the ends of the intervals are multiplied instead.
     """
     value = first.value * second.value
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -107,16 +105,17 @@ def product(first: Many, second: Many) -> Many:
 
 
 def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
-    """`numerator` over a positive estimate: a rate from a time or a time from a rate."""
+    """Divide `numerator` by a positive estimate: this turns a time into a rate, or a rate into a time."""
     value, low, high = (numerator / side for side in (estimate.value, estimate.high, estimate.low))
     return _like((estimate,), value, low, high)
 
 
 def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """One estimate for positive ones of which one is true, each with its weight (they are scaled to one): the normal in
-    log with the mean and variance of the mixture.
+    """Combine alternative positive estimates, weighted by their probability, into one log-normal estimate.
+
+    The result has the mean and the variance of the mixture in log. The weights need not sum to one.
     """
-    total, middle, square = sum(weights), 0.0, 0.0  # no arrays: there are a few, and of many thousand rows
+    total, middle, square = sum(weights), 0.0, 0.0  # plain floats are faster than arrays for so few estimates
     for e, weight in zip(estimates, weights, strict=True):
         log, spread = math.log(e.value), math.log(e.high / e.low) / (2 * Z80)
         middle += weight / total * log
@@ -128,9 +127,9 @@ def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate
 
 
 def quantiles_of_mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """As `mixture`, by its median and its quantiles of 0.1 and 0.9: for cases that lie far apart, or end at a limit.
+    """Like `mixture`, but from the 0.1, 0.5 and 0.9 quantiles: for alternatives that are far apart or end at a limit.
 
-    Each estimate is normal in log, with a width of its own on each side of its middle.
+    Each estimate counts as normal in log, with different widths below and above its value.
     """
     sides = [
         (weight / sum(weights), math.log(e.value), math.log(e.value / e.low) / Z80, math.log(e.high / e.value) / Z80)
@@ -154,17 +153,11 @@ def quantiles_of_mixture(estimates: Sequence[Estimate], weights: Sequence[float]
 
 
 def _like(parts: Sequence[Many], value: Side, low: Side, high: Side) -> Many:
-    """An estimate of the parts' own kind, on the weakest basis among those that contribute.
-
-    A part that is exactly nothing rests on nothing.
-    """
+    """Return an estimate of the same type as the parts, with the weakest basis of all parts that are not zero."""
     if isinstance(parts[0], EstimateArrays):
         value, low, high = (np.asarray(side) for side in (value, low, high))
-        return EstimateArrays(value=value, low=low, high=high, basis=_weakest(parts))
+        places = [np.where((p.value != 0) | (p.high != 0), p.basis, 0) for p in parts if p.basis is not None]
+        weakest = reduce(np.maximum, places) if len(places) == len(parts) else None
+        return EstimateArrays(value=value, low=low, high=high, basis=weakest)
     bases = [part.basis for part in parts if part.value or part.high] or [Basis.MEASURED]
     return Estimate(value=float(value), low=float(low), high=float(high), basis=worst_basis(*bases))
-
-
-def _weakest(parts: Sequence[EstimateArrays]) -> np.ndarray | None:
-    bases = [np.where((part.value != 0) | (part.high != 0), part.basis, 0) for part in parts if part.basis is not None]
-    return reduce(np.maximum, bases) if len(bases) == len(parts) else None

@@ -1,8 +1,8 @@
-"""Loss at the end of training from published scaling laws, and a score that orders candidates.
+"""Loss at the end of training from published scaling laws, and a score that ranks candidates.
 
-Two different questions live here. `predict_loss` promises a number and answers None outside the
-range in which the laws were fitted. `allocation_score` only ranks ways to spend the same time, at any
-size, and is never shown as a loss. A search asks both of millions of runs at once: numbers may be arrays.
+`predict_loss` forecasts a number, and returns None outside the range in which the laws were fitted. `allocation_score`
+only ranks runs that take the same time, at any size, and is never shown as a loss. Both accept arrays, because a search
+evaluates millions of runs at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = Any  # a number, or an array of any shape: the laws are the same
 
 @dataclass(frozen=True, kw_only=True)
 class LossLaw:
-    """L(N, D) = E + A / N^alpha + B / D^beta, nats per token; N parameters, D tokens seen once."""
+    """L(N, D) = E + A / N^alpha + B / D^beta in nats per token, for N parameters and D tokens seen once."""
 
     irreducible: float
     parameter_scale: float
@@ -30,7 +30,7 @@ class LossLaw:
     token_exponent: float
 
     def loss(self, parameters: Numbers, tokens: Numbers) -> Numbers:
-        """Nats per token after one epoch of `tokens` with a schedule matched to them."""
+        """Return the loss after one epoch of `tokens`, with a learning-rate schedule that ends with them."""
         return self.irreducible + self.parameter_term(parameters) + self.token_term(tokens)
 
     def parameter_term(self, parameters: Numbers) -> Numbers:
@@ -40,14 +40,10 @@ class LossLaw:
         return self.token_scale * tokens**-self.token_exponent
 
     def optimal_parameters(self, training_flops: float) -> float:
-        """Parameters of least loss under C = 6 N D: N = G (C/6)^(beta/(alpha+beta)), sources §4.1."""
+        """Return the number of parameters with the lowest loss for C = 6 N D: N = G (C/6)^(beta/(alpha+beta))."""
         total = self.parameter_exponent + self.token_exponent
         balance = self.parameter_exponent * self.parameter_scale / (self.token_exponent * self.token_scale)
         return balance ** (1 / total) * (training_flops / 6) ** (self.token_exponent / total)
-
-    def optimal_ratio(self, training_flops: float) -> float:
-        """Tokens per parameter of least loss at this compute."""
-        return training_flops / 6 / self.optimal_parameters(training_flops) ** 2
 
 
 # Besiroglu, Erdil, Barnett, You 2024, a corrected fit of the Chinchilla data (sources §4.1).
@@ -58,10 +54,6 @@ CHINCHILLA = LossLaw(
     token_scale=2085.43,
     token_exponent=0.3658,
 )
-# Hoffmann et al. 2022, approach 3 as printed: kept as the warning it became, not used to plan.
-HOFFMANN_ROUNDED = LossLaw(
-    irreducible=1.69, parameter_scale=406.4, parameter_exponent=0.34, token_scale=410.7, token_exponent=0.28
-)
 # Muennighoff et al. 2023, README of huggingface/datablations (sources §4.3).
 DATA_CONSTRAINED = LossLaw(
     irreducible=math.exp(0.6254804),
@@ -70,35 +62,35 @@ DATA_CONSTRAINED = LossLaw(
     token_scale=math.exp(7.3049974),
     token_exponent=0.3526596,
 )
-TOKEN_REPEAT_DECAY = 15.387756  # R_D*: epochs beyond the first over which repeated tokens lose value
+TOKEN_REPEAT_DECAY = 15.387756  # R_D*: number of repetitions over which repeated tokens lose their value
 PARAMETER_EXCESS_DECAY = 5.309743  # R_N*
 DATA_CONSTRAINED_RATIO = 1 / 0.2258**2  # N_opt(D) = (D G)^(beta/alpha) G with G = 0.2258: 19.6 tokens per parameter
 
-# Hoffmann et al. 2022: over 400 models of 70 M to 16 B parameters. Their abstract speaks of 5 B to 500 B
+# Hoffmann et al. 2022 trained over 400 models of 70 M to 16 B parameters. Their abstract mentions 5 B to 500 B
 # tokens; the smallest runs of their isoFLOP curves saw about 1 B.
 PARAMETER_RANGE = (70e6, 16e9)
 TOKEN_RANGE = (1e9, 1e12)
-# Fitted with a vocabulary of 32,000. A token of a much smaller vocabulary carries fewer bytes and so fewer nats.
+# The vocabulary of their data has 32,000 tokens. A token of a much smaller vocabulary has fewer bytes, so fewer nats.
 VOCAB_RANGE = (16_000, 262_144)
-_ROUNDED = 1.01  # the ranges are round numbers, and a run has whole steps: a hundredth beyond them is no news
-MOST_PREDICTED_EPOCHS = 100  # the repetition law has no overfitting term; nothing is promised beyond this
+_ROUNDED = 1.01  # tolerance: the ranges are round numbers, and a run has whole steps
+MOST_PREDICTED_EPOCHS = 100  # the repetition law has no overfitting term, so there is no forecast beyond this
 
-# The standard errors of A, B, alpha and beta are almost perfectly correlated (sources §4.1), so the law is
-# written about the middle of its data, where the terms are well known and only the slopes are free.
+# The standard errors of A, B, alpha and beta are almost perfectly correlated (sources §4.1). Their effect is therefore
+# measured from the middle of the data, where the terms are well known and only the slopes are uncertain.
 _MIDDLE_PARAMETERS, _MIDDLE_TOKENS = 1e9, 2e10
 IRREDUCIBLE_ERROR = 0.03  # nats, standard error (Besiroglu et al. 2024)
-_EXPONENT_ERROR = 0.02  # standard error (the same)
-# Another corpus and tokenizer move the loss by more than the fit's own error. The law is 1.2 % and 2.2 % below the
-# two nanochat runs of sources §4.6 (d16 2.904, d24 2.62 nats); a few per cent more is a judgement, not a fit.
+_EXPONENT_ERROR = 0.02  # standard error (Besiroglu et al. 2024)
+# Another corpus and tokenizer change the loss by more than the error of the fit. The law is 1.2 % and 2.2 % below the
+# two nanochat runs of sources §4.6 (d16 2.904, d24 2.62 nats). The value is our judgement.
 TRANSFER_ERROR = 0.06  # of the loss
 
 
 def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> Estimate | None:
-    """Validation loss at the end of training, nats per token, or None outside the laws' range.
+    """Forecast the validation loss at the end of training in nats per token, or None outside the range of the laws.
 
-    `parameters` counts everything, embeddings included; `unique_tokens` is the training data's size (None: as
-    many as are trained on). Chinchilla with the constants of Besiroglu et al. plus what repetition costs by
-    Muennighoff et al. The basis is always a prior: nobody has calibrated a loss on this data.
+    `parameters` includes embeddings. `unique_tokens` is the size of the training data; None means that no token is
+    repeated. Uses the Chinchilla law with the constants of Besiroglu et al., plus the cost of repetition by
+    Muennighoff et al.
     """
     value = float(expected_loss(parameters, tokens, unique_tokens, vocab_size))
     if math.isnan(value):
@@ -113,7 +105,7 @@ def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_
 
 
 def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | None, vocab_size: int) -> np.ndarray:
-    """The value of `predict_loss`, NaN outside the laws' range; arrays broadcast against each other."""
+    """Return the value of `predict_loss`, or NaN outside the range of the laws. Arrays broadcast."""
     if not VOCAB_RANGE[0] <= vocab_size <= VOCAB_RANGE[1]:
         return np.full(np.broadcast(parameters, tokens).shape, np.nan)
     inside = _within(parameters, PARAMETER_RANGE) & _within(tokens, TOKEN_RANGE)
@@ -125,7 +117,7 @@ def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | N
 
 
 def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> str | None:
-    """Say in words why no loss is promised for this run; None when one is."""
+    """Explain why there is no loss forecast for this run; None if there is one."""
     if not _within(parameters, PARAMETER_RANGE):
         return f"the loss laws were fitted on 70 M to 16 B parameters, this model has {parameters / 1e6:,.1f} M"
     if not _within(tokens, TOKEN_RANGE):
@@ -142,7 +134,7 @@ def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, 
 
 
 def effective_tokens(tokens: Numbers, unique_tokens: float | None) -> Numbers:
-    """Tokens seen once that are worth as much as `tokens` over `unique_tokens` of data (Muennighoff et al. 2023)."""
+    """Return how many fresh tokens are worth as much as `tokens` with repetition (Muennighoff et al. 2023)."""
     if not unique_tokens:
         return tokens
     repeats = np.maximum(np.asarray(tokens) / unique_tokens - 1, 0.0)
@@ -151,10 +143,10 @@ def effective_tokens(tokens: Numbers, unique_tokens: float | None) -> Numbers:
 
 
 def effective_parameters(parameters: Numbers, unique_tokens: Numbers, best_ratio: Numbers | None = None) -> np.ndarray:
-    """Parameters that count when `unique_tokens` cannot feed them all (Muennighoff et al. 2023).
+    """Return the effective number of parameters for a limited amount of data (Muennighoff et al. 2023).
 
-    Beyond the model that is best for one epoch of the data, further parameters lose value. That model has
-    `unique_tokens / best_ratio` parameters; None takes the law's own ratio (19.6).
+    The best model for one epoch of the data has `unique_tokens / best_ratio` parameters; further parameters are worth
+    less. None stands for the law's own ratio, 19.6.
     """
     fed = unique_tokens / (DATA_CONSTRAINED_RATIO if best_ratio is None else best_ratio)
     excess = np.maximum(parameters / fed - 1, 0.0)
@@ -163,7 +155,7 @@ def effective_parameters(parameters: Numbers, unique_tokens: Numbers, best_ratio
 
 
 def repetition_penalty(parameters: Numbers, tokens: Numbers, unique_tokens: float) -> np.ndarray:
-    """Nats lost because the data repeat: the data-constrained law with repetition minus the same law without."""
+    """Return the loss in nats added by repeating data: the data-constrained law with and without repetition."""
     law = DATA_CONSTRAINED
     repeated = law.loss(effective_parameters(parameters, unique_tokens), effective_tokens(tokens, unique_tokens))
     fresh = law.loss(effective_parameters(parameters, tokens), tokens)
@@ -177,17 +169,17 @@ def allocation_score(
     *,
     best_ratio: Numbers = DATA_CONSTRAINED_RATIO,
 ) -> Numbers:
-    """Order ways to spend the same time; lower is better. Extrapolated to any size, so never shown as a loss.
+    """Rank runs that take the same time; lower is better. The score extrapolates to any size and is no loss forecast.
 
-    `parameters` are the ones `best_ratio` (tokens per parameter) counts: 19.6 of all parameters unless said otherwise.
-    With one exponent for parameters and tokens, as Muennighoff et al. fitted, the best ratio is the same at every
-    compute, which is what nanochat measured over a decade of compute for matrices + head (sources §4.2). So the law can
-    be moved to any ratio r: A = B r^-alpha (their own A follows from r = 19.6), and what is compared is
+    `parameters` must be counted as `best_ratio` (tokens per parameter) counts them: by default all parameters, with a
+    ratio of 19.6. Muennighoff et al. fitted one exponent for parameters and tokens, so that the best ratio is the same
+    at every compute. nanochat measured this over a decade of compute for matrices + head (sources §4.2). The law can
+    therefore be moved to any ratio r with A = B r^-alpha; their own A follows from r = 19.6. The score is
 
         score = B ((r N')^-alpha + D'^-alpha)        nats above the irreducible loss
 
-    It falls with N and with D, is flat about the ratio, and stays ordered for seconds of training, where the
-    Chinchilla law exceeds ln V and its two exponents would drift the optimum by extrapolation alone. Arrays broadcast.
+    It decreases with N and D and is flat near the best ratio. It also ranks runs of a few seconds, for which the
+    Chinchilla law exceeds ln V and its two exponents would shift the optimum. Arrays broadcast.
     """
     counted = effective_parameters(parameters, unique_tokens, best_ratio) if unique_tokens else parameters
     law = DATA_CONSTRAINED
@@ -200,5 +192,5 @@ def _within(value: Numbers, limits: tuple[float, float]) -> np.ndarray:
 
 
 def bits_per_byte(loss: float, bytes_per_token: float) -> float:
-    """Bits per byte of text from nats per token (sources §4.6)."""
+    """Convert nats per token to bits per byte of text (sources §4.6)."""
     return loss / (math.log(2) * bytes_per_token)

@@ -1,4 +1,4 @@
-"""The loss law moved to the user's own data by finished runs, and what serving a model asks of training it. Pure."""
+"""The loss law corrected by the user's finished runs, and how serving a model changes the best training length."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from advisor.prediction.loss import DATA_CONSTRAINED
 from advisor.records import Basis, Estimate
 
 LEAST_RUNS = 2  # one run may have been an accident
-# Another corpus and tokenizer shift the law by some 6 % (`loss.TRANSFER_ERROR`); what is left between runs on one
-# corpus is the law's slope at other sizes and the seed.
+# Another corpus and tokenizer shift the law by some 6 % (`loss.TRANSFER_ERROR`). Runs on one corpus still differ
+# through the law's slope at other sizes and through the seed.
 _PRIOR_DEVIATION, _RUN_DEVIATION = 0.06, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossCalibration:
-    """How far the user's data lie from the law: log of measured over predicted loss."""
+    """The shift of the loss law on the user's data: log of measured over predicted loss."""
 
     shift: float
     deviation: float  # standard deviation of the shift
@@ -26,9 +26,9 @@ class LossCalibration:
 
 
 def calibrate_loss(log_ratios: Sequence[float]) -> LossCalibration | None:
-    """Gaussian update of "no shift, give or take 6 %" by the user's runs; None for fewer than two of them.
+    """Update the prior "no shift, with a standard deviation of 6 %" by the user's runs; None for fewer than two runs.
 
-    `log_ratios` are log(measured / law) of the end losses of finished runs on one data set.
+    `log_ratios` are log(measured / law) for the final losses of finished runs on one data set.
     """
     if len(log_ratios) < LEAST_RUNS:
         return None
@@ -41,17 +41,17 @@ def calibrate_loss(log_ratios: Sequence[float]) -> LossCalibration | None:
 
 
 def on_own_data(law: Estimate, calibration: LossCalibration) -> Estimate:
-    """The law's loss after the user's runs: shifted, with the narrower interval they leave."""
+    """Shift a loss forecast by the calibration and narrow its interval."""
     value, width = law.value * math.exp(calibration.shift), Z80 * calibration.deviation
     return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.EXTRAPOLATED)
 
 
 def overtraining_factor(training_tokens: float, inference_tokens: float) -> float:
-    """How many times the usual tokens per parameter a model deserves that will serve `inference_tokens`.
+    """Return the factor on the usual tokens per parameter for a model that will serve `inference_tokens`.
 
-    The same condition under the one-exponent law that plans are ordered by: f = (1 + D_inf / (3·D))^(1/α), where D are
-    the tokens of the overtrained model. At the same training FLOPs as a usual plan's `training_tokens` it sees √f times
-    as many, so f is a fixed point, found by bisection.
+    Minimising training plus inference compute under the one-exponent loss law gives f = (1 + D_inf / (3·D))^(1/α). D
+    are the training tokens of the overtrained model: √f times `training_tokens` at equal training FLOPs. The fixed
+    point f is found by bisection.
     """
 
     def asked(factor: float) -> float:

@@ -1,21 +1,21 @@
-"""Peak memory of a workload: exact state, traced activations, and what measurements correct.
+"""Peak memory of a workload, from exact state, traced activations and measured corrections.
 
     allocated = state + slope · (traced peak − state) + offset        state: fp32 weights and optimizer moments
     reserved  = state + slope' · (allocated − state) + offset'        CPU: the process's resident set
-    device    = reserved + context                                    what the driver reports as used
+    device    = reserved + context                                    as the driver reports it
 
 The traced peak is the largest of a few moments of a step, each a sum of products of sizes (`memory_terms`). Slopes and
-offsets are Gaussian beliefs that measured peaks correct (`memory_line`). `docs/how-it-predicts.md` derives all this.
+offsets have Gaussian priors that measured peaks update (`memory_line`). `docs/how-it-predicts.md` derives the formulas.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-import yaml
 
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
@@ -27,34 +27,34 @@ from advisor.records import Basis, Estimate, Workload
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
-_MEASURED_RANGE = (0.8, 1.25)  # how far beyond the smallest and largest measured peak still counts as interpolation
+_MEASURED_RANGE = (0.8, 1.25)  # factors on the smallest and largest measured peak: between them is interpolation
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryObservation:
-    """Measured peaks of one burst or run, per device. None: not measured."""
+    """Measured peaks of one burst or run, per device; None marks a peak that was not measured."""
 
     workload: Workload
-    allocated_peak_bytes: int | None  # by torch's allocator; None on the CPU
-    reserved_peak_bytes: int | None  # by torch's allocator; on the CPU the process's resident set
-    device_used_bytes: int | None  # by the driver, all of it this process's; None on the CPU
+    allocated_peak_bytes: int | None  # from torch's allocator; None on the CPU
+    reserved_peak_bytes: int | None  # from torch's allocator; on the CPU the process's resident set
+    device_used_bytes: int | None  # from the driver, used by this process alone; None on the CPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryParts:
-    """What holds the allocated bytes at the peak; the parts sum to it."""
+    """The allocated bytes at the peak, by part."""
 
     weights_bytes: float  # fp32
-    gradients_bytes: float  # those alive at the peak, with the low-precision copies of weights
+    gradients_bytes: float  # alive at the peak, with the low-precision copies of weights
     optimizer_bytes: float
     activations_bytes: float
-    logits_bytes: float  # one chunk of them and of their gradient
+    logits_bytes: float  # one chunk of the logits and of their gradient
     overhead_bytes: float  # cuBLAS workspaces, small tensors, rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Errors for configurations that the corrections have not seen."""
+    """Errors of predictions for configurations that were left out of the corrections."""
 
     median: float  # of |predicted / measured − 1|
     p90: float
@@ -64,20 +64,20 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrections:
-    """How one kind of device departs from the trace."""
+    """How the memory of one type of device differs from the trace."""
 
-    eager: Line  # allocated beyond state, by traced beyond state
+    eager: Line  # allocated beyond state, as a function of traced beyond state
     compiled: Line
-    reserved: Line  # reserved beyond state, by allocated beyond state
-    context_gib: float  # driver's and kernels' share of the device; mean and standard deviation
+    reserved: Line  # reserved beyond state, as a function of allocated beyond state
+    context_gib: float  # memory of the driver and its kernels; mean and standard deviation
     context_deviation_gib: float
 
 
-# Beliefs before any measurement.
-# eager: the trace leaves out cuBLAS workspaces, which the caching allocator provides: 32 MiB on Hopper and 8 MiB
-#   elsewhere (PyTorch's CUDAContext and CublasHandlePool.cpp) for each of the forward and backward thread's handles.
-# compiled: what the blocks keep is the same (`memory_terms._compiled`); the backward pass's temporaries are fewer.
-# reserved: 3-30 % fragmentation (sources §2), less with the fused loss's few sizes; blocks come in 2 or 20 MiB.
+# Priors before any measurement.
+# eager: the trace omits cuBLAS workspaces, which the caching allocator provides: 32 MiB on Hopper and 8 MiB elsewhere
+#   (PyTorch's CUDAContext and CublasHandlePool.cpp), for the forward thread and for the backward thread.
+# compiled: blocks save the same tensors (`memory_terms._compiled`); the backward pass has fewer temporaries.
+# reserved: 3-30 % fragmentation (sources §2), less with the few sizes of the fused loss; blocks come in 2 or 20 MiB.
 # context: 0.5-2 GiB (sources §2.4: 0.47 lazy to 0.92 eager on recent builds).
 _CUDA = Corrections(
     eager=Line.believed(slope=(1.0, 0.04), offset_gib=(0.05, 0.05), noise=0.01),
@@ -86,8 +86,8 @@ _CUDA = Corrections(
     context_gib=0.9,
     context_deviation_gib=0.4,
 )
-# CPU: the resident set is the interpreter with torch (0.3-0.6 GiB, by torch's build), the state, and what comes and
-#   goes with its holes: glibc keeps freed blocks of up to 32 MiB (measured on 18 configurations, docs/log.md).
+# CPU: the resident set is the interpreter with torch (0.3-0.6 GiB, depending on torch's build), the state, and the
+#   temporary tensors with fragmentation: glibc keeps freed blocks of up to 32 MiB (18 configurations, docs/log.md).
 _CPU = Corrections(
     eager=Line.believed(slope=(1.0, 0.05), offset_gib=(0.0, 0.02), noise=0.02),
     compiled=Line.believed(slope=(0.97, 0.10), offset_gib=(0.0, 0.02), noise=0.03),
@@ -95,13 +95,13 @@ _CPU = Corrections(
     context_gib=0.0,
     context_deviation_gib=0.0,
 )
-_CONTEXT_NOISE_GIB = 0.05  # of one reading of the driver's used bytes
+_CONTEXT_NOISE_GIB = 0.05  # standard deviation of one reading from the driver
 _NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (sources §2.4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryModel:
-    """Predicts peak bytes per device; `corrected` gives a better one after measurements."""
+    """Predicts peak bytes per device. `corrected` returns a model updated by measurements."""
 
     structure: Structure
     cuda: Corrections = _CUDA
@@ -109,15 +109,15 @@ class MemoryModel:
     observations: tuple[MemoryObservation, ...] = ()
 
     def allocated_bytes(self, workload: Workload) -> Estimate:
-        """Peak bytes that torch's allocator has handed out (on the CPU: live tensors)."""
+        """Predict the peak of torch's allocated bytes (on the CPU: live tensors)."""
         return self._estimate(self.allocated_many, workload, "allocated_peak_bytes")
 
     def reserved_bytes(self, workload: Workload) -> Estimate:
-        """Peak bytes that torch's allocator has taken from the device (on the CPU: the resident set)."""
+        """Predict the peak of torch's reserved bytes (on the CPU: the resident set)."""
         return self._estimate(self.reserved_many, workload, "reserved_peak_bytes")
 
     def device_total_bytes(self, workload: Workload) -> Estimate:
-        """Peak bytes the device must have: reserved, plus the CUDA context and NCCL that no allocator counts."""
+        """Predict the bytes that the device must provide: reserved bytes, the CUDA context and NCCL."""
         return self._estimate(self.device_total_many, workload, "device_used_bytes")
 
     def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
@@ -143,16 +143,16 @@ class MemoryModel:
         return _interval(mean, np.hypot(deviation, beyond), floor=self._state(a))
 
     def published(self, a: WorkloadArrays, counted: str) -> Mixture | None:
-        """What other people's software is believed to hold; None for the trainer here, which is traced."""
+        """Estimate the memory of published software; None for this project's trainer, whose memory is traced."""
         return published_mixture(a, counted) if self._published(a) else None
 
     def breakdown(self, workload: Workload, total_bytes: float | None = None) -> MemoryParts:
-        """Say what holds the bytes at the peak of a step: by torch's allocator, or so many in all."""
+        """Break down the bytes at the peak of a step: `total_bytes`, or by default the allocated bytes."""
         a = WorkloadArrays.of([workload])
         total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
         parts = published_parts(a) if self._published(a) else self._own_parts(a)
-        # Regressions leave a little less than nothing of what is not there at the peak, and a measured total may be
-        # below what is believed of its parts: then less comes and goes.
+        # The regression may give slightly negative bytes for a part that is absent at the peak. A measured total may be
+        # smaller than the predicted parts; the temporary parts are then scaled down.
         fixed = parts["weights"] + parts["optimizer"]
         moving = {name: max(0.0, parts[name]) for name in ("gradients", "activations", "logits")}
         share = min(1.0, max(0.0, total - fixed) / (sum(moving.values()) or 1.0))
@@ -162,14 +162,14 @@ class MemoryModel:
         return MemoryParts(**{f"{name}_bytes": part for name, part in held.items()}, overhead_bytes=overhead)
 
     def _own_parts(self, a: WorkloadArrays) -> dict[str, float]:
-        """Of the trainer here: as it was traced, corrected by the line through measurements."""
+        """Return the traced parts of this project's trainer, corrected by measurements."""
         weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
         parts, slope = self.structure.parts_bytes(a), self._line(a).slope
         state = {"weights": weights, "optimizer": float(self.structure.persistent_bytes(a)[0]) - weights}
         return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}
 
     def basis(self, workload: Workload) -> Basis:
-        """Measured, inside the measured range of peaks of the same family, outside it, or never measured here."""
+        """Tell whether a workload was measured, lies inside or outside the measured range, or has no measurements."""
         seen = [o.workload for o in self.observations if device_type(o.workload) == device_type(workload)]
         if not seen:
             return Basis.PRIOR
@@ -181,7 +181,7 @@ class MemoryModel:
         return Basis.INTERPOLATED if low <= self._traced(workload) <= high else Basis.EXTRAPOLATED
 
     def bases_many(self, a: WorkloadArrays) -> list[Basis]:
-        """As `basis` for workloads none of which was measured itself."""
+        """Like `basis`, for workloads that were not measured themselves."""
         if not any(device_type(o.workload) == a.device_type for o in self.observations):
             return [Basis.PRIOR] * len(a.depth)
         kind = (a.device_type, a.family, a.precision, a.compile, a.activation_checkpointing, a.optimizer)
@@ -193,7 +193,7 @@ class MemoryModel:
 
     @cached_property
     def _measured_ranges(self) -> dict[tuple, tuple[float, float]]:
-        """Smallest and largest traced peak that was measured, a little widened, by kind of workload."""
+        """The slightly widened range of the traced peaks of measured workloads, by kind of workload."""
         peaks: dict[tuple, list[float]] = {}
         for o in self.observations:
             peaks.setdefault(_kind(o.workload), []).append(self._traced(o.workload))
@@ -207,16 +207,11 @@ class MemoryModel:
         basis = self.basis(workload)
         readings = [getattr(o, measured) for o in self.observations if o.workload == workload]
         if readings := [r for r in readings if r is not None]:
-            # What was measured is known; the interval keeps the spread that the line has around measurements.
-            value = float(np.median(readings))
-            noise = Z80 * self._measurement_noise(workload, measured) * value
-            low, high = value - noise, value + noise
+            # A measured workload is predicted by its measurement, with the noise of measurements as its interval.
+            value, a = float(np.median(readings)), WorkloadArrays.of([workload])
+            line = self._line(a) if measured == "allocated_peak_bytes" else self._corrections(a).reserved
+            low, high = value - Z80 * line.noise * value, value + Z80 * line.noise * value
         return Estimate(value=value, low=low, high=high, basis=basis)
-
-    def _measurement_noise(self, workload: Workload, measured: str) -> float:
-        a = WorkloadArrays.of([workload])
-        line = self._line(a) if measured == "allocated_peak_bytes" else self._corrections(a).reserved
-        return line.noise
 
     def _traced(self, workload: Workload) -> float:
         return float(self.structure.peak_bytes(WorkloadArrays.of([workload]))[0])
@@ -225,17 +220,14 @@ class MemoryModel:
         return self.cpu if a.device_type == "cpu" else self.cuda
 
     def _published(self, a: WorkloadArrays) -> bool:
-        """Whether a workload is other software's: on a card that was calibrated every workload is the trainer's."""
+        """Return True if published software runs the workload. On a calibrated GPU it is always our own trainer."""
         return a.software is not None and a.device_type == "cuda" and not self.observations
 
     def _state(self, a: WorkloadArrays) -> np.ndarray:
         return self._state_and_beyond(a)[0]
 
-    def _beyond(self, a: WorkloadArrays) -> np.ndarray:
-        return self._state_and_beyond(a)[1]
-
     def _state_and_beyond(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of weights and optimizer state, and the most beyond them: asked for many times, worked out once."""
+        """Return the bytes of weights and optimizer state, and the peak beyond them, computed once for each `a`."""
         key = id(self.structure)
         if key not in a.memo:
             a.memo[key] = (self.structure.persistent_bytes(a), self.structure.beyond_bytes(a))
@@ -246,38 +238,37 @@ class MemoryModel:
         return own.compiled if a.compile else own.eager
 
     def _allocated(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation, noise included, of the allocated bytes."""
-        state, beyond, line = self._state(a), self._beyond(a), self._line(a)
+        """Return mean and standard deviation of the allocated bytes, noise included."""
+        (state, beyond), line = self._state_and_beyond(a), self._line(a)
         mean = state + line.mean_bytes(beyond)
         return mean, np.hypot(line.deviation_bytes(beyond), line.noise * mean)
 
     def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation, noise included, of the reserved bytes."""
+        """Return mean and standard deviation of the reserved bytes, noise included."""
         allocated, deviation = self._allocated(a)
         state, line = self._state(a), self._corrections(a).reserved
-        mean = np.maximum(state + line.mean_bytes(allocated - state), allocated)  # nothing is handed out untaken
+        mean = np.maximum(state + line.mean_bytes(allocated - state), allocated)  # allocated bytes are always reserved
         own = line.deviation_bytes(allocated - state)
         return mean, np.sqrt((line.slope * deviation) ** 2 + own**2 + (line.noise * mean) ** 2)
 
 
 @lru_cache(maxsize=1)
 def load_memory_model() -> MemoryModel:
-    """Read the traced coefficients from profiles/memory.yaml; raises AdvisorError where the file is unusable."""
-    path = profiles_folder() / "memory.yaml"
+    """Read the traced coefficients from profiles/memory.json. Raises AdvisorError if the file is unusable."""
+    path = profiles_folder() / "memory.json"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         hint = "reinstall the package, or run benchmarks/trace_memory.py in a checkout"
         raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
-    raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return MemoryModel(structure=structure_from_dict(raw))
+    return MemoryModel(structure=structure_from_dict(json.loads(text)))
 
 
 def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> MemoryModel:
-    """The model after measured peaks, which may come from several kinds of workloads and devices.
+    """Update the model by measured peaks, which may come from several kinds of workloads and devices.
 
-    Allocated bytes correct the line from traced to allocated, eager and compiled apart; reserved bytes the line from
-    allocated to reserved, at the measured allocated bytes where there are any; driver-reported bytes the context.
+    Allocated bytes update the line from traced to allocated, separately for eager and compiled. Reserved bytes update
+    the line from allocated to reserved. Bytes reported by the driver update the context.
     """
     for kind in ("cuda", "cpu"):
         mine = [o for o in observations if device_type(o.workload) == kind]
@@ -289,9 +280,9 @@ def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> 
 def held_out_memory(
     model: MemoryModel, observations: Sequence[MemoryObservation], *, quantity: str = "reserved"
 ) -> HeldOut | None:
-    """Leave out one configuration at a time, correct by the others, and predict its "allocated" or "reserved" bytes.
+    """Leave out one configuration at a time, update by the others, and predict its "allocated" or "reserved" bytes.
 
-    `model` is the one before any of these observations. None where fewer than two configurations were measured.
+    `model` must not contain any of the observations. Returns None for fewer than two configurations.
     """
     name = f"{quantity}_peak_bytes"
     usable = [o for o in observations if getattr(o, name) is not None]
@@ -326,6 +317,7 @@ def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[Memo
         x = [model._traced(w) - s for (w, _), s in zip(peaks, state, strict=True)]
         y = [peak - s for (_, peak), s in zip(peaks, state, strict=True)]
         own = replace(own, **{name: getattr(own, name).updated(x, y, [peak for _, peak in peaks])})
+    # Where the allocated bytes were not measured, the updated line predicts them.
     better = _with(model, kind, own)
     held = [(o, o.reserved_peak_bytes) for o in observations if o.reserved_peak_bytes is not None]
     state = [_state(model, o.workload) for o, _ in held]
@@ -339,7 +331,7 @@ def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[Memo
 
 
 def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
-    """The context after driver readings: the mean of two Gaussians. One GPU only: NCCL would be counted twice."""
+    """Update the context by readings from the driver. Runs on several GPUs are ignored: they would count NCCL twice."""
     readings = [
         (o.device_used_bytes - o.reserved_peak_bytes) / _GIB
         for o in observations

@@ -1,4 +1,4 @@
-"""A straight line from traced to measured bytes, believed before it is measured and corrected by every measurement."""
+"""A straight line from traced to measured bytes, with a Gaussian prior that measurements update."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 _GIB = float(1 << 30)
-_NOISE_BELIEF = 6.0  # measurements that the noise stated beforehand counts for
+_NOISE_BELIEF = 6.0  # weight of the prior noise, as a number of measurements
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """y = slope·x + offset, with Gaussian slope and offset (in GiB) and noise relative to the whole measured size."""
+    """y = slope·x + offset, with Gaussian slope and offset (in GiB) and noise relative to the total measured size."""
 
     slope: float
     offset_gib: float
     covariance: tuple[tuple[float, float], tuple[float, float]]  # of slope and offset in GiB
     noise: float  # standard deviation of one measurement around the line, relative
-    count: int = 0  # measurements it has seen
+    count: int = 0  # number of measurements so far
 
     @classmethod
     def believed(cls, *, slope: tuple[float, float], offset_gib: tuple[float, float], noise: float) -> Line:
-        """A line before any measurement: mean and standard deviation of slope and offset."""
+        """Make a line from the prior mean and standard deviation of slope and offset."""
         covariance = ((slope[1] ** 2, 0.0), (0.0, offset_gib[1] ** 2))
         return cls(slope=slope[0], offset_gib=offset_gib[0], covariance=covariance, noise=noise)
 
@@ -31,15 +31,15 @@ class Line:
         return self.slope * x + self.offset_gib * _GIB
 
     def deviation_bytes(self, x: np.ndarray) -> np.ndarray:
-        """Standard deviation of the line itself at x; a new measurement's noise comes on top."""
+        """Return the standard deviation of the line at x, without the noise of a new measurement."""
         (ss, so), (_, oo) = self.covariance
         return np.sqrt(np.maximum(ss * x**2 + 2 * so * x * _GIB + oo * _GIB**2, 0.0))
 
     def updated(self, x: Sequence[float], y: Sequence[float], total: Sequence[float]) -> Line:
-        """The line after measurements y at x, in bytes; `total` is what the noise is relative to.
+        """Update the line by measurements y at x, in bytes; the noise is relative to `total`.
 
-        Gaussian linear regression with the present line as its prior. The noise is estimated along, as an inverse
-        gamma whose prior counts for six measurements: alternately, which settles in a few rounds.
+        This is Gaussian linear regression with the current line as prior. The noise has an inverse gamma prior that
+        counts as six measurements. Line and noise are estimated alternately, which converges in a few rounds.
         """
         if not len(x):
             return self

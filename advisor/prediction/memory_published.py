@@ -1,9 +1,9 @@
-"""Peak memory of published runs, whose software keeps other tensors alive than this project's trainer.
+"""Peak memory of published software, which keeps other tensors alive than this project's trainer.
 
-The trainer's own peak is traced (`memory_terms`). Of other software the tensors are counted: state by what weights and
-gradients are kept in, activations by the operations that save them, logits by the copies that the loss makes. What is
-not said is a mixture of a few cases, each with its weight; a few factors on the counts are fitted to published peaks
-(`benchmarks/fit_memory.py` writes profiles/published_memory.yaml). Numpy only.
+The peak of our own trainer is traced (`memory_terms`). For other software the tensors are counted: state from the types
+of weights and gradients, activations from the operations that save them, logits from the copies that the loss makes. If
+the state or the loss is unknown, the result is a mixture of a few weighted cases. Factors on the counts are fitted to
+published peaks (`benchmarks/fit_memory.py` writes profiles/published_memory.yaml).
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from advisor.records import Software
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
-# Bytes per parameter: weights, their fp32 master copy with both moments, gradients (sources §2.1).
+# Bytes per parameter: weights; fp32 master copy and both moments; gradients (sources §2.1).
 _STATE_BYTES: dict[str, tuple[float, float, float]] = {"fp32": (4, 8, 4), "copied": (2, 12, 2), "16bit": (2, 4, 2)}
-# Other states that a run may have after all where nobody says, with their weights: people load checkpoints in their
-# own 16 bits, or leave it to DeepSpeed.
+# Other states that a run may have if its description leaves the state open, with their probabilities: people load
+# checkpoints in 16 bits, or let DeepSpeed choose.
 _OTHER_STATES = {
     "fp32": (("16bit", 0.85), ("copied", 0.15)),
     "copied": (("fp32", 0.5), ("16bit", 0.5)),
     "16bit": (("fp32", 0.5), ("copied", 0.5)),
 }
-# Frozen weights are 16-bit; in 4 bits with a 32-bit scale for each 64 of them (QLoRA, Dettmers et al. 2023, §3).
+# Frozen weights have 16 bits, or 4 bits and a 32-bit scale for each 64 weights (QLoRA, Dettmers et al. 2023, §3).
 _FROZEN_BYTES, _NF4_BYTES = 2.0, 0.5 + 4 / 64
 # Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered ones
 # (DeepSpeed's documented defaults), 16-bit each.
 _BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
-# Matrices of 4 bits keep their input, and bitsandbytes' products their output: 15 to 25 bytes per token and width more
+# 4-bit matrices save their input, and bitsandbytes' products their output: 15 to 25 bytes per token and width more
 # than frozen 16-bit matrices (LitGPT's published pairs of LoRA and QLoRA, six models).
 _UNPACKED_BYTES = 16.0
-# How much of the gradients is alive with the activations where a step is one micro-batch on one GPU: wrappers hold them
-# as often as not (Hugging Face's rows of two people).
+# The share of the gradients that is alive together with the activations, for one micro-batch per step on one GPU:
+# wrappers keep the gradients in about half of the runs (Hugging Face's rows of two people).
 _WRAPPERS_HOLD = 0.5
 # Per-operator checkpointing keeps attention's output and every second matrix product (torchtitan): about a third.
 _SELECTIVE = 0.4
-_CHUNKED_LOGIT_BYTES = 1.0  # of a loss in chunks, over all tokens
+_CHUNKED_LOGIT_BYTES = 1.0  # per logit of all tokens, for a loss in chunks
 _LOGIT_BYTES = {"compiled": 7.0, "megatron": 16.0, "c": 4.0}
-# Before any published peak: pools beyond what is allocated, as a share of what comes and goes; GiB of the driver and of
-# the communication library (sources §2.4).
+# Priors without published peaks: the allocator's pool as a share of the temporary tensors; GiB of the driver and of the
+# communication library (sources §2.4).
 _POOL, _NEEDED_POOL, _CONTEXT_GIB, _NCCL_GIB = 0.08, 0.02, 0.6, 1.0
-_BASE_GIB = 0.25  # workspaces, batches, small tensors, what loading left behind
-CLASSES = ("plain", "hf", "compiled", "megatron", "c")  # of what operations keep
-PARTS = ("activations", "logits")  # whose factor depends on the class
-_STATE = ("weights", "optimizer", "gradients", "inputs")  # whose bytes are counted as sure
+_BASE_GIB = 0.25  # workspaces, batches, small tensors, remains of loading
+CLASSES = ("plain", "hf", "compiled", "megatron", "c")  # decide which tensors operations save
+PARTS = ("activations", "logits")  # have a factor for each class
+_STATE = ("weights", "optimizer", "gradients", "inputs")  # counts without uncertainty
 FACTORS = (
     *(f"{part} {name}" for part in PARTS for name in CLASSES),
     "selective",
@@ -68,7 +68,7 @@ FACTORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One thing that a run may be where it does not say: what its state is, and how its loss is taken."""
+    """One possible combination of state and loss for a run whose description leaves them open."""
 
     state: str
     whole_logits: bool
@@ -77,39 +77,39 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Bytes by what holds them, each of shape (n,), before any factor."""
+    """Counted bytes by part, each of shape (n,), before any factor."""
 
     weights: np.ndarray
     optimizer: np.ndarray
     gradients: np.ndarray
-    stepping: np.ndarray  # what the optimizer's step makes anew: moments' roots of all weights, Muon's stacked matrices
-    held: np.ndarray  # of the gradients, what is alive while activations are
+    stepping: np.ndarray  # temporaries of the optimizer step: square roots of moments, Muon's stacked matrices
+    held: np.ndarray  # gradients that are alive together with the activations
     inputs: np.ndarray  # of recomputed blocks
-    activations: np.ndarray  # that blocks keep until their backward pass
-    worked: np.ndarray  # of the one block that is recomputed at a time
+    activations: np.ndarray  # saved by blocks until their backward pass
+    worked: np.ndarray  # activations of the one block that is being recomputed
     logits: np.ndarray
     gathered: np.ndarray  # 16-bit weights gathered or cast for use, buckets of collectives
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedMemory:
-    """What published peaks teach about the counts; each factor by the log of its mean and its standard deviation."""
+    """Factors on the counts, fitted to published peaks. A factor is stored as its log and the standard deviation."""
 
     factors: Mapping[str, tuple[float, float]]
-    software: Mapping[str, tuple[float, float]]  # of the activations of one named software
+    software: Mapping[str, tuple[float, float]]  # on the activations of one named software
     spreads: Mapping[str, float]  # between people: log standard deviation of activations, logits, state and the rest
-    more: Mapping[str, float]  # how likely a run holds more than anybody says: chance, log shift, log deviation
-    row: float  # of one peak around its owner's others
+    more: Mapping[str, float]  # runs with unexplained extra memory: their share, log shift and log standard deviation
+    row: float  # log standard deviation of one peak around the other peaks of the same person
 
     def software_factor(self, software: Software | None) -> tuple[float, float]:
-        """Log of what one software's activations are multiplied by, and its standard deviation."""
+        """Return the log factor on the activations of one software, and its standard deviation."""
         unknown = (0.0, self.spreads["software"])
         return self.software.get(software.name or "", unknown) if software is not None else unknown
 
 
 @lru_cache(maxsize=1)
 def load_published_memory() -> PublishedMemory:
-    """Read profiles/published_memory.yaml; raises AdvisorError where it is unusable."""
+    """Read profiles/published_memory.yaml. Raises AdvisorError if the file is unusable."""
     path = profiles_folder() / "published_memory.yaml"
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ def load_published_memory() -> PublishedMemory:
 
 
 def cases(software: Software) -> tuple[Case, ...]:
-    """Every case that a run of this software may be, likeliest first; the weights add up to one."""
+    """List the possible cases for a run of this software, likeliest first. The weights add up to one."""
     chance = software.state_chance
     states = [(software.state, chance)]
     if chance < 1:
@@ -134,7 +134,7 @@ def cases(software: Software) -> tuple[Case, ...]:
 
 
 def class_of(a: WorkloadArrays) -> str:
-    """Which of CLASSES decides what a run's operations keep."""
+    """Return the one of CLASSES that describes which tensors the operations of a run save."""
     software = a.software or Software()
     if software.kind in ("c", "megatron"):
         return software.kind
@@ -144,16 +144,16 @@ def class_of(a: WorkloadArrays) -> str:
 
 
 def _models_of_hf(software: Software) -> bool:
-    """Whether it trains Hugging Face's own code of a model."""
+    """Return True if the software trains Hugging Face's implementation of a model."""
     named = table().get(software.name or "")
     return named is not None and named.hf_models
 
 
 def parts(a: WorkloadArrays, case: Case) -> Parts:
-    """Count what one case holds, shape (n,).
+    """Count the bytes of one case by part, shape (n,).
 
-    Of adapters the weights are those that stay frozen too, gradients and moments their own. Below the first block that
-    is trained nothing is kept for a backward pass that does not reach it.
+    With adapters, the weights include the frozen ones; gradients and moments exist for the adapters alone. Frozen
+    blocks below the first trained block save no activations.
     """
     software = a.software or Software()
     named = table().get(software.name or "")
@@ -170,10 +170,10 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     trained = trained_parameters(a).astype(float)
     frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
-        if _models_of_hf(software):  # PEFT makes all that is not quantized fp32 (prepare_model_for_kbit_training)
+        if _models_of_hf(software):  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
             frozen = frozen + 2.0 * (n - a.block_matrices)
         frozen = frozen + (_NF4_BYTES - _FROZEN_BYTES) * a.block_matrices
-    halved = np.zeros(len(n))  # parameters of embedding tables that are in 16 bits with moments in 16
+    halved = np.zeros(len(n))  # parameters of embedding tables with weights and moments in 16 bits
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)
     muon = a.optimizer == "muon" and adapters is None  # one moment instead of two
@@ -181,11 +181,14 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     hf = _models_of_hf(software)
     gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / weights_shards
     inputs, kept, worked = _activations(a, software, named, case)
+    # With fp32 moments AdamW computes the square root of all second moments at once, unless the optimizer is PyTorch's
+    # fused one. Where the software is not known, half of the runs use the fused one.
+    step_bytes = named.step_bytes if named is not None else 0.0 if a.optimizer == "muon" else 2.0
     return Parts(
         weights=(trained * weight + frozen - 2.0 * halved) / weights_shards,
         optimizer=(trained * moments - saved - 4.0 * halved) / state_shards,
         gradients=gradients,
-        stepping=_step_bytes(a, named)
+        stepping=step_bytes
         * (moments / 8 if a.optimizer != "muon" else 1.0)
         * (a.block_matrices * trained_share(a) if muon else trained)
         / state_shards,
@@ -201,10 +204,10 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
 def _activations(
     a: WorkloadArrays, software: Software, named: Named | None, case: Case
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs of recomputed blocks, what blocks keep for their backward pass, and the one block worked on."""
+    """Count the inputs of recomputed blocks, the activations that blocks save, and those of the block in work."""
     tokens, element = a.tokens.astype(float), 4.0 if a.precision == "fp32" else 2.0
     block = tokens * _kept_bytes(a, software, named, case)
-    if not software.fused_attention:  # softmax's output and, in 16 bits, its copy; dropout's mask and output
+    if not software.fused_attention:  # the output of softmax and, in 16 bits, a copy; mask and output of dropout
         block = block + (6.0 if element == 2.0 else 9.0) * a.heads * a.seq_len * tokens
     nothing = np.zeros_like(block)
     if a.activation_checkpointing == "full":
@@ -216,10 +219,10 @@ def _activations(
 
 
 def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case: Case) -> np.ndarray:
-    """Bytes that a block keeps per token: what each of its operations saves for its backward pass.
+    """Count the bytes per token that the operations of a block save for the backward pass.
 
-    Two norms' inputs and outputs, q, k, v, attention's output; a plain FFN's numbers before and after its activation
-    function, a gated one's gate too. The compiler keeps as much (its partitioner, asked for such blocks).
+    These are inputs and outputs of two norms, q, k, v, the output of attention, and the FFN's values before and after
+    the activation function, with a gate if it has one. torch.compile saves as much, according to its partitioner.
     """
     element = 4.0 if a.precision == "fp32" else 2.0
     width, keys, ffn = a.width, a.kv_heads * a.head_dim, a.ffn_width
@@ -228,43 +231,33 @@ def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case
     if class_of(a) not in ("plain", "hf"):
         return kept
     autocast = _autocast(a, case)
-    # attention's output is copied to be contiguous; norms keep an fp32 input (and, written out as in llamas, its
-    # normalized product) beside what the products take
+    # The output of attention is copied to be contiguous. Norms save an fp32 input; norms without a kernel, as in
+    # llamas, also save the normalized values.
     kept = kept + element * width + {"llama": 12.0 if autocast else 8.0}.get(a.family, 4.0 * autocast) * width
     if software.adapters is not None and software.adapters.quantized:
         kept = kept + _UNPACKED_BYTES * width
     elif software.adapters is not None and software.adapters.targets == "attention":
-        kept = kept - element * ffn  # the input of a frozen matrix is not kept
+        kept = kept - element * ffn  # the input of a frozen matrix is not saved
     if class_of(a) != "hf":
         return kept
     if a.family == "llama":  # keys and values repeated for every head
         return kept + element * 2.0 * (width - keys)
-    return kept + 3.0 * element * ffn + 3.0 * width  # GELU written out keeps three more of the FFN's width; dropout
+    return kept + 3.0 * element * ffn + 3.0 * width  # GELU without a kernel saves three FFN widths more; dropout
 
 
 def _autocast(a: WorkloadArrays, case: Case) -> bool:
-    """Whether what passes through the blocks is fp32 between 16-bit products; FSDP gathers weights in 16 bits, so that
-    all is.
+    """Return True if values between the 16-bit products of a block are fp32. FSDP gathers weights in 16 bits, so that
+    all values have 16 bits.
     """
     return case.state == "fp32" and a.precision != "fp32" and a.sharding != "full"
 
 
-def _step_bytes(a: WorkloadArrays, named: Named | None) -> float:
-    """Bytes per weight that the optimizer's step makes anew.
-
-    With fp32 moments AdamW takes the root of all second moments at once, unless it is PyTorch's fused one.
-    """
-    if named is not None:
-        return named.step_bytes
-    return 0.0 if a.optimizer == "muon" else 2.0  # the fused one as often as not
-
-
 def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
-    """Bytes per token and row of the vocabulary at the loss's peak.
+    """Return the bytes per token and vocabulary entry at the peak of the loss.
 
-    Eager: the 16-bit logits, log-probabilities in fp32 (autocast, Hugging Face's copy), the gradients of NLL and of
-    softmax, each as large. All in 16 bits without a copy: 2 x 4. A compiler fuses some; where it has the head and the
-    loss in one, the logits and their gradient are left (sources §2.3), which is the software's own number.
+    In eager mode these are 16-bit logits, fp32 log-probabilities (autocast, Hugging Face's copy), and the gradients of
+    NLL and softmax, which are as large. Everything in 16 bits without a copy takes 2 x 4. A compiler fuses some of it.
+    With head and loss in one graph, only logits and their gradient remain (sources §2.3): the software's own number.
     """
     if not case.whole_logits:
         return _CHUNKED_LOGIT_BYTES
@@ -279,28 +272,29 @@ def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
 
 
 def _gathered(a: WorkloadArrays, software: Software, case: Case) -> np.ndarray:
+    """Count gathered and cast weights and the buckets of collectives."""
     table_size = a.vocab_size * a.width
-    if software.adapters is not None and a.sharding != "full":  # a matrix on its way from 4 bits; no gradients of it
+    if software.adapters is not None and a.sharding != "full":  # one matrix converted from 4 bits, without a gradient
         return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
-    if a.sharding == "full":  # two blocks on their way, both tables, and a block's gradient before it is scattered
+    if a.sharding == "full":  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
         live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
         block = 6.0 if software.adapters is None else 2.0 * _NF4_BYTES if software.adapters.quantized else 4.0
         return block * a.block_parameters + 2.0 * table_size * (1 if a.family == "gpt2" else 2) + live
     if case.state == "copied" and (a.gpus > 1 or software.kind == "wrapper"):
         return 2.0 * 2.0 * np.minimum(_BUCKET_ELEMENTS, a.parameters)
     if case.state == "fp32" and a.precision != "fp32" and a.activation_checkpointing != "full":
-        return 2.0 * a.block_matrices  # autocast keeps its casts until the forward pass ends
+        return 2.0 * a.block_matrices  # autocast caches cast weights until the forward pass ends
     return np.zeros(len(a.depth))
 
 
 def peak(
     a: WorkloadArrays, case: Case, counted: str, factor: Mapping[str, float], p: Parts | None = None
 ) -> dict[str, np.ndarray]:
-    """The bytes at the peak of one case by what holds them, each times its factor; they add up to the peak.
+    """Return the bytes at the peak of one case by part, each multiplied by its factor. They add up to the peak.
 
-    `counted`: allocated, reserved (by the allocator), device (all that the driver sees), or needed (the least that a
-    device must have: the allocator gives back what it only keeps before it fails). The peak is at the start of
-    the backward pass, where all activations and the logits live, or in the optimizer's step, where all gradients do.
+    `counted` is allocated, reserved (by the allocator), device (as the driver reports), or needed (the smallest device
+    memory that works: before it fails, the allocator frees its cache). The peak is at the start of the backward pass,
+    when all activations and the logits are alive, or in the optimizer step, when all gradients are.
     """
     p, kind = p or a.memo.get(case) or parts(a, case), class_of(a)
     a.memo[case] = p
@@ -328,14 +322,14 @@ def peak(
 
 
 def published_parts(a: WorkloadArrays) -> dict[str, float]:
-    """Expected allocated bytes of one workload's likeliest case, by what holds them at its peak."""
+    """Return the expected allocated bytes at the peak of one workload by part, for its likeliest case."""
     case = max(cases(a.software or Software()), key=lambda one: one.weight)
     found = {name: float(held[0]) for name, held in peak(a, case, "allocated", factors(a.software)).items()}
     return found | {"activations": found["activations"] + found["inputs"]}
 
 
 def factors(software: Software | None, belief: PublishedMemory | None = None) -> dict[str, float]:
-    """What each counted group is multiplied by, of one software."""
+    """Return the factor on each counted part for one software."""
     belief = belief or load_published_memory()
     own = belief.software_factor(software)[0]
     return {name: float(np.exp(belief.factors[name][0])) for name in FACTORS} | {"software": float(np.exp(own))}
@@ -350,11 +344,11 @@ class Mixture:
     weights: np.ndarray  # each column adds up to one
 
     def below(self, limit_bytes: np.ndarray | float) -> np.ndarray:
-        """How likely each workload stays below a limit, shape (n,)."""
+        """Return the probability that each workload stays below a limit, shape (n,)."""
         return (self.weights * _normal((np.log(limit_bytes) - self.logs) / self.deviations)).sum(axis=0)
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
-        """The bytes that each workload stays below with each probability, shapes (k, n); by bisection in log bytes."""
+        """Return the quantiles of each workload's bytes for `shares`, shape (k, n), by bisection in log bytes."""
         low = np.broadcast_to((self.logs - 5 * self.deviations).min(axis=0), shares.shape)
         high = np.broadcast_to((self.logs + 5 * self.deviations).max(axis=0), shares.shape)
         for _ in range(20):  # to a part in 1e5
@@ -365,16 +359,16 @@ class Mixture:
         return np.exp((low + high) / 2)
 
     def estimates(self, ran_in: float | None = None) -> EstimateArrays:
-        """Median and 80 % interval; `ran_in`: of a run that is known to have run in so many bytes."""
+        """Return median and 80 % interval. `ran_in`: device memory in which the run is known to have fitted."""
         whole = np.ones(self.logs.shape[1]) if ran_in is None else np.maximum(self.below(ran_in), 1e-6)
         low, value, high = self.quantiles(np.array([[0.1], [0.5], [0.9]]) * whole)
         return EstimateArrays(value=value, low=low, high=high)
 
 
 def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory | None = None) -> Mixture:
-    """What published software is believed to hold, of workloads of one kind; `counted` as in `peak`."""
+    """Estimate the memory of published software for workloads of one kind; `counted` works as in `peak`."""
     belief = belief or load_published_memory()
-    factor, unsure = factors(a.software, belief), _deviations(a, belief)
+    factor, deviations = factors(a.software, belief), _deviations(a, belief)
     logs: list[np.ndarray] = []
     variances: list[np.ndarray] = []
     weights: list[np.ndarray] = []
@@ -383,8 +377,8 @@ def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory |
         total = np.sum(list(found.values()), axis=0)
         state = np.sum([found[name] for name in _STATE], axis=0)
         groups = {"state": state} | {name: held for name, held in found.items() if name not in _STATE}
-        variance = belief.row**2 + np.sum([(held / total * unsure[name]) ** 2 for name, held in groups.items()], axis=0)
-        more = belief.more
+        shares = [(held / total * deviations[name]) ** 2 for name, held in groups.items()]
+        variance, more = belief.row**2 + np.sum(shares, axis=0), belief.more
         logs += [np.log(total), np.log(total) + more["shift"]]
         variances += [variance, variance + more["deviation"] ** 2]
         weights += [np.full(len(a.depth), case.weight * share) for share in (1 - more["chance"], more["chance"])]
@@ -392,19 +386,19 @@ def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory |
 
 
 def _deviations(a: WorkloadArrays, belief: PublishedMemory) -> dict[str, float]:
-    """Standard deviations of the logs of what each group holds: between people, and of the factors themselves."""
+    """Return the log standard deviation of each part: the spread between people and the error of the factor."""
     kind, own = class_of(a), belief.software_factor(a.software)[1]
-    learnt = {name: belief.factors[name][1] for name in ("gathered", "base", "pool", "context")}
-    learnt |= {"activations": float(np.hypot(belief.factors[f"activations {kind}"][1], own))}
-    learnt |= {"logits": belief.factors[f"logits {kind}"][1], "state": 0.0}
+    fitted = {name: belief.factors[name][1] for name in ("gathered", "base", "pool", "context")}
+    fitted |= {"activations": float(np.hypot(belief.factors[f"activations {kind}"][1], own))}
+    fitted |= {"logits": belief.factors[f"logits {kind}"][1], "state": 0.0}
     if a.activation_checkpointing == "selective":
         part = float(np.hypot(belief.factors["selective"][1], belief.spreads["selective"]))
-        learnt["activations"] = float(np.hypot(learnt["activations"], part))
-    return {name: float(np.hypot(belief.spreads[name], deviation)) for name, deviation in learnt.items()}
+        fitted["activations"] = float(np.hypot(fitted["activations"], part))
+    return {name: float(np.hypot(belief.spreads[name], deviation)) for name, deviation in fitted.items()}
 
 
 def _normal(z: np.ndarray) -> np.ndarray:
-    """The normal distribution function, to 1e-7 (Abramowitz and Stegun 7.1.26): numpy has none."""
+    """Compute the normal distribution function to 1e-7 (Abramowitz and Stegun 7.1.26)."""
     t = 1 / (1 + 0.3275911 * np.abs(z) / np.sqrt(2))
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     tail = 0.5 * series * np.exp(-(z**2) / 2)

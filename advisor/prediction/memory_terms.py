@@ -1,8 +1,8 @@
-"""The structure of a training step's memory: which sizes it is made of, and the coefficients traced for them.
+"""The memory of a training step of this project's trainer, as sums of products of sizes with traced coefficients.
 
-At any moment of a step the live bytes are a sum of products of sizes, such as 14·L·t·d for what the blocks keep, and
-the peak is the largest of a few such moments. Which moments, and with which coefficients, was traced from the trainer's
-own model (`benchmarks/trace_memory.py` writes profiles/memory.yaml). Numpy only: nothing here knows torch.
+At any moment of a step the live bytes are a sum of products of sizes, such as 14·L·t·d for the saved activations. The
+peak is the largest of a few such moments. The moments and their coefficients were traced from the trainer's model:
+`benchmarks/trace_memory.py` writes profiles/memory.json.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.records import Software, Workload
 
-# Each term is a product of these sizes. L blocks; t tokens of a micro-batch; d width; f FFN width; k width of keys, and
-# of values; h query heads; q head size; p parameters of a block; V vocabulary; T context; c tokens of a loss's chunk.
+# Each term is a product of sizes. L: blocks; t: tokens of a micro-batch; d: width; f: FFN width; k: width of the keys;
+# h: query heads; q: head size; p: parameters of a block; V: vocabulary; T: context; c: tokens of one chunk of the loss.
 TERMS = (
     "L*t*d", "L*t*f", "L*t*k", "L*t*h", "L*t", "t*d", "t*f", "t*k", "t*h", "t",
     "L*p", "f*d", "d*d", "k*d", "V*d", "T*d", "T*q", "c*V", "c*d", "c", "L", "1",
 )  # fmt: skip
 
-_ROWS_AT_ONCE = 16384  # their terms stay in a core's cache
+_ROWS_AT_ONCE = 16384  # so that their terms fit in the cache of a core
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadArrays:
-    """Many workloads that differ only in sizes: integer arrays of one length, and what they have in common.
+    """Many workloads that differ only in sizes: the sizes are integer arrays of one length, the rest is common.
 
-    It has the attributes of a ModelShape, so that `flops` counts all of its parameters at once.
+    The class provides the attributes of a ModelShape, so that the functions of `flops` work on all workloads at once.
     """
 
     family: str
@@ -57,7 +57,7 @@ class WorkloadArrays:
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> WorkloadArrays:
-        """Gather workloads that share everything but sizes; raises ValueError where they do not."""
+        """Gather workloads that differ only in sizes. Raises ValueError if they differ in more."""
         common = {_common(w) for w in workloads}
         if len(common) != 1:
             raise ValueError(f"workloads of {len(common)} kinds cannot be gathered into one")
@@ -79,12 +79,12 @@ class WorkloadArrays:
         )
 
     def rows(self, chosen: np.ndarray) -> WorkloadArrays:
-        """The workloads at these places."""
+        """Select some of the workloads."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in (*_SIZES, "micro_batch", "accumulate")})
 
     @cached_property
     def memo(self) -> dict:
-        """What was already worked out of these workloads, by whoever did."""
+        """A cache for results about these workloads, shared by all functions."""
         return {}
 
     @property
@@ -97,7 +97,7 @@ class WorkloadArrays:
 
     @property
     def grouped(self) -> np.ndarray:
-        """Bool: fewer key heads than query heads."""
+        """True for workloads with fewer key heads than query heads."""
         return self.kv_heads < self.heads
 
     @cached_property
@@ -113,25 +113,25 @@ class WorkloadArrays:
 
     @cached_property
     def block_matrices(self) -> np.ndarray:
-        """Weights of the matrices of all blocks: what Muon steps."""
+        """Weights of the matrices in all blocks, which Muon updates."""
         return flops.block_matrix_parameters(self)
 
 
 def device_type(workload: Workload) -> str:
-    """cpu or cuda: every catalog key but "cpu" is a CUDA card."""
+    """Return "cpu" or "cuda". Every catalog key except "cpu" is a CUDA device."""
     return "cpu" if workload.gpu == "cpu" else "cuda"
 
 
 def repeats_keys(device_type: str, precision: str) -> bool:
-    """Whether attention with fewer key heads than query heads repeats them, which takes memory of its own.
+    """Return True if the trainer repeats keys and values for grouped-query attention, which takes extra memory.
 
-    The trainer does so where no fused kernel knows groups: on CUDA in other types than bf16.
+    It does so on CUDA in types other than bf16, for which PyTorch has no fused kernel with grouped heads.
     """
     return device_type == "cuda" and precision != "bf16"
 
 
 def by_kind(workloads: Sequence[Workload]) -> list[list[int]]:
-    """Places of the workloads that may be gathered into one `WorkloadArrays`, kind by kind."""
+    """Group the indices of workloads that can be gathered into one `WorkloadArrays`."""
     kinds: dict[tuple, list[int]] = {}
     for place, workload in enumerate(workloads):
         kinds.setdefault(_common(workload), []).append(place)
@@ -145,13 +145,13 @@ def _common(w: Workload) -> tuple:
 
 @dataclass(frozen=True, kw_only=True)
 class LossChunks:
-    """How the trainer's loss cuts tokens into chunks on one kind of device: a copy of `trainer.loss`'s constants."""
+    """How the trainer's loss splits tokens into chunks on one type of device: a copy of `trainer.loss`'s constants."""
 
     chunk_bytes: int  # of fp32 logits
     fewest_tokens: int
 
     def tokens_per_chunk(self, tokens: np.ndarray, vocab_size: np.ndarray) -> np.ndarray:
-        """Tokens of one chunk; the same rule as `trainer.loss.tokens_per_chunk`, which imports torch."""
+        """Return the tokens of one chunk by the rule of `trainer.loss.tokens_per_chunk`, which needs torch."""
         most = np.maximum(self.fewest_tokens, self.chunk_bytes // (4 * vocab_size))
         pairs, place = np.unique((tokens << 32) + most, return_inverse=True)  # one sort for both
         chunks = [_chunk(int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in pairs]
@@ -166,7 +166,7 @@ def _chunk(tokens: int, most: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """One moment of a step that can be its peak."""
+    """One moment of a step at which memory may reach its peak."""
 
     phase: str
     coefficients: Mapping[str, float]  # bytes per unit of a term
@@ -178,28 +178,28 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Every traced moment: cells map device/family/precision/checkpointing/accumulation to the moments of a step."""
+    """All traced moments. `cells` maps device/family/precision/checkpointing/accumulation to the moments of a step."""
 
     cells: Mapping[str, tuple[Moment, ...]]
-    muon: Mapping[str, float]  # what Muon's step holds beyond weights, state and gradients: one matrix's work space
+    muon: Mapping[str, float]  # workspace of Muon's step for one matrix
     chunks: Mapping[str, LossChunks]  # by device type
     source: str
 
     def moments(self, a: WorkloadArrays) -> tuple[Moment, ...]:
-        """The moments of workloads of one kind; raises AdvisorError for a kind that was never traced."""
-        # DistributedDataParallel keeps all gradients alive in its buckets, as accumulation does.
+        """Return the moments for workloads of one kind. Raises AdvisorError if the kind was never traced."""
+        # Like gradient accumulation, DistributedDataParallel keeps all gradients alive in its buckets.
         held = "accumulate" if a.accumulate[0] or a.gpus > 1 else "single"
         repeated = "/grouped" if repeats_keys(a.device_type, a.precision) and a.grouped[0] else ""
         cell = f"{a.device_type}/{a.family}/{a.precision}/{a.activation_checkpointing}/{held}{repeated}"
         if a.activation_checkpointing == "selective" and cell not in self.cells:
-            cell = cell.replace("/selective/", "/none/")  # never traced on the CPU: none errs on the safe side
+            cell = cell.replace("/selective/", "/none/")  # never traced on the CPU: "none" overestimates
         if cell not in self.cells:
             raise AdvisorError(f"the memory of {cell} was never traced", f"python benchmarks/trace_memory.py {cell}")
         moments = self.cells[cell]
         return tuple(_compiled(m, a.precision) for m in moments) if a.compile else moments
 
     def terms(self, a: WorkloadArrays, names: Sequence[str] = TERMS) -> np.ndarray:
-        """The value of each named term of every workload: shape (n, len(names))."""
+        """Return the value of each named term for every workload, shape (n, len(names))."""
         blocks = a.block_parameters
         size = {
             "L": a.depth, "t": a.tokens, "d": a.width, "f": a.ffn_width, "k": a.kv_heads * a.head_dim, "h": a.heads,
@@ -219,18 +219,19 @@ class Structure:
         return self.chunks[a.device_type].tokens_per_chunk(a.tokens, a.vocab_size)
 
     def persistent_bytes(self, a: WorkloadArrays) -> np.ndarray:
-        """fp32 weights and optimizer state: 12 bytes per parameter with AdamW, 8 per matrix weight with Muon.
+        """Return the bytes of fp32 weights and optimizer state: 12 per parameter with AdamW, 8 per matrix with Muon.
 
-        Sharding divides the state among the GPUs, or with "full" (ZeRO-3, FSDP) the weights too.
+        Sharding splits the state over the GPUs. "full" (ZeRO-3, FSDP) splits the weights too.
         """
         weights, state = 4.0 * a.parameters, 8.0 * a.parameters - (4 * a.block_matrices if a.optimizer == "muon" else 0)
         shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
         return weights / shards[0] + state / shards[1]
 
     def moment_values(self, a: WorkloadArrays) -> list[tuple[Moment, np.ndarray]]:
-        """Every moment with its live bytes beyond `persistent_bytes`, shape (n,), −inf where a workload lacks it.
+        """Return every moment with its live bytes beyond `persistent_bytes`, shape (n,).
 
-        The workloads must agree in `accumulate` and `grouped`.
+        The bytes are −inf for workloads without this moment. All workloads must have the same `accumulate` and
+        `grouped`.
         """
         moments = self.moments(a)
         names = [term for term in TERMS if any(term in moment.coefficients for moment in moments)]
@@ -246,11 +247,11 @@ class Structure:
         return pairs
 
     def peak_bytes(self, a: WorkloadArrays) -> np.ndarray:
-        """Highest live bytes of a step, shape (n,): what `benchmarks/traced_peak` would find."""
+        """Return the peak of the live bytes in a step, shape (n,), as `benchmarks/traced_peak` would measure it."""
         return self.persistent_bytes(a) + self.beyond_bytes(a)
 
     def beyond_bytes(self, a: WorkloadArrays) -> np.ndarray:
-        """Highest live bytes of a step beyond `persistent_bytes`, shape (n,)."""
+        """Return the peak of the live bytes beyond `persistent_bytes`, shape (n,)."""
         beyond = np.empty(len(a.depth))
         for accumulate, grouped in itertools.product((False, True), repeat=2):
             (rows,) = np.nonzero((a.accumulate == accumulate) & (a.grouped == grouped))
@@ -260,41 +261,41 @@ class Structure:
         return beyond + self._sharded(a) if a.sharding == "full" else beyond
 
     def _sharded(self, a: WorkloadArrays) -> np.ndarray:
-        """What full sharding changes in the bytes beyond the state, shape (n,).
+        """Return the change of the bytes beyond the state through full sharding, shape (n,).
 
-        Gradients are kept in shards, and nobody keeps casts of weights: blocks are gathered in the type they compute in
-        and let go after use. Instead there are two gathered blocks (one in use, one on its way) with the gradient of
-        one, also in fp32 for its reduction, and what lies outside the blocks whole in fp32, with its gradient, from the
-        forward pass to the end of the backward pass.
+        Gradients are sharded, and cast weights are not kept, because blocks are gathered in compute type and freed
+        after use. Full sharding adds two gathered blocks (the current and the next one) and the gradient of one block,
+        which also exists in fp32 for its reduction. Weights outside the blocks stay gathered in fp32, with their
+        gradients, from the forward pass to the end of the backward pass.
         """
         element, blocks = 4.0 if a.precision == "fp32" else 2.0, a.depth * a.block_parameters
         outside = a.parameters - blocks
         kept = 4.0 * a.parameters * (1 - 1 / a.gpus)
         cast = 0 if a.precision == "fp32" or a.activation_checkpointing == "full" else a.block_matrices
-        if a.activation_checkpointing == "selective":  # that of the second feed-forward matrix is made anew anyway
+        if a.activation_checkpointing == "selective":  # recomputes the cast of the second feed-forward matrix
             cast = cast - (a.depth * a.width * a.ffn_width if a.precision != "fp32" else 0)
         casts = element * cast
         return (3 * element + 4.0) * a.block_parameters + 8.0 * outside - kept - casts
 
     def parts_bytes(self, a: WorkloadArrays) -> dict[str, float]:
-        """What the highest moment of one workload holds beyond `persistent_bytes`, by kind."""
+        """Return the bytes beyond `persistent_bytes` at the peak of one workload, by part."""
         moment, _ = max(self.moment_values(a), key=lambda pair: float(pair[1][0]))
         sums = dict.fromkeys(("gradients", "activations", "logits", "overhead"), 0.0)
         for term, value in zip(TERMS, self.terms(a)[0] * moment.vector, strict=True):
             sums[_KIND_OF_TERM.get(term, "activations")] += float(value)
         if moment.phase == "optimizer":
             sums["gradients"] += 4.0 * float(a.parameters[0])
-        if a.sharding == "full":  # what it changes are gradients and copies of weights
+        if a.sharding == "full":  # changes gradients and copies of weights
             sums["gradients"] += float(self._sharded(a)[0])
         return sums
 
 
 def _compiled(moment: Moment, precision: str) -> Moment:
-    """A moment under torch.compile, which fuses the arithmetic on a chunk's logits into no tensor of its own.
+    """Adapt a moment to torch.compile, which fuses the arithmetic on the logits of a chunk.
 
-    What stays are the logits, their gradient and the gradient of the chunk before. The blocks keep what they keep in
-    eager mode: PyTorch's min-cut partitioner, asked for the three families' blocks, saves the same 36 bytes per token
-    and width (bf16, FFN of 4·width) that the trace finds.
+    The logits, their gradient and the gradient of the previous chunk remain. Blocks save the same tensors as in eager
+    mode: for the blocks of the three families, PyTorch's min-cut partitioner saves the same 36 bytes per token and
+    width (bf16, FFN of 4·width) as the trace.
     """
     element = 4.0 if precision == "fp32" else 2.0
     most = {"first_chunk": 2 * element, "later_chunk": 3 * element}.get(moment.phase)
@@ -312,7 +313,7 @@ _KIND_OF_TERM = (
 
 
 def structure_to_dict(structure: Structure) -> dict:
-    """Plain dicts for YAML; coefficients to six digits."""
+    """Convert the structure to plain dicts, with coefficients rounded to six digits."""
     cells = {
         name: [{"phase": m.phase, "bytes": _rounded(m.coefficients)} for m in moments]
         for name, moments in structure.cells.items()
@@ -330,7 +331,7 @@ def structure_to_dict(structure: Structure) -> dict:
 
 
 def structure_from_dict(raw: dict) -> Structure:
-    """Read what `structure_to_dict` wrote."""
+    """Build the structure from the dicts of `structure_to_dict`."""
     return Structure(
         cells={
             name: tuple(Moment(phase=m["phase"], coefficients=m["bytes"]) for m in moments)

@@ -1,4 +1,4 @@
-"""The micro-batch rule: of what fits, the smallest that is about as fast as the fastest of its kind."""
+"""The micro-batch rule: choose the smallest micro-batch that fits and is about as fast as the fastest one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from advisor.prediction.groups import group_keys
 from advisor.records import Prediction
 
-ALIKE = 0.995  # of the best tokens/s: what recomputes or shards nothing is taken where it is this fast
-ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
+ALIKE = 0.995  # share of the best tokens/s from which a configuration without recomputation or sharding is preferred
+ENOUGH = 0.98  # share of the best tokens/s from which a smaller micro-batch is preferred, because it saves memory
 
 
 def fast_enough(answers: Sequence[Prediction]) -> Prediction | None:
-    """Of predictions of one model, the one whose micro-batch the rule takes; None where nothing surely fits."""
+    """Apply the micro-batch rule to predictions of one model. Returns None if no configuration surely fits."""
     fitting = [answer for answer in answers if answer.fits]
     rates = [answer.tokens_per_second.value if answer.tokens_per_second else 0.0 for answer in fitting]
     near = [answer for answer, rate in zip(fitting, rates, strict=True) if rate >= ENOUGH * max(rates)]
@@ -24,47 +24,56 @@ def fast_enough(answers: Sequence[Prediction]) -> Prediction | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Tries:
-    """Configurations that the micro-batch rule chooses from, as columns of shape (n,)."""
+    """The candidates of the micro-batch rule, as columns of shape (n,)."""
 
-    setting: np.ndarray  # a number for everything that is not chosen here: the model, the GPUs
-    target: np.ndarray  # a number for the global batch that is aimed at
+    setting: np.ndarray  # number that stands for the model, the GPUs and everything else that is given
+    target: np.ndarray  # number that stands for the wanted global batch
     micro_batch: np.ndarray
     grad_accum: np.ndarray
-    kind: np.ndarray  # of recomputation and sharding, a number
+    kind: np.ndarray  # number that stands for recomputation and sharding; 0 is the plainest
     rate: np.ndarray  # tokens per second; NaN where the links are unknown
     memory: np.ndarray  # bytes per device, the interval's high end
 
 
 def one_micro_batch(tries: Tries, usable: np.ndarray) -> np.ndarray:
-    """Bool (n,): one configuration for each setting and target.
+    """Return a mask, shape (n,), that selects one configuration for each setting and target.
 
-    Each kind has the smallest micro-batch within ENOUGH of its best tokens/s among the `usable` (a mask). Of all that
-    is within ALIKE of the fastest of these the plainest kind is left, at its smallest micro-batch; where nothing is
-    usable, the one that needs the least memory. What serves two targets is left once.
+    For each kind, the rule finds the smallest micro-batch within ENOUGH of the kind's best tokens/s among the `usable`
+    configurations. Of all configurations within ALIKE of the fastest of these, it takes the plainest kind with its
+    smallest micro-batch. If nothing is usable, it takes the configuration with the least memory. A configuration that
+    serves two targets is selected once.
     """
     rate = np.where(usable & ~np.isnan(tries.rate), tries.rate, 0.0)
-    group, best = _best(group_keys(tries.setting, tries.target), rate)
-    own, best_of_kind = _best(group_keys(group, tries.kind), rate)
+    group = group_keys(tries.setting, tries.target)
+    own = group_keys(group, tries.kind)
+    best, best_of_kind = _most(group, rate), _most(own, rate)
     hopeless = best[group] == 0
-    fast = usable & (rate >= ENOUGH * best_of_kind[own]) & ~hopeless
-    order = np.lexsort((tries.micro_batch, ~fast, own))
-    smallest = order[np.diff(own[order], prepend=-1) > 0]
-    enough = np.zeros(len(best))
-    np.maximum.at(enough, group[smallest], ALIKE * rate[smallest])
-    good = fast & (rate >= enough[group])
-    sizes = np.where(hopeless, tries.memory, tries.micro_batch)
-    order = np.lexsort((sizes, np.where(hopeless, 0, tries.kind), ~(good | hopeless), group))
-    chosen = order[np.diff(group[order], prepend=-1) > 0]
+    fast = np.nonzero(usable & (rate >= ENOUGH * best_of_kind[own]) & ~hopeless)[0]
+    smallest = _first(own[fast], fast, tries.micro_batch)
+    enough = ALIKE * _most(group[smallest], rate[smallest], len(best))
+    good = fast[rate[fast] >= enough[group[fast]]]
+    lost = np.nonzero(hopeless)[0]
+    lost = lost[np.lexsort((tries.memory[lost], group[lost]))]
+    lost = lost[np.diff(group[lost], prepend=-1) > 0]
+    chosen = np.concatenate([_first(group[good], good, group_keys(tries.kind, tries.micro_batch)), lost])
+    # Sorted by setting and target, so that the same row is always chosen for two equal targets.
+    chosen = chosen[np.argsort(group[chosen])]
     alike = group_keys(tries.setting, tries.micro_batch, tries.grad_accum, tries.kind)
-    _, first = np.unique(alike[chosen], return_index=True)
     mask = np.zeros(len(group), dtype=bool)
-    mask[chosen[first]] = True
+    mask[chosen[np.unique(alike[chosen], return_index=True)[1]]] = True
     return mask
 
 
-def _best(keys: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each row's group, and the best rate of each group."""
-    numbers, group = np.unique(keys, return_inverse=True)
-    best = np.zeros(len(numbers))
+def _most(group: np.ndarray, rate: np.ndarray, groups: int = 0) -> np.ndarray:
+    """Return the best rate of each group, or 0 for a group without rows."""
+    best = np.zeros(max(groups, int(group.max(initial=-1)) + 1))
     np.maximum.at(best, group, rate)
-    return group, best
+    return best
+
+
+def _first(group: np.ndarray, places: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the first of the rows `places` in each group, sorted by the whole numbers in `order`, then by row."""
+    rank = order[places] * len(order) + places
+    least = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, group, rank)
+    return least[least < np.iinfo(np.int64).max] % len(order)

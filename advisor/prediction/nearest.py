@@ -1,8 +1,8 @@
-"""Published runs near a prediction: those of the same software pull it to what they reached; the nearest is shown.
+"""How published runs correct a prediction for similar runs of the same software, and which published run is closest.
 
-The formula of `published` leaves a residual of every published run. Residuals of one piece of software vary smoothly
-with the size of what is trained (a Gaussian process over `throughput.coordinates`), a little with the card and with
-switches; each owner's share an error of their own. `benchmarks/fit_prior.py` writes them to profiles/prior_runs.csv.
+The formula of `published` leaves a residual for every published run. The residuals of one software vary smoothly with
+the size of the workload (a Gaussian process over `throughput.coordinates`), and a little with the GPU and with
+switches. All runs of one owner share a further error. `benchmarks/fit_prior.py` writes profiles/prior_runs.csv.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -21,54 +22,54 @@ from advisor.records import Workload
 from advisor.store.folders import profiles_folder
 from advisor.units import format_tokens
 
-# How alike the residuals of one piece of software are on two cards, and with other switches. Chosen with the spreads
-# of benchmarks/prior_model.py, by predictions of owners left out.
+# Correlation of the residuals of one software between two GPU types, and between two settings of switches. Chosen by
+# cross-validation over owners, together with the spreads of benchmarks/prior_model.py.
 OTHER_CARD, OTHER_SWITCHES = 0.9, 0.6
-# What makes a published run less worth showing beside a prediction.
+# Factors on the similarity of a published run that differs in one of these fields.
 _UNLIKE = {"software": 0.3, "gpu": 0.5, "gpus": 0.8, "checkpointing": 0.8}
 _AXES = ("layers", "width", "tokens of a micro-batch", "tokens of context", "rows of the vocabulary")
-_SAME_LOG2 = 0.1  # sizes within 7 % are alike
-LENGTH_LOG2 = 2.0  # residuals of runs a factor of four apart in one size correlate by exp(-1/2)
+_SAME_LOG2 = 0.1  # sizes within 7 % count as equal
+LENGTH_LOG2 = 2.0  # a factor of four in one size gives residuals a correlation of exp(-1/2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun:
-    """One published run and what the formula leaves unexplained of it; a row of the table."""
+    """One row of profiles/prior_runs.csv: a published run and its residual from the formula."""
 
-    owner: str
-    source: str
-    address: str
-    software: str  # its name in profiles/software.csv, or the kind of somebody's own loop
+    owner: str = ""
+    source: str = ""
+    address: str = ""
+    software: str  # name in profiles/software.csv, or the kind of a custom training loop
     gpu: str
     gpus: int
     switches: str
     checkpointing: str
     where: tuple[float, ...]  # `coordinates`
-    tokens_per_second: float  # of all GPUs
-    residual: float  # log of measured over modelled step seconds
-    noise: float  # standard deviation of that, of this run alone
-    owner_deviation: float  # of all runs of its owner alike
+    tokens_per_second: float = 0.0  # of all GPUs
+    residual: float = 0.0  # log of measured over predicted step seconds
+    noise: float = 0.0  # standard deviation of this run's residual
+    owner_deviation: float = 0.0  # standard deviation of the error that all runs of the owner share
 
 
 def software_key(setting: Setting) -> str:
-    """What runs must share for one's residual to say something of the other's."""
+    """Return the name or kind of the software. Residuals of runs with different keys are unrelated."""
     return setting.software.name or setting.software.kind
 
 
 def switches_of(w: Workload) -> str:
-    """The switches that decide a run's speed besides recomputation, in words."""
+    """Describe precision, compilation and sharding of a workload."""
     return switches_in_words(w.precision, w.compile, w.sharding, fp8=w.software is not None and w.software.fp8)
 
 
 def switches_in_words(precision: str, compile: bool, sharding: str, *, fp8: bool = False) -> str:
-    """As `switches_of`."""
+    """Describe precision, compilation and sharding."""
     words = ["fp8" if fp8 else precision, "compiled" if compile else "eager"]
     words += [{"optimizer": "optimizer sharded", "full": "fully sharded"}[sharding]] if sharding != "none" else []
     return ", ".join(words)
 
 
 def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) -> np.ndarray:
-    """How alike the residuals of runs are, software aside, shape (len(ones), len(others))."""
+    """Return the correlation of the residuals of runs of one software, shape (len(ones), len(others))."""
     alike = np.ones((len(ones), len(others)))
     for of, otherwise in (("gpu", OTHER_CARD), ("switches", OTHER_SWITCHES)):
         one, other = (np.array([getattr(run, of) for run in runs]) for runs in (ones, others))
@@ -78,7 +79,7 @@ def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) ->
 
 
 def nearby(runs: Sequence[PublishedRun], name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """What the runs of this software say of runs on one card with these switches; None where there are none."""
+    """Build the correction from the runs of software `name` for one GPU type and its switches; None without runs."""
     mine = [run for run in runs if name is not None and run.software == name]
     if not mine:
         return None
@@ -99,56 +100,40 @@ def nearby(runs: Sequence[PublishedRun], name: str | None, gpu: str, switches: s
 
 @cache
 def published_runs() -> tuple[PublishedRun, ...]:
-    """Every published run that the beliefs rest on."""
+    """Read profiles/prior_runs.csv."""
+    numbers = ("tokens_per_second", "residual", "noise", "owner_deviation")
+    runs = []
     with (profiles_folder() / "prior_runs.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(_run(row) for row in csv.DictReader(file))
-
-
-def _run(row: dict[str, str]) -> PublishedRun:
-    return PublishedRun(
-        owner=row["owner"],
-        source=re.sub(r" \([^()]*\bfile \d+[^()]*\)", "", row["source"]),  # where the table's author kept a copy
-        address=row["address"],
-        software=row["software"],
-        gpu=row["gpu"],
-        gpus=int(row["gpus"]),
-        switches=row["switches"],
-        checkpointing=row["checkpointing"],
-        where=tuple(float(row[f"where_{axis}"]) for axis in range(6)),
-        tokens_per_second=float(row["tokens_per_second"]),
-        residual=float(row["residual"]),
-        noise=float(row["noise"]),
-        owner_deviation=float(row["owner_deviation"]),
-    )
+        for row in csv.DictReader(file):
+            cells: dict[str, Any] = {name: row[name] for name in ("owner", "address", "software", "gpu", "switches")}
+            cells |= {name: float(row[name]) for name in numbers}
+            source = re.sub(r" \([^()]*\bfile \d+[^()]*\)", "", row["source"])  # without the author's local copies
+            where = tuple(float(row[f"where_{axis}"]) for axis in range(6))
+            how = {"gpus": int(row["gpus"]), "checkpointing": row["checkpointing"]}
+            runs.append(PublishedRun(**cells | how, source=source, where=where))
+    return tuple(runs)
 
 
 @lru_cache(maxsize=4096)
 def nearby_of(name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """`nearby` of the published runs."""
+    """Call `nearby` with the published runs."""
     return None if name is None else nearby(published_runs(), name, gpu, switches, deviation)
 
 
 def as_published(w: Workload, setting: Setting) -> PublishedRun:
-    """A workload as a row of the table would have it, of nobody and with nothing measured."""
+    """Convert a workload to a row of the table, without owner and measurements."""
     return PublishedRun(
-        owner="",
-        source="",
-        address="",
         software=software_key(setting),
         gpu=w.gpu,
         gpus=w.gpus,
         switches=switches_of(w),
         checkpointing=w.activation_checkpointing,
         where=tuple(coordinates(sizes([w]))[0]),
-        tokens_per_second=0.0,
-        residual=0.0,
-        noise=0.0,
-        owner_deviation=0.0,
     )
 
 
 def closest(w: Workload, setting: Setting) -> str:
-    """The published run that is most like this one, what it reached and what differs, in one sentence."""
+    """Describe the most similar published run in one sentence, with its speed and the differences."""
     here, runs = as_published(w, setting), published_runs()
     alike = correlation([here], runs)[0]
     for of, otherwise in _UNLIKE.items():
@@ -156,7 +141,7 @@ def closest(w: Workload, setting: Setting) -> str:
     run = runs[int(alike.argmax())]
     differs = [] if run.software == here.software else [f"software ({run.software})"]
     differs += [] if run.switches == here.switches else [f"switches ({run.switches})"]
-    differs += [] if run.checkpointing == here.checkpointing else [f"recomputation ({run.checkpointing})"]
+    differs += [] if run.checkpointing == here.checkpointing else [f"activation checkpointing ({run.checkpointing})"]
     differs += [
         f"{name} ({round(2**there):,}, here {round(2**own):,})"
         for name, own, there in zip(_AXES, here.where, run.where, strict=False)

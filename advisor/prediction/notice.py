@@ -1,4 +1,4 @@
-"""Whether a run can save in the time that a machine gives it before it is taken away."""
+"""Check whether a run can save a checkpoint between the notice of a spot machine and its end."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ NOTICE_SECONDS = {"aws": 120, "gcp": 30, "azure": 30}
 
 
 def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> float:
-    """From a notice to the end of the checkpoint it asks for, all at their high ends.
+    """Return the seconds from a notice to a saved checkpoint, at the high ends of the intervals.
 
-    The step or the evaluation in progress ends first.
+    The checkpoint is written after the current step or evaluation.
     """
     evaluation = clock.evals_seconds.high / max(1, planned_evals(run))
     if clock.write_seconds is not None:
         write = clock.write_seconds.high
-    else:  # of a plan written before the run went on beside its checkpoints
+    else:  # plans of older versions, whose checkpoints were synchronous
         checkpoints = max(1, planned_checkpoints(run, clock.steps_seconds.value + clock.evals_seconds.value))
         write = clock.checkpoints_seconds.high / checkpoints
     return max(step_seconds.high, evaluation) + write
 
 
 def short_notice(provider: str | None, needed_seconds: float) -> str | None:
-    """Why a spot machine of a provider is taken away before the run has saved; None: it is not, or nobody says."""
+    """Explain that the provider's notice is too short to save; None if it suffices or is not documented."""
     notice = NOTICE_SECONDS.get(provider or "")
     if notice is None or needed_seconds <= notice:
         return None

@@ -1,4 +1,4 @@
-"""What a board draws while it trains: by the load of its step, its limit and a cap."""
+"""The power of a GPU during training, from its load, its power limit and a power cap."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import numpy as np
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
-# Half of the limit where launches, data or bandwidth bound a step, nearly all of it where dense products do (sources
-# §7.4). Two H100 at an MFU of 44 % drew 681 and 673 of 700 W (sources §6.4): full load is an MFU of 45 % and more.
+# A step bound by launches, data or bandwidth draws half of the power limit, a step bound by dense products nearly all
+# (sources §7.4). Two H100 at an MFU of 44 % drew 681 and 673 of 700 W (sources §6.4), so full load starts at 45 %.
 _LOAD_FRACTION, _FULL_LOAD_MFU, _LOAD_SPREAD = (0.50, 0.95), 0.45, 0.12
-_LEAST_SPREAD = 0.05  # of measured watts: how far one calibration's bursts speak for another day
-_LEAST_RANGE = 0.05  # of MFU that bursts must span before a slope is read from them
+_LEAST_SPREAD = 0.05  # of measured watts: the smallest uncertainty of one calibration for another day
+_LEAST_RANGE = 0.05  # range of MFU that bursts must cover before a slope is fitted
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerModel:
-    """What one board draws under a training load: a line in the MFU of its step, up to full load and its limit."""
+    """The power of one GPU as a linear function of MFU, up to full load and the power limit."""
 
-    floor_watts: float  # of a step that launches, data or bandwidth bound
-    slope_watts: float  # more per unit of MFU
+    floor_watts: float  # for a step bound by launches, data or bandwidth
+    slope_watts: float  # additional watts per unit of MFU
     spread_watts: float  # half of the 80 % interval
     limit_watts: float | None
     basis: Basis
 
     def watts(self, mfu: float | None, gpus: int = 1, cap_watts: float | None = None) -> Estimate:
-        """Watts of `gpus` boards together; `cap_watts` is a lower limit set on each.
+        """Return the watts of `gpus` GPUs together; `cap_watts` is a power cap on each GPU.
 
-        Host, memory and cooling are not in it (10-20 % more on large nodes, sources §6.4). An unknown MFU means half of
-        full load, wider by as much.
+        The host, its memory and cooling are not included (10-20 % more on large nodes, sources §6.4). An unknown MFU
+        counts as half of full load, with an interval from none to full load.
         """
         low, value, high = (float(side) * gpus for side in self.sides(math.nan if mfu is None else mfu, cap_watts))
         return Estimate(value=value, low=low, high=high, basis=self.basis)
 
     def sides(self, mfu: np.ndarray | float, cap_watts: float | None = None) -> np.ndarray:
-        """Low, value and high watts of one board, shape (3, n); NaN in `mfu` means unknown."""
+        """Return low, value and high watts of one GPU, shape (3, n); NaN in `mfu` means unknown."""
         half = _FULL_LOAD_MFU / 2
         unknown = np.isnan(mfu)
         load = np.clip(np.where(unknown, half, mfu), 0.0, _FULL_LOAD_MFU)
@@ -49,7 +49,7 @@ class PowerModel:
 
 
 def datasheet_power(tdp_watts: float | None) -> PowerModel | None:
-    """Beliefs about a board of which only the data sheet's limit is known; None without one."""
+    """Estimate the power of a GPU from the power limit in its data sheet; None if the limit is unknown."""
     if not tdp_watts:
         return None
     idle, full = _LOAD_FRACTION
@@ -63,7 +63,7 @@ def datasheet_power(tdp_watts: float | None) -> PowerModel | None:
 
 
 def measured_power(mfu: Sequence[float], watts: Sequence[float], limit_watts: float | None) -> PowerModel | None:
-    """The line through bursts' watts by their MFU, level where they hardly differ in it; None without bursts."""
+    """Fit the power to measured bursts; None without bursts. The slope is zero if their MFU hardly differs."""
     if not len(watts):
         return None
     x, y = np.clip(np.asarray(mfu, dtype=float), 0.0, _FULL_LOAD_MFU), np.asarray(watts, dtype=float)

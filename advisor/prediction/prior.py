@@ -1,4 +1,4 @@
-"""Beliefs about a device before any burst has run on it: profiles/prior.yaml, by generation (`GpuSpec.generation`)."""
+"""The prior of a GPU's speed before any burst has run on it, fitted to published runs (profiles/prior.yaml)."""
 
 from __future__ import annotations
 
@@ -20,31 +20,29 @@ from advisor.records import Software
 from advisor.store.folders import profiles_folder
 
 PRIOR_SCHEMA = 3
-LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
-# No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
-FASTEST = (0.08, 0.05)  # log of rate over peak where the bound begins, and how softly (sd)
+LAUNCH_SECONDS = 5e-6  # launch of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
+# No GPU multiplies much faster than its data sheet says: GeForce GPUs boost 5-10 % beyond the stated clock.
+FASTEST = (0.08, 0.05)  # log of rate over peak at which the bound starts, and its softness (standard deviation)
 _WITHOUT_TENSOR_UNITS = ("Maxwell", "Pascal")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoefficientPrior:
-    """Gaussian beliefs about the log coefficients of the throughput terms; what no formula explains; both learnt from
-    published runs.
-    """
+    """The Gaussian prior of the log coefficients of the throughput terms, and the error that the terms leave."""
 
     mean: np.ndarray  # (len(TERMS),)
     covariance: np.ndarray  # (len(TERMS), len(TERMS))
-    discrepancy: float  # standard deviation of log step seconds that the terms leave unexplained
+    discrepancy: float  # standard deviation of log step seconds that the terms do not explain
     source: str
 
 
 def measured_prior() -> CoefficientPrior:
-    """Beliefs when the device's own ceilings were measured: every term within a factor of a few of its physical floor.
+    """Return the prior for a device whose own limits were measured, without a data sheet.
 
-    Means: products of a training step reach 80-90 % of the best measured product, attention 30-40 % of it (fitted
-    a2/a1 of 1.5-2.4, sources §3.1); activations pass memory 20-60 times per layer forward and backward (a3 of
-    100-380 B over 2-byte elements), logits about 6 times in fp32, weights about 5 times; launches per layer 60 eager;
-    optimizer at 1.3 times its floor.
+    The means are typical factors on the physical minimum of each term (sources §3.1). Matrix products reach 80-90 % of
+    the best measured product, attention 30-40 % (fitted a2/a1 of 1.5-2.4). Activations pass through memory 20-60 times
+    per layer (a3 of 100-380 B over 2-byte elements), fp32 logits about 6 times, weights about 5 times. A layer has
+    about 60 launches in eager mode. The optimizer takes 1.3 times its minimum.
     """
     beliefs = {
         "matmul": (1.2, 0.25),
@@ -66,9 +64,9 @@ def measured_prior() -> CoefficientPrior:
 
 
 def datasheet_rates(spec: GpuSpec, precision: str, *, tf32: bool = True) -> Rates | None:
-    """The rates that the beliefs of `load_prior` refer to; None where the card has no units for the precision.
+    """Return the rates that `load_prior` is relative to; None if the GPU has no units for the precision.
 
-    Before tensor units, products of 16-bit numbers that are summed in fp32 ran no faster than fp32 ones.
+    On GPUs without tensor units, 16-bit products with fp32 accumulation are as slow as fp32 products.
     """
     peak = peak_flops(spec, precision, tf32=tf32)
     if precision == "fp16" and spec.architecture in _WITHOUT_TENSOR_UNITS:
@@ -79,7 +77,7 @@ def datasheet_rates(spec: GpuSpec, precision: str, *, tf32: bool = True) -> Rate
 
 
 def power_headroom(spec: GpuSpec, precision: str) -> float | None:
-    """Log of the watts a card may draw per dense TFLOP/s of the precision; None where either is not published."""
+    """Return the log of the GPU's power limit in watts per dense TFLOP/s; None if one of them is not published."""
     rates = datasheet_rates(spec, precision)
     return math.log(spec.tdp_watts / (rates.matmul_flops / 1e12)) if rates and spec.tdp_watts else None
 
@@ -93,12 +91,12 @@ def load_prior(
     software: Software | None = None,
     sharding: str = "none",
 ) -> CoefficientPrior:
-    """Beliefs about a run on a card that nobody has calibrated, relative to `datasheet_rates` (profiles/prior.yaml).
+    """Return the prior of a run on a GPU without calibration, relative to `datasheet_rates` (profiles/prior.yaml).
 
-    A card without published runs gets what its generation has in common, a generation without any what all share, each
-    with the spread between them added. `compile` None: not known, both are possible. `spec` tells how its power limit
-    compares with other cards'. `software` None: this project's trainer, which is one more that nobody published
-    measurements of. AdvisorError if the file is unusable.
+    A GPU without published runs gets the mean of its generation, and a generation without runs the mean of all. The
+    spread between GPUs or generations is then added. `compile` None averages compiled and eager. `spec` gives the power
+    limit. `software` None means this project's trainer, for which nobody has published runs. Raises AdvisorError if the
+    file is unusable.
     """
     shared = _shared()
     beliefs = [
@@ -121,22 +119,20 @@ def _setting(
 
 
 def near_deviation() -> float:
-    """Standard deviation of the residuals of published runs that lie near each other, see `nearest`."""
+    """Return the standard deviation of the residuals that similar published runs share (see `nearest`)."""
     return _shared().spreads.near
 
 
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
-    """How many published runs the beliefs of `load_prior` rest on, those of encoders among them: of this very card, of
-    its generation, in all.
-    """
+    """Count the published runs behind `load_prior`, encoders included: on this GPU, on its generation, in total."""
     shared = _shared()
     return shared.rows_by_card.get(key, 0), shared.rows_of(generation), sum(shared.rows_by_card.values())
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Beliefs once more told that no card multiplies much faster than its peak; unchanged where they do not say so.
+    """Condition the prior on the fact that no GPU multiplies much faster than its peak.
 
-    For cards without published runs; the products of the others `benchmarks/prior_model.py` bounded alike.
+    Used for GPUs without published runs. `benchmarks/prior_model.py` has applied the same bound to all others.
     """
     matmul, (most, softness) = TERMS.index("matmul"), FASTEST
     excess = -most - mean[matmul]
@@ -148,11 +144,11 @@ def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What a calibration found on another card, its coefficients relative to that card's datasheet rates."""
+    """The result of a calibration on another GPU, with coefficients relative to that GPU's datasheet rates."""
 
     theta: np.ndarray  # (len(TERMS),)
     covariance: np.ndarray
-    prior_mean: np.ndarray  # what the calibration itself started from, to take it out again
+    prior_mean: np.ndarray  # the prior of that calibration, so that it can be removed
     prior_covariance: np.ndarray
     spec: GpuSpec
     precision: str
@@ -161,7 +157,7 @@ class Elsewhere:
 
 
 def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> np.ndarray:
-    """Log coefficients fitted at measured ceilings as they would be at datasheet rates: the same seconds."""
+    """Convert log coefficients from measured rates to datasheet rates, so that the predicted seconds stay the same."""
     flops = math.log(datasheet.matmul_flops / rates.matmul_flops)
     bandwidth = math.log(datasheet.bandwidth / rates.bandwidth)
     launch = math.log(rates.launch_seconds / datasheet.launch_seconds)
@@ -171,8 +167,9 @@ def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> 
 
 
 def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates: Rates) -> CoefficientPrior:
-    """What a calibration's bursts update, relative to its measured ceilings: what published runs say of the card and of
-    unmeasured software. Without a card or its data sheet the physical floors of `measured_prior`.
+    """Return the prior that the bursts of a calibration update, relative to its measured rates.
+
+    It comes from published runs, or from `measured_prior` if there is no data sheet.
     """
     datasheet = datasheet_rates(spec, precision) if spec is not None else None
     if spec is None or datasheet is None:
@@ -183,10 +180,9 @@ def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates
 
 
 def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:
-    """Beliefs about `spec` after the same trainer was calibrated on another card.
+    """Update the prior of `spec` by a calibration of the same trainer on another GPU.
 
-    A Gaussian update: what the other card showed moves what both cards share and what the trainer's software does on
-    either.
+    The Gaussian update moves the effects that both GPUs share, and the effect of the trainer's software.
     """
     shared, other = _shared(), elsewhere.spec
     there = load_prior(other.generation, elsewhere.precision, elsewhere.compile, other)
@@ -195,8 +191,12 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     cross = shared.pick(spec.generation, spec, here_setting) @ shared.covariance
     cross = cross @ shared.pick(other.generation, other, there_setting).T
     cross = cross + shared.spreads.between(here_setting, there_setting)
-    mean, after = _seen(there.mean, there.covariance, elsewhere)
-    gain = cross @ np.linalg.inv(there.covariance)
+    # The posterior of the other GPU, after the prior of its calibration is replaced by `there`.
+    own, start = np.linalg.inv(elsewhere.covariance), np.linalg.inv(elsewhere.prior_covariance)
+    before = np.linalg.inv(there.covariance)
+    after = np.linalg.inv(before + own - start)
+    mean = after @ (before @ there.mean + own @ elsewhere.theta - start @ elsewhere.prior_mean)
+    gain = cross @ before
     return CoefficientPrior(
         mean=prior.mean + gain @ (mean - there.mean),
         covariance=_positive(prior.covariance - gain @ (there.covariance - after) @ gain.T),
@@ -205,38 +205,30 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     )
 
 
-def _seen(mean: np.ndarray, covariance: np.ndarray, elsewhere: Elsewhere) -> tuple[np.ndarray, np.ndarray]:
-    """Belief about the other card after its bursts alone: its calibration's own prior is replaced by this one."""
-    own, start = np.linalg.inv(elsewhere.covariance), np.linalg.inv(elsewhere.prior_covariance)
-    before = np.linalg.inv(covariance)
-    after = np.linalg.inv(before + own - start)
-    return after @ (before @ mean + own @ elsewhere.theta - start @ elsewhere.prior_mean), after
-
-
 @dataclass(frozen=True, kw_only=True)
 class SharedBelief:
-    """Beliefs about the unknowns that published runs share, and how runs differ from what they say."""
+    """The posterior of the unknowns that published runs share, and the spreads of runs around it."""
 
-    place: Mapping[str, int]  # of each unknown by its name
+    place: Mapping[str, int]  # index of each unknown by its name
     mode: np.ndarray  # (p,)
     covariance: np.ndarray  # (p, p)
     spreads: Spreads
-    generation_spread: np.ndarray  # (k,) sd of a generation's coefficients about the mean of all
-    matmul_shifts: Mapping[str, float]  # log of how much further from peak a generation's best product stays
-    headrooms: Mapping[str, float]  # mean of each generation's rows
+    generation_spread: np.ndarray  # (k,) standard deviation of a generation's coefficients around the mean
+    matmul_shifts: Mapping[str, float]  # log factor on the products of generations that stay further below their peak
+    headrooms: Mapping[str, float]  # mean headroom of each generation's published runs
     rows_by_generation: Mapping[str, int]
     rows_by_card: Mapping[str, int]
     dated: str = ""
 
     def pick(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> np.ndarray:
-        """The (k, p) matrix of one card and setting; without a card at the headroom of its generation's rows."""
+        """Return the (k, p) matrix for a GPU and a setting. Without a GPU, use the mean headroom of the generation."""
         headroom = power_headroom(spec, setting.precision) if spec else None
         if headroom is None:
             headroom = self.headrooms.get(generation or "", 0.0)
         return selector(self.place, generation, spec.key if spec else None, headroom, setting)
 
     def belief(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (k,) and covariance (k, k) of θ of a run whose software and machine nobody measured."""
+        """Return mean (k,) and covariance (k, k) of θ for a run without calibration."""
         picked = self.pick(generation, spec, setting)
         mean = picked @ self.mode
         covariance = picked @ self.covariance @ picked.T
@@ -255,7 +247,7 @@ class SharedBelief:
         return self.rows_by_generation.get(generation or "", 0)
 
     def source(self, generation: str | None) -> str:
-        """What the beliefs rest on, in words."""
+        """Describe the published runs behind the prior."""
         rows, own = sum(self.rows_by_generation.values()), self.rows_of(generation)
         if not own:
             return f"{rows} published runs of other generations, none of {generation or 'this device'} ({self.dated})"
@@ -276,7 +268,7 @@ def _shared() -> SharedBelief:
 
 
 def read_belief(document: Mapping[str, Any]) -> SharedBelief:
-    """The beliefs of a prior.yaml that was read; its covariance is a lower triangle of 32-bit floats, in base64."""
+    """Build the beliefs from a prior.yaml. Its covariance is a lower triangle of 32-bit floats in base64."""
     names = names_of_unknowns(document["generations"], document["cards"], document["software"])
     lower = np.zeros((len(names),) * 2)
     lower[np.tril_indices(len(names))] = np.frombuffer(base64.b64decode(document["covariance"]), dtype="<f4")
@@ -296,6 +288,6 @@ def read_belief(document: Mapping[str, Any]) -> SharedBelief:
 
 
 def _positive(covariance: np.ndarray) -> np.ndarray:
-    """The nearest covariance with at least 1e-4 in every direction: rounding must not make one negative."""
+    """Raise all eigenvalues of a covariance to at least 1e-4, so that rounding makes none of them negative."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return (vectors * np.maximum(values, 1e-4)) @ vectors.T

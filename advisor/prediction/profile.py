@@ -1,4 +1,4 @@
-"""Everything believed about one device, calibrated or not; `prediction/batch` turns it into predictions."""
+"""The profile of one device: all that `prediction/batch` needs for predictions, calibrated or not."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from advisor.prediction.throughput import Posterior
 from advisor.records import Basis, Estimate, Kernels
 from advisor.store.calibration import HeldOutSummary
 
-_UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (sources §3.2: up to 1.3x)
-FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte
+_UNLIKE_DEVIATION = 0.15  # for each different switch: half of a typical gain by compiling (sources §3.2: up to 1.3x)
+FIT_MARGIN = 0.97  # usable share of device memory: allocators fail a little before the last byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCosts:
-    """What a run costs besides its steps."""
+    """The costs of a run besides its steps."""
 
-    startup_seconds: Estimate  # process start to loop start, without building the model
+    startup_seconds: Estimate  # from process start to loop start, without building the model
     build_seconds_per_parameter: float
     compile_seconds: Estimate  # 0 in eager mode
     checkpoint_bytes_per_second: Estimate
-    forward_fraction: float  # share of a micro-step's time that is the forward pass with loss: what evaluation costs
-    power: PowerModel | None = None  # of one device; None: not measured
+    forward_fraction: float  # share of a micro-step's time for forward pass and loss, as in an evaluation
+    power: PowerModel | None = None  # of one device; None if not measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One device: posterior of step time, memory model, run costs, and where they come from."""
+    """One device: the posterior of its step time, its memory model, its run costs, and their sources."""
 
     key: str  # catalog key, or "cpu"
     name: str
@@ -39,7 +39,7 @@ class Profile:
     posterior: Posterior
     memory: MemoryModel
     costs: RunCosts
-    family: str | None = None  # what it was calibrated on; None: prior
+    family: str | None = None  # model family of the calibration; None without a calibration
     seq_len: int | None = None
     vocab_size: int | None = None
     precision: str = "bf16"
@@ -53,12 +53,12 @@ class Profile:
     reference_seconds: float | None = None
     drift_exponent: float = 0.0
     held_out: HeldOutSummary | None = None
-    widening: float = 1.0  # of the intervals of step times: those of a doubtful calibration did not hold
+    widening: float = 1.0  # factor on the intervals of step times, above 1 for a doubtful calibration
     sources: tuple[str, ...] = ()
-    caveats: tuple[str, ...] = ()  # what of its calibrations is not believed as it is
+    caveats: tuple[str, ...] = ()  # doubts about the calibrations
 
     def peak_flops(self, precision: str, *, tf32: bool = True) -> float | None:
-        """What MFU is measured against: a card's dense datasheet peak; of a CPU its best measured product."""
+        """Return the reference of MFU: the dense datasheet peak of a GPU, or the best measured product of a CPU."""
         if self.spec is not None:
             return peak_flops(self.spec, precision, tf32=tf32)
         return self.posterior.rates.matmul_flops if precision == self.precision else None
@@ -69,9 +69,9 @@ class Profile:
 
 
 def unlikeness(posterior: Posterior, tag: str) -> float:
-    """Extra log deviation for a workload of another family, precision, compilation… than the calibrated ones.
+    """Return the extra log deviation for a workload whose family, precision or compilation was not calibrated.
 
-    `tag` is `throughput.tag` of the workload.
+    `tag` comes from `throughput.tag`.
     """
     if not posterior.tags or tag in posterior.tags:
         return 0.0
@@ -80,16 +80,16 @@ def unlikeness(posterior: Posterior, tag: str) -> float:
 
 
 def forward_fraction_prior() -> float:
-    """Forward is a third of forward plus backward (sources §1.2: backward costs twice the forward FLOPs)."""
+    """Return the forward share of a step: a third, because backward has twice the FLOPs of forward (sources §1.2)."""
     return 1 / 3
 
 
 def unknown_costs() -> RunCosts:
-    """Start-up, compilation and checkpoint speed where nothing was measured: wide, and marked as prior.
+    """Return wide priors of start-up, compilation and checkpoint speed, for a device without measurements.
 
-    Start-up of 8-40 s (imports, CUDA context, model build, first batch) and cold block compilation of 15-90 s are the
-    range of published logs (sources §3.2: 22-47 s cold, up to 168 s autotuned); 0.2-2 GB/s is network disk to local
-    NVMe.
+    Published logs show 8-40 s of start-up (imports, CUDA context, model build, first batch) and 15-90 s of cold block
+    compilation (sources §3.2: 22-47 s cold, up to 168 s autotuned). Disks write between 0.2 GB/s (network) and 2 GB/s
+    (local NVMe).
     """
     return RunCosts(
         startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),

@@ -1,11 +1,11 @@
-"""What published runs share: how the coefficients of one card and one piece of software are made of common unknowns.
+"""The model of published runs: how the coefficients of a GPU and a software are sums of shared unknowns.
 
-    θ = μ + δ_generation + δ_card + compiled · c (or kernels by hand · k) - headroom · β
-        + effects of the software's class, of the software by name, of it on the generation, and of precision (+ w)
+    θ = μ + δ_generation + δ_card + compiled · c (or fused kernels · k) - headroom · β
+        + effects of the software's class, its name, its name on the generation, and the precision (+ w)
 
-headroom is the log of the watts a card may draw per peak TFLOP/s: with few it throttles. w is what encoders do
-otherwise. Every owner's runs share an error of their own (`Spreads.owner`). `benchmarks/fit_prior.py` fits the
-unknowns, `advisor.prediction.prior` reads them.
+headroom is the log of the GPU's power limit in watts per peak TFLOP/s; a GPU with little headroom throttles. w is the
+difference of encoders. All runs of one owner share a further error (`Spreads.owner`). `benchmarks/fit_prior.py` fits
+the unknowns and `advisor.prediction.prior` reads them.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.throughput import TERMS
 from advisor.records import Software, Workload
 
-THROTTLED = ("matmul", "attention")  # terms that a card's power limit slows down
-FUSED = ("traffic", "logits", "layer_overhead", "micro_overhead")  # terms that compiling changes
-# Effects of a class of software on all terms alike, by the name of the class (see `classes`), and of sharding.
+THROTTLED = ("matmul", "attention")  # terms that the power limit slows down
+FUSED = ("traffic", "logits", "layer_overhead", "micro_overhead")  # terms that compilation changes
+# Classes of software (see `classes`) and kinds of sharding, each with one effect on all terms.
 CLASSES = ("c", "fused", "wrapper", "megatron", "tuned", "plain", "loose", "unstated")
 SHARDED = ("optimizer", "full")
-PRECISIONS = ("tf32", "fp32", "fp8")  # effects on products, against 16 bits
+PRECISIONS = ("tf32", "fp32", "fp8")  # effects on products, relative to 16 bits
 LAUNCHES = ("layer_overhead", "micro_overhead", "step_overhead")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What decides a run's coefficients besides the card."""
+    """The settings of a run that determine its coefficients, besides the GPU."""
 
     precision: str
     compile: bool
     software: Software
-    tf32: bool  # fp32 products on TF32 units, which the card has
+    tf32: bool  # fp32 products use TF32 units, and the GPU has them
     sharding: str = "none"
     encoder: bool = False
 
     @classmethod
     def of(cls, w: Workload, spec: GpuSpec | None, *, encoder: bool = False) -> Setting:
-        """The setting of a workload on its card."""
+        """Return the setting of a workload on its GPU."""
         software = w.software or OWN
         return cls(
             precision=w.precision,
@@ -53,14 +53,14 @@ class Setting:
         )
 
 
-OWN = Software(
-    kind="plain"
-)  # this project's trainer: one more loop in PyTorch that nobody measured, until it is calibrated
+# This project's trainer counts as a plain PyTorch loop until it is calibrated.
+OWN = Software(kind="plain")
 
 
 def classes(setting: Setting) -> tuple[str, ...]:
-    """The classes of software that a run belongs to: the kind in profiles/software.csv, where somebody's own loop is
-    "loose" unless it is compiled and has fused attention.
+    """Return the classes of software of a run, from the kind in profiles/software.csv.
+
+    A custom PyTorch loop is "loose" unless it is compiled and has fused attention.
     """
     software = setting.software
     kind = software.kind
@@ -70,15 +70,15 @@ def classes(setting: Setting) -> tuple[str, ...]:
 
 
 def software_effects(setting: Setting, generation: str | None) -> tuple[str, ...]:
-    """The unknowns of a named piece of software: everywhere, and on one generation; none of somebody's own loop."""
+    """Return the names of the two unknowns of a named software: in general, and on one generation of GPUs."""
     name = setting.software.name
     return () if name is None or setting.encoder else (f"software {name}", f"software {name} on {generation}")
 
 
 def names_of_unknowns(generations: Sequence[str], cards: Sequence[str], software: Sequence[str]) -> tuple[str, ...]:
-    """The names of all unknowns, in their order; those of terms are next to each other, in the order of TERMS.
+    """List the names of all unknowns in order. Unknowns for each term are consecutive, in the order of TERMS.
 
-    `software` are the names that `software_effects` gave.
+    `software` are the names from `software_effects`.
     """
     return (
         *(f"mean {term}" for term in TERMS),
@@ -98,7 +98,7 @@ def names_of_unknowns(generations: Sequence[str], cards: Sequence[str], software
 def selector(
     place: Mapping[str, int], generation: str | None, card: str | None, headroom: float, setting: Setting
 ) -> np.ndarray:
-    """The (k, p) matrix that makes θ of the unknowns; `place` has the place of each by its name."""
+    """Return the (k, p) matrix that maps the unknowns to θ; `place` is the index of each unknown by its name."""
     k = len(TERMS)
     made = np.zeros((k, len(place)))
     made[:, :k] = np.eye(k)
@@ -127,39 +127,39 @@ def selector(
 
 @dataclass(frozen=True, kw_only=True)
 class Spreads:
-    """Standard deviations of log step seconds that differ from run to run."""
+    """Standard deviations of log step seconds, by their cause."""
 
-    owner: float  # of one owner's runs about their class, all alike
-    classes: Mapping[str, float]  # more of that for the software of a class
-    terms: np.ndarray  # (k,) of one owner's runs, each term by itself
-    software: float  # of a named piece of software about its class
-    on_generation: float  # of a named piece of software on one generation of cards
-    machine: float  # of one machine among those of its card
-    card: float  # of one card among those of its generation
-    row: float  # of one configuration
-    near: float  # of configurations that lie near each other, of one piece of software (see `nearest`)
-    launch: float  # of the launch terms of one configuration: they are hidden behind work, or are not
+    owner: float  # between owners of runs with one class of software, equal for all terms
+    classes: Mapping[str, float]  # additional deviation between owners for some classes of software
+    terms: np.ndarray  # (k,) between owners, for each term by itself
+    software: float  # between the named software of one class
+    on_generation: float  # of one named software between generations of GPUs
+    machine: float  # between machines with the same GPU
+    card: float  # between the GPU types of one generation
+    row: float  # between configurations
+    near: float  # of the residual that similar configurations of one software share (see `nearest`)
+    launch: float  # of the launch terms between configurations: launches may be hidden behind work or not
 
     @property
     def unexplained(self) -> float:
-        """Of one configuration nobody published a neighbour of."""
+        """Deviation of a configuration without similar published runs."""
         return float(np.hypot(self.row, self.near))
 
     def of_software(self, setting: Setting) -> np.ndarray:
-        """The covariance (k, k) of what one owner's software does to its coefficients on any card."""
+        """Return the covariance (k, k) of the coefficients between owners of software in one setting."""
         return self.between(setting, setting)
 
     def between(self, one: Setting, other: Setting) -> np.ndarray:
-        """The covariance (k, k) of what one owner's software does in two settings, which share the classes of both."""
+        """Return the covariance (k, k) of one owner's deviations in two settings, from the classes that both share."""
         shared = set(classes(one)) & set(classes(other))
         common = self.owner**2 + sum(self.classes[name] ** 2 for name in shared)
         return common * np.ones((len(TERMS),) * 2) + np.diag(self.terms**2)
 
     def of_unknown(self, names: Sequence[str]) -> float:
-        """The variance of these effects of software, of which there are no runs."""
+        """Return the variance of effects of software without published runs."""
         return sum((self.on_generation if " on " in name else self.software) ** 2 for name in names)
 
     def of_machine(self) -> np.ndarray:
-        """The covariance (k, k) of what one machine does to them, whose launches are hidden or are not."""
+        """Return the covariance (k, k) of the coefficients between machines."""
         launches = np.array([self.launch * (term in LAUNCHES) for term in TERMS])
         return self.machine**2 * np.ones((len(TERMS),) * 2) + np.outer(launches, launches)

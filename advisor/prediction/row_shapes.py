@@ -1,4 +1,4 @@
-"""The decoder that a published row's numbers describe: the printed parameter count tells what they leave out."""
+"""Find the decoder that the numbers of a row describe. The parameter count decides what the row leaves open."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from dataclasses import replace
 from functools import lru_cache
 
 from advisor.laws import flops
-from advisor.prediction.row_numbers import number, whole_numbers
-from advisor.prediction.row_words import Open, Refusal
+from advisor.prediction.row_words import Open, Refusal, number, whole_numbers
 from trainer.schema import ModelShape
 
 _COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9"), and conventions differ
-_FFN_MULTIPLE = 64  # widths that real models use
-_LARGEST_GROUP = 512  # query heads to a key/value head that are tried: all there can be up to 1,536 heads
-_FAR_COUNT = 0.25  # a printed count further off than this is of another model
-_VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))  # common ones, each with its weight
+_FFN_MULTIPLE = 64  # real FFN widths are multiples of this
+_LARGEST_GROUP = 512  # largest number of query heads per key/value head to try, enough for 1,536 heads
+_FAR_COUNT = 0.25  # a larger difference of the parameter count means another model
+_VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))  # common sizes with their weights
 
 
 @lru_cache(maxsize=65536)
 def read_shape(
     params: str, layers: str, dim: str, heads: str, ffn_mult: str, vocab: str, seq_len: str, notes: str = ""
 ) -> ModelShape | Open | Refusal:
-    """The dense decoder of these numbers; the printed parameter count tells families and head groupings apart."""
+    """Find the dense decoder with these sizes. The parameter count decides family and key/value heads."""
     given = whole_numbers(layers=layers, dim=dim, heads=heads, seq_len=seq_len, vocab=vocab)
     if isinstance(given, Refusal):
         return given
@@ -53,7 +52,7 @@ def read_shape(
 def _shape_with(
     values: Mapping[str, int], mult: float | None, count: float | None, kv_heads: int | None
 ) -> ModelShape | Open | Refusal:
-    """The shape, of sizes that may lack the FFN's and the vocabulary's."""
+    """Find the shape from sizes without a checked FFN width or vocabulary."""
     if mult is None:
         return _shape_of_count(values, count)
     ffn_width = round(mult * values["dim"])
@@ -73,7 +72,7 @@ def _shape_with(
 
 
 def _stated_kv_heads(notes: str, heads: int) -> int | None:
-    """Key/value heads that the notes state ("GQA 8/4 heads", "kv_heads 4"), where they divide the heads."""
+    """Read key/value heads from notes ("GQA 8/4 heads", "kv_heads 4"); None unless they divide the heads."""
     said = re.search(r"\bgqa\b[^;,]{0,12}?\d+ ?/ ?(\d+)|\bkv[_ -]?heads?\b\D{0,3}(\d+)|(\d+) kv[_ -]heads", notes, re.I)
     count = int(next(filter(None, said.groups()))) if said else 0
     return count if count and heads % count == 0 else None
@@ -81,8 +80,10 @@ def _stated_kv_heads(notes: str, heads: int) -> int | None:
 
 @lru_cache(maxsize=65536)
 def extra_parameters(shape: ModelShape, params: str, notes: str = "") -> int:
-    """How many more parameters the printed count has than the shape: one table (an untied head), minus one (a tied
-    one), value embeddings or none, whichever is nearest. 0 without a count.
+    """Return how many parameters the printed count has more than the shape.
+
+    This is one table for an untied head, minus one table for a tied head, the value embeddings, or 0, whichever is
+    closest to the printed count. It is 0 without a count.
     """
     count, own = number(params), flops.parameters(shape)
     if count is None or count <= 0:
@@ -92,13 +93,13 @@ def extra_parameters(shape: ModelShape, params: str, notes: str = "") -> int:
     if shape.family == "nanochat":
         choices.append(_value_tables(shape.depth) * table)
     found = min(choices, key=lambda extra: round(abs(math.log((own + extra) / count)), 4))
-    if not found and shape.family == "nanochat" and "value embedding" in notes.lower():  # which the count leaves out
+    if not found and shape.family == "nanochat" and "value embedding" in notes.lower():  # not in the printed count
         return choices[-1]
     return found
 
 
 def _value_tables(layers: int) -> int:
-    """Embedding tables of values that later versions of nanochat have in every second layer: they cost no products."""
+    """Count the tables of value embeddings, which later versions of nanochat have in every second layer."""
     return (layers + 1) // 2
 
 
@@ -116,10 +117,10 @@ def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int
 
 
 def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
-    """Shapes with all heads, key/value heads in their place, and the parameter counts that gives; likeliest first.
+    """Yield shapes with key/value heads and the resulting parameter count, likeliest first.
 
-    Each twice, with the head tied and untied; nanochat's with value embeddings too. Counts are worked out from those of
-    the shapes with all heads.
+    Each shape appears with a tied and an untied head, nanochat's also with value embeddings. The yielded shape always
+    has as many key/value heads as heads; the count is that of the yielded number of key/value heads.
     """
     heads, table = values["heads"], values["vocab"] * values["dim"]
     # each key/value head has one column of keys and one of values in each layer
@@ -132,7 +133,7 @@ def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[Model
         if family == "nanochat":
             yield shape, heads, count + _value_tables(values["layers"]) * table
     rarer = (heads // group for group in range(2, min(heads // 3, _LARGEST_GROUP) + 1) if heads % group == 0)
-    for kv_heads in itertools.chain((8, 4, 16, 2, 1, 32), rarer):  # of a llama, whose `count` is the last
+    for kv_heads in itertools.chain((8, 4, 16, 2, 1, 32), rarer):  # for llama, the last family of the loop above
         if kv_heads < heads and heads % kv_heads == 0:
             fewer = count - (heads - kv_heads) * per_head
             yield shape, kv_heads, fewer
@@ -142,7 +143,7 @@ def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[Model
 def _closest(
     values: Mapping[str, int], ffn_width: int, count: float, stated_kv_heads: int | None
 ) -> ModelShape | Open | Refusal:
-    """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
+    """Find the variant whose parameter count is closest to the printed one, or of equal ones the likeliest."""
     if count <= 0:
         return Refusal(f"params is {count:g}")
     shape: ModelShape | None = None
@@ -153,25 +154,23 @@ def _closest(
             error, shape, kv_heads = own, variant, heads
         if not error:
             break
-    assert shape is not None  # there is always the one with all heads
+    assert shape is not None  # at least the shape with all heads was tried
     if kv_heads != shape.kv_heads:
         shape = replace(shape, kv_heads=kv_heads)
     if error <= _COUNT_TOLERANCE:
         return shape
-    said = (
-        f"no dense decoder of {values['layers']} layers and width {values['dim']} has {count / 1e6:,.0f} M "
-        f"parameters (the closest has {flops.parameters(shape) / 1e6:,.0f} M)"
-    )
+    said = f"params says {count / 1e6:,.0f} M; a dense decoder of {values['layers']} layers and width {values['dim']}"
+    closest = f"{flops.parameters(shape) / 1e6:,.0f} M"
     if error > _FAR_COUNT:
-        return Refusal(said)
+        return Refusal(f"{said} has at the closest {closest}")
     shape = replace(shape, kv_heads=stated_kv_heads or shape.kv_heads)
-    return Open(((shape, 1.0),), f"{said}, which is taken")
+    return Open(((shape, 1.0),), f"{said} with {closest} taken")
 
 
 def _shape_with_derived_vocabulary(
     values: Mapping[str, int], ffn_width: int, count: float | None, kv_heads: int | None
 ) -> ModelShape | Open:
-    """A GPT-2 whose printed parameter count leaves room for a plausible vocabulary, else one of common sizes."""
+    """Derive the vocabulary from the parameter count, or else assume common sizes."""
     family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
     heads = kv_heads or values["heads"]
     if count is not None and family == "gpt2":
@@ -180,10 +179,15 @@ def _shape_with_derived_vocabulary(
         if 1000 <= vocab <= 300_000:
             return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, heads)
     if count is not None and count > 0 and family == "llama" and kv_heads is None:
-        found = [
-            (*_nearest_llama({**values, "vocab": size}, ffn_width, count), weight) for size, weight in _VOCABULARIES
-        ]
-        if near := [(shape, weight) for shape, error, weight in found if error <= _COUNT_TOLERANCE]:
+        near = []
+        for size, weight in _VOCABULARIES:  # the llama of each vocabulary with the closest parameter count
+            variants = _variants({**values, "vocab": size}, ffn_width)
+            llamas = [variant for variant in variants if variant[0].family == "llama"]
+            errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
+            shape, groups, _ = llamas[errors.index(min(errors))]
+            if min(errors) <= _COUNT_TOLERANCE:
+                near.append((replace(shape, kv_heads=groups), weight))
+        if near:
             whole = sum(weight for _, weight in near)
             sizes = " or ".join(f"{shape.vocab_size:,} with {shape.kv_heads} key/value heads" for shape, _ in near)
             said = f"vocab is not stated: {sizes} taken, as params allows"
@@ -197,18 +201,10 @@ def _shape_with_derived_vocabulary(
     return Open(choices, "; ".join(taken))
 
 
-def _nearest_llama(values: Mapping[str, int], ffn_width: int, count: float) -> tuple[ModelShape, float]:
-    """The llama whose key/value heads bring it nearest to the printed count, and how far that is (log)."""
-    llamas = [variant for variant in _variants(values, ffn_width) if variant[0].family == "llama"]
-    errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
-    shape, kv_heads, _ = llamas[errors.index(min(errors))]
-    return replace(shape, kv_heads=kv_heads), min(errors)
-
-
 def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Open | Refusal:
-    """Solve the exact parameter count for the FFN width; an answer counts if it is the only whole one."""
+    """Solve the exact parameter count for the FFN width. There must be exactly one whole solution."""
     if count is None or "vocab" not in values:
-        return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
+        return Refusal("ffn_mult is not given; without it params and vocab are both needed")
     shapes: dict[int, ModelShape] = {}
     for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
         width = (count - at_zero) / (at_one - at_zero)

@@ -1,8 +1,7 @@
-"""Tables of published runs to workloads: one row in, every workload it may mean or one refusal in words out.
+"""Convert rows of tables about runs to workloads, or to an error that explains why a row cannot be predicted.
 
-What a row does not say is derived where one answer is possible and left open where a few are: each becomes a workload
-with its weight, and is named. What the model does not describe (tensor and pipeline parallel, experts), or no row says
-enough of (adapters), is refused, never approximated.
+Missing values are derived if there is only one possibility. If there are several, each becomes a workload with a
+weight, and the assumption is reported. A row about something that the model does not describe is refused.
 """
 
 from __future__ import annotations
@@ -22,50 +21,57 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import usual_precision
 from advisor.prediction.gpu_names import named_cards, possible_cards
-from advisor.prediction.row_adapters import read_adapters, read_moment_bytes, steps_in_backward, without_adapters
-from advisor.prediction.row_numbers import number, whole_numbers
 from advisor.prediction.row_shapes import extra_parameters, read_shape
 from advisor.prediction.row_words import (
     Open,
     Refusal,
     adapters_in,
     architecture,
+    number,
+    pattern,
+    read_adapters,
     read_checkpointing,
     read_compile,
     read_fused_attention,
+    read_moment_bytes,
     read_named,
     read_optimizer,
     read_precision,
     read_sharding,
     read_software,
     read_windows,
+    says,
     stated,
+    whole_numbers,
 )
 from advisor.records import Software, Workload
 from trainer.schema import ModelShape
 
 REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "precision")
-COLUMNS = (  # that are read; any other is ignored
+COLUMNS = (  # all other columns are ignored
     *("gpu", "gpu_mem_gib", "mem_gib_per_gpu", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
     *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
     *("parallelism", "optimizer", "notes", "software", "source", "method", "lora_rank", "lora_modules", "quantized"),
     *("kv_heads", "weights_dtype", "fused_loss"),
 )
-_OPTIONS = {"depth": "layers", "width": "dim", "vocab_size": "vocab", "gpus": "n_gpus"}  # columns named as options are
+_OPTIONS = {  # columns with the names of options
+    "depth": "layers", "width": "dim", "vocab_size": "vocab", "gpus": "n_gpus", "activation_checkpointing": "act_ckpt",
+    "fused_attention": "flash_attn",
+}  # fmt: skip
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a", "NA", "?", "-", "–", "—")) | {
     said for words in ("unknown", "not stated", "unstated") for said in (words, words.capitalize(), words.upper())
 }
-_TOKENS_TOLERANCE = 0.02  # by which tokens printed of a global batch may be rounded
-_MOST_WORKLOADS = 48  # that one row may mean
-# Who states less than half of what decides speed had reasons, or a broken set-up.
+_TOKENS_TOLERANCE = 0.02  # relative rounding of a printed global batch
+_MOST_WORKLOADS = 48  # largest number of possible workloads for one row
+# Runs that state less than half of what decides speed are slower than others.
 _DECIDE_SPEED, _MOSTLY_OPEN = ("precision", "compile", "fused_attention", "checkpointing"), 3
-# Common micro-batches of decoders, each with its weight: what is taken where a row leaves it open.
+# Common tokens of a micro-batch with their weights, for rows that state no micro-batch.
 _MICRO_TOKENS = ((4_096, 0.3), (16_384, 0.4), (65_536, 0.3))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a row says: one workload, or each that it may mean with its weight, and what was assumed, in words."""
+    """The meaning of a row: its possible workloads with their weights, and the assumptions in words."""
 
     workloads: tuple[Workload, ...]
     weights: tuple[float, ...]  # add up to one
@@ -74,14 +80,14 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class RowError:
-    """A row that cannot be predicted and why, in words."""
+    """A row that cannot be predicted, with the reason."""
 
     row: int  # 1 is the first row under the header
     error: str
 
 
 def row_cells(path: Path) -> Iterator[list[str]]:
-    """The names of a CSV's columns, then the cells of each row that is not blank; AdvisorError as above."""
+    """Yield the column names of a CSV file, then the cells of each row. Raises AdvisorError if it cannot be read."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
@@ -100,18 +106,18 @@ def row_cells(path: Path) -> Iterator[list[str]]:
 
 
 class RowReader:
-    """Reads rows and remembers what it worked out: published tables repeat their cards, shapes and whole rows."""
+    """Reads rows and caches the results, because published tables repeat GPUs, shapes and whole rows."""
 
     def __init__(self, cards: Mapping[str, GpuSpec], columns: Sequence[str]):
-        """`columns` names the cells of every row to come."""
-        # one cell is always added, and more where a row is short: what is not there is read from an empty one
+        """Prepare for rows with these columns."""
+        # Each row is padded with at least one empty cell, from which missing columns are read.
         self._padding = [""] * (len(columns) + 1)
         self._pick = itemgetter(*(columns.index(name) if name in columns else -1 for name in COLUMNS))
         self._seen: dict[tuple[str, ...], Reading | Refusal] = {}
         self._cards = lru_cache(maxsize=4096)(lambda name, memory: named_cards(name, number(memory), cards.values()))
 
     def read(self, cells: Sequence[str], row: int = 1) -> Reading | RowError:
-        """Turn one row into what it may mean, or say why not; cells missing at its end are empty."""
+        """Read one row. Cells missing at its end count as empty."""
         key = self._pick([*cells, *self._padding])
         reading = self._seen.get(key)
         if reading is None:
@@ -129,18 +135,21 @@ class RowReader:
         flash: str, checkpointing: str, parallelism: str, optimizer: str, notes: str, software: str, source: str,
         method: str, rank: str, modules: str, quantized: str, kv_heads: str, weights: str, loss: str,
     ) -> Reading | Refusal:  # fmt: skip
-        """The workloads of one row's cells, in the order of COLUMNS."""
+        """Read the cells of one row, in the order of COLUMNS."""
         named = read_named(software) or read_named(f"{source}; {parallelism}")
         notes = f"{notes}; kv_heads {kv_heads}" if kv_heads else notes
         adapters = read_adapters(method, rank, modules, quantized, f"{parallelism} {precision} {adapters_in(notes)}")
-        if adapters is not None:  # what says so is read
-            parallelism, precision = without_adapters(parallelism), without_adapters(precision)
+        if adapters is not None:  # the words about adapters are already read
+            parallelism, precision = (pattern("adapter words").sub(" ", text) for text in (parallelism, precision))
         counts = read_counts(gpus, micro, accum, tokens, seq_len, parallelism)
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
+        card = possible_cards(gpu, self._cards(gpu, memory), number(used), number(gpus))
+        specs = [card] if isinstance(card, GpuSpec) else [s for s, _ in card.choices] if isinstance(card, Open) else []
+        emulated = bool(specs) and all(spec.bf16_flops is None and spec.fp16_flops is not None for spec in specs)
         parts = {
             "notes": architecture(notes),
-            "card": possible_cards(gpu, self._cards(gpu, memory), number(used), number(gpus)),
-            "precision": read_precision(precision),
+            "card": card,
+            "precision": read_precision(precision, emulated),
             "compile": read_compile(compiled, named),
             "fused_attention": read_fused_attention(flash, named),
             "checkpointing": read_checkpointing(checkpointing, named, adapters is not None),
@@ -164,7 +173,7 @@ class RowReader:
             told,
             unstated=left_open >= _MOSTLY_OPEN,
             moment_bytes=read_moment_bytes(optimizer),
-            steps_in_backward=steps_in_backward(f"{optimizer} {notes} {parallelism}"),
+            steps_in_backward=says("steps in backward", f"{optimizer} {notes} {parallelism}"),
         )
         if not any(isinstance(part, Open) and len(part.choices) > 1 for part in parts.values()):
             only = {name: part.choices[0][0] if isinstance(part, Open) else part for name, part in parts.items()}
@@ -181,7 +190,7 @@ class RowReader:
 
 
 def _with_family_said(shape: ModelShape | Open | Refusal, params: str) -> ModelShape | Open | Refusal:
-    """The shape, and where nothing but an FFN of four widths made it a GPT-2, that it was taken for one."""
+    """Add the assumption of a GPT-2 if it only follows from an FFN of four widths."""
     if isinstance(shape, Refusal) or number(params) is not None:
         return shape
     told = shape if isinstance(shape, Open) else Open(((shape, 1.0),), "")
@@ -192,7 +201,7 @@ def _with_family_said(shape: ModelShape | Open | Refusal, params: str) -> ModelS
 
 
 def _sharding_of(parallelism: str, optimizer: str, counts: Counts | Open | Refusal) -> str | Open | Refusal:
-    """What data parallelism splits: nothing on one GPU, and on several that nobody speaks of as assumed."""
+    """Read what data parallelism splits: nothing on one GPU. On several GPUs an empty cell means plain DDP."""
     sharding = read_sharding(parallelism, optimizer)
     if isinstance(sharding, Refusal) or isinstance(counts, Refusal):
         return sharding
@@ -204,7 +213,7 @@ def _sharding_of(parallelism: str, optimizer: str, counts: Counts | Open | Refus
 
 
 def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Workload:
-    """The workload of one choice for each part of a row."""
+    """Build the workload from one choice for each part of a row."""
     shape, counts, windows, how = parts["shape"], parts["counts"], parts["windows"], parts["precision"]
     return Workload(
         shape=shape,
@@ -231,7 +240,7 @@ def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Work
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many GPUs, and how the batch is cut."""
+    """The number of GPUs, the micro-batch and the gradient accumulation."""
 
     gpus: int
     micro_batch: int
@@ -242,7 +251,7 @@ class Counts:
 def read_counts(
     gpus: str, micro: str, accum: str, tokens: str, seq_len: str, parallelism: str = ""
 ) -> Counts | Open | Refusal:
-    """GPUs, micro-batch and accumulation; one of the two latter may follow from the tokens of the global batch."""
+    """Read GPUs, micro-batch and accumulation. The tokens of the global batch can replace one of the last two."""
     values = whole_numbers(n_gpus=gpus, micro_batch=micro, grad_accum=accum, seq_len=seq_len)
     if isinstance(values, Refusal):
         return values
@@ -270,7 +279,7 @@ def read_counts(
 
 
 def _counts_of_one(micro: str, accum: str, tokens: str, seq_len: str, parallelism: str) -> Counts | Open | Refusal:
-    """As `read_counts` where nobody says how many GPUs: one, if nothing speaks of several."""
+    """Like `read_counts` for a row without a number of GPUs: one GPU, unless the parallelism needs several."""
     if stated(parallelism) and not re.search(r"\bsingle\b|\bnone\b", parallelism.lower()):
         return Refusal(f"n_gpus is not given, and the parallelism is {parallelism!r}: say how many")
     counts = read_counts("1", micro, accum, tokens, seq_len)
@@ -283,7 +292,7 @@ def _counts_of_one(micro: str, accum: str, tokens: str, seq_len: str, parallelis
 
 
 def _open_counts(gpus: int, accum: int | None, seq_len: int, per_device: float | None) -> Open | Refusal:
-    """Micro-batches of common sizes, where a row states none: no larger than the sequences that a device has a step."""
+    """Assume micro-batches of common sizes, but no larger than the sequences of one GPU in a step."""
     if per_device is not None and per_device < 1:
         return Refusal("global_batch_tokens are fewer than a sequence for each GPU")
     most = math.inf if per_device is None else per_device

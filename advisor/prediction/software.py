@@ -1,4 +1,4 @@
-"""Training software by name, from profiles/software.csv: what each does by default that decides memory and speed."""
+"""Published training software by name: its defaults that decide memory and speed, from profiles/software.csv."""
 
 from __future__ import annotations
 
@@ -7,43 +7,49 @@ import difflib
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.records import Adapters, Software
 from advisor.store.folders import profiles_folder
 
-USUAL_STATE = 0.75  # how often a loop in bf16 that says no more keeps fp32 weights under autocast: judged
+USUAL_STATE = 0.75  # share of bf16 loops of unstated state that keep fp32 weights under autocast: our judgement
 OWN_NAME = "own"  # this project's trainer, which calibrations measure
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # a row of the table is there once
+@dataclass(frozen=True, kw_only=True, eq=False)  # each row of the table exists once
 class Named:
-    """One trainer as its own defaults have it; a row of the table."""
+    """One row of profiles/software.csv: a training software with its defaults."""
 
     name: str
-    also: tuple[str, ...]  # other names for it
+    also: tuple[str, ...]  # aliases
     words: str
-    written: re.Pattern[str] | None  # how tables of runs name it; None: they never do
-    kind: str  # as `Software.kind`
+    written: re.Pattern[str] | None  # finds the software in tables of runs; None: it never appears there
+    kind: str  # see `Software.kind`
     compiled: bool
     fused_kernels: bool
-    whole_logits: bool
-    state: str  # as `Software.state`, where all weights are trained
+    whole_logits: bool | None  # None: depends on version or options
+    state: str  # see `Software.state`, if all weights are trained
     gradients: str  # fp32 | 16bit
     optimizer: str  # adamw | muon
-    recomputed: str  # none | selective | full: what it recomputes by default
-    hf_models: bool  # it trains Hugging Face's own code of a model: fp32 copies of logits, norms and GELU written out
-    step_bytes: float  # per weight, that its optimizer's step makes anew
-    half_tables: bool  # its embeddings are kept in 16 bits, moments too
-    logit_bytes: float | None  # per token and row of the vocabulary, compiled; None: as its kind
-    extra_lanes: float  # 16-bit numbers of the width that its blocks keep per token beyond the usual
-    state_chance: float  # that a run whose words leave it open has this state
-    sharding: str  # what it splits by default where it runs on several GPUs
+    recomputed: str  # default activation checkpointing: none | selective | full
+    hf_models: bool  # trains Hugging Face's models: fp32 copies of logits, norms and GELU without kernels
+    step_bytes: float  # temporary bytes per weight in the optimizer step
+    half_tables: bool  # embeddings and their moments have 16 bits
+    logit_bytes: float | None  # per token and vocabulary entry if compiled; None: the number of its kind
+    extra_lanes: float  # additional 16-bit values that a block saves per token, in units of the width
+    state_chance: float  # probability of `state` for a run that does not state it
+    shardings: tuple[str, ...]  # possible kinds of sharding, the default first
     source: str
 
     @property
+    def sharding(self) -> str:
+        """Default sharding on several GPUs."""
+        return self.shardings[0]
+
+    @property
     def software(self) -> Software:
-        """What a run of it is believed to be, as far as nothing else is said."""
+        """The software of a run that states nothing but the name."""
         return Software(
             name=self.name,
             kind=self.kind,
@@ -56,38 +62,31 @@ class Named:
 
 @cache
 def table() -> dict[str, Named]:
-    """Every named software, in the order in which a run's words are held against them."""
+    """Read profiles/software.csv. Its order decides if the description of a run matches several rows."""
+    same = ("name", "words", "kind", "state", "gradients", "optimizer", "source")
+    found: dict[str, Named] = {}
     with (profiles_folder() / "software.csv").open(encoding="utf-8", newline="") as file:
-        return {row["name"]: _named(row) for row in csv.DictReader(file)}
-
-
-def _named(row: dict[str, str]) -> Named:
-    return Named(
-        name=row["name"],
-        also=tuple(filter(None, row["also"].split("|"))),
-        words=row["words"],
-        written=re.compile(row["written"]) if row["written"] else None,
-        kind=row["kind"],
-        compiled=row["compiled"] == "yes",
-        fused_kernels=row["kernels"] == "fused",
-        whole_logits=row["loss"] == "whole",
-        state=row["state"],
-        gradients=row["gradients"],
-        optimizer=row["optimizer"],
-        recomputed=row["recomputed"] or "none",
-        hf_models=row["models"] == "hf",
-        step_bytes=float(row["step_bytes"] or 0),
-        half_tables=row["tables"] == "16bit",
-        logit_bytes=float(row["logit_bytes"]) if row["logit_bytes"] else None,
-        extra_lanes=float(row["extra_lanes"] or 0),
-        state_chance=float(row["state_chance"] or 1),
-        sharding=row["sharding"],
-        source=row["source"],
-    )
+        for row in csv.DictReader(file):
+            numbers = {name: float(row[name] or 0) for name in ("step_bytes", "extra_lanes")}
+            found[row["name"]] = Named(
+                also=tuple(filter(None, row["also"].split("|"))),
+                written=re.compile(row["written"]) if row["written"] else None,
+                compiled=row["compiled"] == "yes",
+                fused_kernels=row["kernels"] == "fused",
+                whole_logits={"whole": True, "chunked": False}.get(row["loss"]),
+                recomputed=row["recomputed"] or "none",
+                hf_models=row["models"] == "hf",
+                half_tables=row["tables"] == "16bit",
+                logit_bytes=float(row["logit_bytes"]) if row["logit_bytes"] else None,
+                state_chance=float(row["state_chance"] or 1),
+                shardings=tuple(row["sharding"].split("|")),
+                **dict[str, Any]({name: row[name] for name in same} | numbers),
+            )
+    return found
 
 
 def require_software(name: str) -> Named:
-    """The software of this name or of another name for it; AdvisorError (exit 2) with the nearest names."""
+    """Find a software by its name or an alias. Raises AdvisorError (exit 2) with the closest names."""
     asked = name.strip().lower()
     names = {also: named for named in table().values() for also in (named.name, *named.also)}
     if asked in names:
@@ -98,7 +97,7 @@ def require_software(name: str) -> Named:
 
 
 def software_in(words: str) -> Named | None:
-    """The software that a run's own words name; the first of the table that does."""
+    """Find the first software of the table that the description of a run names."""
     low = words.lower()
     return next((named for named in table().values() if named.written and named.written.search(low)), None)
 
@@ -111,7 +110,7 @@ def software_of(
     fp8: bool = False,
     extra_parameters: int = 0,
 ) -> Software:
-    """Published software by its name; None: of nobody in particular, in 16 bits where it trains a part."""
+    """Return published software by name. `name` None means unknown software, in 16 bits if it trains only a part."""
     if name is None:
         in_part = adapters is not None or frozen_blocks > 0
         kept = "16bit" if in_part else "fp32"
@@ -122,7 +121,7 @@ def software_of(
 
 
 def words_of(software: Software | None) -> str:
-    """The software's name as people write it."""
+    """Return the software's name as people write it."""
     if software is not None and software.name is None:
         return "software that is not named"
     return table()[software.name if software is not None and software.name else OWN_NAME].words

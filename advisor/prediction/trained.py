@@ -1,4 +1,4 @@
-"""Which weights are trained: all, those above frozen blocks, or adapters beside all of them. Numpy only."""
+"""Count the trained weights: all of them, those above frozen blocks, or adapters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from advisor.prediction.memory_terms import WorkloadArrays
 
 
 def trained_parameters(a: WorkloadArrays) -> np.ndarray:
-    """What the optimizer updates and several devices exchange the gradients of, shape (n,).
+    """Return the number of trained parameters, shape (n,).
 
-    Under frozen blocks the embeddings are frozen too; a tied head (gpt2) is the embeddings, and frozen with them.
+    If blocks are frozen, the embeddings are frozen too, and with them a tied head (gpt2).
     """
     if a.software is None:
         return a.parameters
@@ -24,6 +24,6 @@ def trained_parameters(a: WorkloadArrays) -> np.ndarray:
 
 
 def trained_share(a: WorkloadArrays) -> np.ndarray | float:
-    """The share of the blocks that a backward pass goes through, shape (n,); 1 where none is frozen."""
+    """Return the share of the blocks with a backward pass, shape (n,), or 1 if no block is frozen."""
     frozen = a.software.frozen_blocks if a.software is not None else 0
     return 1.0 - frozen / a.depth if frozen else 1.0

@@ -1,7 +1,7 @@
-"""The loss a run is expected to show at every step, its learning-rate schedule taken into account (sources §4.5).
+"""The expected loss of a run at every step, which depends on the learning-rate schedule (sources §4.5).
 
-By the law of `laws/annealing`: a raw power law in steps would promise a run at full learning rate what only a decayed
-one reaches. Pure.
+Uses the law of `laws/annealing`. A plain power law in steps would predict, at full learning rate, a loss that is only
+reached after the decay.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from advisor.prediction.loss import CHINCHILLA
 from advisor.records import Basis, Estimate, Plan
 from trainer.schema import ScheduleConfig
 
-_FALL_SPREAD = 0.6  # 80 % half-width of the fall, relative: judged
+_FALL_SPREAD = 0.6  # relative 80 % half-width of the decrease: our judgement
 _POINTS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """Expected training loss with its 80 % band at some steps (1-based), nats per token."""
+    """The expected training loss in nats per token, with its 80 % band, at some steps (counted from 1)."""
 
     step: np.ndarray
     value: np.ndarray
@@ -31,13 +31,13 @@ class Trajectory:
     basis: Basis  # of the loss at the end
 
     def at(self, step: float) -> Estimate:
-        """The loss at any step, between points by interpolation."""
+        """Return the loss at any step, interpolated between the points."""
         value, low, high = (float(np.interp(step, self.step, line)) for line in (self.value, self.low, self.high))
         return Estimate(value=value, low=low, high=high, basis=self.basis)
 
 
 def plan_trajectory(plan: Plan) -> Trajectory | None:
-    """The training loss that a plan expects at every step; None where it promises no loss."""
+    """Return the expected training loss of a plan at every step; None if the plan has no loss forecast."""
     if plan.chosen.loss is None:
         return None
     return expected_trajectory(
@@ -52,10 +52,10 @@ def plan_trajectory(plan: Plan) -> Trajectory | None:
 def expected_trajectory(
     end: Estimate, *, steps: int, tokens: float, vocab_size: int, schedule: ScheduleConfig
 ) -> Trajectory:
-    """From ln V at the first step to the predicted loss `end` at the last, at up to 200 steps spread evenly in log.
+    """Return the loss from ln V at the first step to `end` at the last one, at up to 200 log-spaced steps.
 
-    How fast it falls follows from the Chinchilla law's own slope at `tokens`; the part that only a falling learning
-    rate brings comes when the rate falls. The band is the end's, wider before in proportion to what is still to come.
+    The decrease follows the slope of the Chinchilla law at `tokens`; the gain of the learning-rate decay comes during
+    the decay. The band at the end is that of `end`. Earlier it is wider, in proportion to the remaining decrease.
     """
     travelled, annealed = annealing_sums(planned_shares(schedule, steps), schedule.warmup_steps)
     step = np.unique(np.round(np.geomspace(1, steps, _POINTS)).astype(int))

@@ -1,6 +1,6 @@
-"""The whole bill of runs in seconds, not their steps alone; and how often to write a checkpoint.
+"""The total time of runs, from ordering a machine to the last checkpoint, and the best interval between checkpoints.
 
-Every number may be an array: what belongs to a run has shape (n, 1), its steps (n, k). One run is a table of one row.
+All numbers may be arrays: properties of runs have shape (n, 1), numbers of steps (n, k).
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from trainer.schema import RunConfig
 
 _Count = TypeVar("_Count", int, np.ndarray)
 
-# An evaluation is not exactly a forward share of a step (no autograd graph, its own data reading).
+# An evaluation takes not exactly the forward share of a step: it has no autograd graph and reads other data.
 _EVAL_SPREAD = Estimate(value=1.0, low=0.85, high=1.15, basis=Basis.MEASURED)
-# A rented machine that is not here yet. No provider publishes how long an order takes: virtual machines answer within
-# one to five minutes, marketplace hosts that must pull an image within a quarter of an hour. Judged, and billed.
+# Time from the order of a rented machine until it answers. No provider publishes it. Virtual machines take one to five
+# minutes, marketplace hosts that must pull an image up to a quarter of an hour. Our judgement; the time is billed.
 PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
 SOFTWARE_BYTES = 4e9  # PyTorch with its CUDA libraries and the rest, as wheels
 DOWNLOAD_BYTES_PER_SECOND = Estimate(value=1e8, low=2.5e7, high=4e8, basis=Basis.PRIOR)  # 0.2 to 3 Gb/s
-# Mean time between failures of a job on one node that nobody takes back: people and software end it every 3 to 7 days,
-# its hardware every 154 to 427 (sources §6.2); 5 days between, 1 and 14 as the interval. Judged.
+# Mean time between failures of a job on one node that is not a spot machine: people and software end it every 3 to 7
+# days, hardware every 154 to 427 days (sources §6.2). 5 days with an interval of 1 to 14 is our judgement.
 BETWEEN_FAILURES = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, basis=Basis.PRIOR)
-# GPU seconds between failures that each further GPU adds: Llama 3 lost 419 times in 54 days on 16,384 GPUs, once in
-# 50,000 GPU hours (Grattafiori et al. 2024, table 5). As often as jobs of 1,024 GPUs fail every 7.9 hours (Kokolis et
-# al. 2025) at one end; half as often, judged, at the other.
+# GPU seconds between failures beyond the first node: Llama 3 failed 419 times in 54 days on 16,384 GPUs, once in
+# 50,000 GPU hours (Grattafiori et al. 2024, table 5). The low end comes from jobs on 1,024 GPUs that fail every 7.9
+# hours (Kokolis et al. 2025). The high end, half as many failures, is our judgement.
 GPU_SECONDS = Estimate(value=1.8e8, low=4.3e7, high=3.6e8, basis=Basis.PRIOR)
 GPUS_A_NODE = 8
-RESTART_SECONDS = 600.0  # until a failure is seen and the run is started again: 5 to 15 minutes. Judged
+RESTART_SECONDS = 600.0  # until a failure is noticed and the run restarts: 5 to 15 minutes, our judgement
 LEAST_INTERVAL_SECONDS = 60.0
-# What one GPU copies to its host's memory, from which a thread writes while the run goes on: 3 to 6 GB/s into memory
-# that is not pinned, twice as much into pinned memory, less where eight GPUs share the host. Judged.
+# Rate at which one GPU copies a checkpoint to host memory, from where a thread writes it during training: 3 to 6 GB/s
+# into pageable memory, twice as much into pinned memory, less if eight GPUs share the host. Our judgement.
 _HOST_COPY_BYTES_PER_SECOND = Estimate(value=4e9, low=1.5e9, high=1.2e10, basis=Basis.PRIOR)
-# What all processes agree on before and after. PyTorch's asynchronous checkpoints stop a 7 B model for 6.3 s in all
-# where synchronous ones took 149 (pytorch.org/blog/reducing-checkpointing-times, 2024). Judged.
+# Seconds for the coordination of all processes. PyTorch's asynchronous checkpoints stop a 7 B model for 6.3 s in total,
+# synchronous ones for 149 s (pytorch.org/blog/reducing-checkpointing-times, 2024). Our judgement.
 _AGREEMENT = Estimate(value=1.0, low=0.1, high=4.0, basis=Basis.PRIOR)
-_ENDLESS = 100.0  # interruptions expected within one interval: with so many no run ends, and numbers still do
+_ENDLESS = 100.0  # limit on the interruptions per interval, to avoid overflow: such runs never end anyway
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """When checkpoints are written. None: not by steps, not by time; 0 and NaN count as None."""
+    """When checkpoints are written: every so many steps, every so many seconds, and at the end. 0 and NaN mean None."""
 
     every_steps: int | None = None
     every_seconds: float | np.ndarray | None = None
@@ -56,47 +56,47 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """What the seconds of runs are made of besides how many steps and evaluations they have; shapes (n, 1)."""
+    """The times that runs consist of, apart from their numbers of steps and evaluations; shapes (n, 1)."""
 
     step: EstimateArrays  # seconds per optimizer step
-    forward: EstimateArrays  # of one micro-batch on one device: the same error as `step`
+    forward: EstimateArrays  # forward pass of one micro-batch on one device, with the same error as `step`
     startup: EstimateArrays  # until the loop starts, building the model included
     compile: EstimateArrays
     write: EstimateArrays  # of one checkpoint, until it is on disk
-    stall: EstimateArrays  # of one checkpoint, while the run waits; as long as `write` where nothing is written beside
-    provisioning: EstimateArrays  # of a rented machine: ordered until it answers; 0 where it is at hand
+    stall: EstimateArrays  # pause for one checkpoint; equal to `write` for synchronous checkpoints
+    provisioning: EstimateArrays  # from the order of a rented machine until it answers; 0 for one's own machine
     download: EstimateArrays  # software and data onto a rented machine
-    between_interruptions: EstimateArrays  # or failures, where nobody takes the machine back
-    taken: np.ndarray  # bool: with the machine goes all that is on it, and another is ordered
+    between_interruptions: EstimateArrays  # between failures, or until a spot machine is taken away
+    taken: np.ndarray  # bool: an interruption takes the machine and its disk away, and another machine is ordered
     checkpoints: Checkpoints
-    fetch: EstimateArrays | None = None  # seconds to download the tokens of one step; None: the data are here
-    fresh_steps: np.ndarray | float = math.inf  # until the data repeat: what is here is not downloaded again
+    fetch: EstimateArrays | None = None  # seconds to download the tokens of one step; None if the data are local
+    fresh_steps: np.ndarray | float = math.inf  # steps until the data repeat, after which nothing is downloaded
 
     @cached_property
     def before(self) -> np.ndarray:
-        """Expected seconds until the loop starts; again after each interruption."""
+        """Expected seconds until the loop starts, for the first time and after each interruption."""
         return sum_shared(self.startup, self.compile, self.provisioning, self.download).value
 
     def downloads(self, steps: np.ndarray) -> EstimateArrays:
-        """Everything that is downloaded before runs of so many steps."""
+        """Return the seconds of all downloads before runs of so many steps."""
         if self.fetch is None:
             return self.download
         return sum_shared(self.download, self.fetch.scaled(np.minimum(steps, self.fresh_steps)))
 
     def idle(self, steps: np.ndarray) -> np.ndarray:
-        """Expected seconds until the loop of so many steps starts."""
+        """Return the expected seconds until the loop of so many steps starts."""
         if self.fetch is None:
             return self.before
         return self.before + self.fetch.value * np.minimum(steps, self.fresh_steps)
 
     def lost(self, mean: np.ndarray, steps: np.ndarray, working: np.ndarray) -> np.ndarray:
-        """Seconds lost per second of work and checkpoints, of runs of so many steps that work so many seconds.
+        """Return the seconds lost to interruptions per second of work and checkpoints.
 
-        `mean` is one side of `between_interruptions`. A run without checkpoints, or ended before its first, loses
-        what it did.
+        `mean` is one side of `between_interruptions`, and `working` the seconds of steps and evaluations. A run that is
+        interrupted before its first checkpoint loses all its work.
         """
         anew = RESTART_SECONDS + self.startup.value + self.compile.value
-        # A checkpoint that is not on disk yet is of no use: the work beside its writing is done again, too.
+        # Work done while a checkpoint is being written is lost too, because that checkpoint cannot be used yet.
         again = np.where(self.taken, self.idle(steps), anew) + self.write.value - self.stall.value
         every = np.minimum(
             math.inf if self.checkpoints.every_seconds is None else self.checkpoints.every_seconds, working
@@ -104,21 +104,22 @@ class RunTerms:
         return lost_share(every, self.stall.value, again, mean)
 
     def writing(self, steps: np.ndarray, working: np.ndarray) -> EstimateArrays:
-        """Seconds that runs wait for their checkpoints; for the last one until it is on disk."""
+        """Return the seconds that runs pause for checkpoints, and for the last checkpoint until it is on disk."""
         count, last = checkpoint_count(self.checkpoints, steps, working), float(self.checkpoints.final)
         return sum_shared(self.stall.scaled(count - last), self.write.scaled(last))
 
 
 def expected_seconds(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> np.ndarray:
-    """Expected seconds of everything; `eval_batches` are all evaluations' micro-batches on the busiest device."""
+    """Return the expected total seconds. `eval_batches` counts the evaluation micro-batches on the busiest device."""
     working = steps * terms.step.value + eval_batches * terms.forward.value
-    writing = terms.writing(steps, working).value
+    count, last = checkpoint_count(terms.checkpoints, steps, working), float(terms.checkpoints.final)
+    writing = terms.stall.value * (count - last) + terms.write.value * last
     return terms.idle(steps) + (working + writing) * (1 + terms.lost(terms.between_interruptions.value, steps, working))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WallClocks:
-    """The parts of `WallClock` for many runs; the machine's order, downloads and interruptions may be nothing."""
+    """The parts of `WallClock` for many runs. Provisioning, downloads and interruptions may be zero."""
 
     startup_seconds: EstimateArrays
     compile_seconds: EstimateArrays
@@ -128,38 +129,37 @@ class WallClocks:
     interruptions_seconds: EstimateArrays
     provisioning_seconds: EstimateArrays
     download_seconds: EstimateArrays
-    loop_seconds: EstimateArrays  # while devices draw power that telemetry meters
+    loop_seconds: EstimateArrays  # while the devices draw training power
     total_seconds: EstimateArrays
     write_seconds: EstimateArrays  # of one checkpoint, until it is on disk
 
     def at(self, row: int) -> WallClock:
-        """The clock of one row of arrays of shape (n, 1)."""
+        """Return the `WallClock` of one row of arrays of shape (n, 1). Optional parts that are zero become None."""
         always = ("startup", "compile", "steps", "evals", "checkpoints", "total", "write")
         parts = {f"{name}_seconds": getattr(self, f"{name}_seconds").at(row) for name in always}
-        return WallClock(
-            **parts,
-            interruptions_seconds=_unless_nothing(self.interruptions_seconds.at(row)),
-            provisioning_seconds=_unless_nothing(self.provisioning_seconds.at(row)),
-            download_seconds=_unless_nothing(self.download_seconds.at(row)),
-        )
-
-
-def _unless_nothing(estimate: Estimate) -> Estimate | None:
-    return estimate if estimate.high else None
+        for name in ("interruptions", "provisioning", "download"):
+            part: Estimate = getattr(self, f"{name}_seconds").at(row)
+            parts[f"{name}_seconds"] = part if part.high else None
+        return WallClock(**parts)
 
 
 def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> WallClocks:
-    """`expected_seconds` by part and with intervals.
+    """Return the time of runs by part, with intervals.
 
-    The devices share an evaluation's batches. Steps and evaluations share the error of the step time, so their ends add
-    up; start-up, compilation, disk, the machine's order and its interruptions are unrelated and join in quadrature.
+    The errors of steps and evaluations are correlated through the step time, so the ends of their intervals add up. The
+    errors of start-up, compilation, disk, provisioning and interruptions are unrelated and add in quadrature.
     """
     stepping = terms.step.scaled(steps)
     spread = columns([_EVAL_SPREAD])
     evals = product(terms.forward.scaled(eval_batches), spread)
     working = sum_shared(stepping, evals)
     writing = terms.writing(steps, working.value)
-    lost = _interruptions(terms, steps, working.value).scaled(working.value + writing.value)
+    # Rarer interruptions cost less, so the high end of the time between them gives the low end of the loss.
+    mean = terms.between_interruptions
+    value, low, high = (terms.lost(side, steps, working.value) for side in (mean.value, mean.high, mean.low))
+    basis = None if mean.basis is None else np.broadcast_to(mean.basis, value.shape)
+    shares = EstimateArrays(value=value, low=low, high=high, basis=basis)
+    lost = shares.scaled(working.value + writing.value)
     loop = sum_independent(working, writing, lost)
     download = terms.downloads(steps)
     before = (terms.startup, terms.compile, terms.provisioning, download)
@@ -178,29 +178,21 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
     )
 
 
-def _interruptions(terms: RunTerms, steps: np.ndarray, working: np.ndarray) -> EstimateArrays:
-    """Shares of the work that interruptions cost; the rarer they are, the less."""
-    mean = terms.between_interruptions
-    value, low, high = (terms.lost(side, steps, working) for side in (mean.value, mean.high, mean.low))
-    basis = None if mean.basis is None else np.broadcast_to(mean.basis, value.shape)
-    return EstimateArrays(value=value, low=low, high=high, basis=basis)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Seconds of a rented machine from its order to the first command of the run."""
+    """The time of a rented machine from its order to the first command of the run."""
 
     provisioning_seconds: Estimate
     download_seconds: Estimate
 
     @property
     def seconds(self) -> float:
-        """Expected, both together."""
+        """Expected seconds of both together."""
         return self.provisioning_seconds.value + self.download_seconds.value
 
 
 def run_seconds(clock: WallClock) -> Estimate:
-    """What a run folder can show of a bill: everything but the machine's order and its downloads, which come before."""
+    """Return the total time without provisioning and downloads, because a run folder does not record them."""
     before = [part for part in (clock.provisioning_seconds, clock.download_seconds) if part is not None]
     if not before:
         return clock.total_seconds
@@ -212,7 +204,7 @@ def run_seconds(clock: WallClock) -> Estimate:
 
 
 def rented_setup(data_bytes: float) -> Setup:
-    """What renting adds before a run of `data_bytes` of token files: a machine, software and data on it."""
+    """Estimate the time to order a machine and to download software and `data_bytes` of token files to it."""
     return Setup(
         provisioning_seconds=PROVISIONING,
         download_seconds=reciprocal(DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES + data_bytes),
@@ -220,16 +212,15 @@ def rented_setup(data_bytes: float) -> Setup:
 
 
 def checkpoint_interval_seconds(stall_seconds: np.ndarray | float, mean_seconds: np.ndarray | float) -> np.ndarray:
-    """Whole seconds between checkpoints: Daly's for a mean time between interruptions, no less than a minute.
-
-    Arrays broadcast.
-    """
+    """Return whole seconds between checkpoints: Daly's optimum, but at least a minute. Arrays broadcast."""
     return np.maximum(np.ceil(daly_interval_seconds(stall_seconds, mean_seconds)), LEAST_INTERVAL_SECONDS)[()]
 
 
 def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, beside: np.ndarray) -> EstimateArrays:
-    """Seconds that a run waits for one checkpoint, shape (n, 1): until it is copied where it is written `beside` the
-    run, else until it is on disk. `held_bytes` are those that one GPU copies.
+    """Return the pause for one checkpoint, shape (n, 1).
+
+    Asynchronous checkpoints (`beside`) pause the run until they are copied to host memory, others until they are on
+    disk. `held_bytes` is the number of bytes that one GPU copies.
     """
     copy = sum_shared(reciprocal(columns([_HOST_COPY_BYTES_PER_SECOND]), held_bytes), columns([_AGREEMENT]))
     sides: dict[str, np.ndarray] = {
@@ -241,7 +232,7 @@ def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, beside: np.ndarray)
 
 
 def between_failures(gpus: int) -> Estimate:
-    """Mean seconds between failures of a job on so many GPUs that nobody takes back."""
+    """Return the mean seconds between failures of a job on `gpus` GPUs, without spot interruptions."""
     more = max(0, gpus - GPUS_A_NODE)
     sides = zip(*((e.value, e.low, e.high) for e in (BETWEEN_FAILURES, GPU_SECONDS)), strict=True)
     value, low, high = (1 / (1 / alone + more / each) for alone, each in sides)
@@ -249,19 +240,19 @@ def between_failures(gpus: int) -> Estimate:
 
 
 def eval_count(every_steps: np.ndarray | int | None, steps: np.ndarray | int) -> np.ndarray | int:
-    """Evaluations of completed runs: every `every_steps`, and one at the end unless the last step had it."""
+    """Count the evaluations of completed runs: one every `every_steps` steps, and one after the last step."""
     return 1 if every_steps is None else -(-steps // every_steps)
 
 
 def planned_evals(run: RunConfig) -> int:
-    """Evaluations of a configured run."""
+    """Count the evaluations of a configured run."""
     return int(eval_count(run.eval.every_steps or None, run.steps)) if run.eval.tokens else 0
 
 
 def checkpoint_count(settings: Checkpoints, steps: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Checkpoints of completed runs whose steps and evaluations last `seconds`: by steps, by time and at the end.
+    """Count the checkpoints of completed runs whose steps and evaluations take `seconds`.
 
-    The clock starts anew at each checkpoint, so time matters only between those due by steps.
+    The clock restarts at each checkpoint, so checkpoints by time only occur between those by steps.
     """
     segment = settings.every_steps or steps
     by_steps = steps // segment if settings.every_steps else np.zeros_like(seconds)
@@ -276,7 +267,7 @@ def checkpoint_count(settings: Checkpoints, steps: np.ndarray, seconds: np.ndarr
 
 
 def planned_checkpoints(run: RunConfig, seconds: float) -> int:
-    """Checkpoints of a configured run whose steps and evaluations last `seconds`."""
+    """Count the checkpoints of a configured run whose steps and evaluations take `seconds`."""
     given = run.checkpoint
     settings = Checkpoints(
         every_steps=given.every_steps or None, every_seconds=given.every_seconds or None, final=given.final
@@ -285,28 +276,28 @@ def planned_checkpoints(run: RunConfig, seconds: float) -> int:
 
 
 def checkpoint_bytes(run: RunConfig) -> int:
-    """Bytes of one checkpoint: fp32 weights and the optimizer's moments.
+    """Return the bytes of one checkpoint: fp32 weights and the optimizer's moments.
 
-    AdamW keeps two moments, 12 bytes per parameter in all; Muon keeps one for the matrices inside blocks, 8 bytes.
+    With AdamW's two moments these are 12 bytes per parameter. Muon has one moment for block matrices: 8 bytes.
     """
     return state_bytes(run.model, run.optimizer.name)
 
 
 def state_bytes(shape: flops.Shape[_Count], optimizer: str) -> _Count:
-    """Weights and moments of a model, or of many, under "adamw" or "muon"."""
+    """Return the bytes of weights and moments of one or many models, with optimizer "adamw" or "muon"."""
     both_moments = 12 * flops.parameters(shape)
     return both_moments - 4 * flops.block_matrix_parameters(shape) if optimizer == "muon" else both_moments
 
 
 def disk_bytes(run: RunConfig) -> int:
-    """The most bytes of checkpoints on disk at once: all that are kept, and the one being written."""
+    """Return the largest number of bytes on disk: all kept checkpoints, and the one being written."""
     return (run.checkpoint.keep + 1) * checkpoint_bytes(run)
 
 
 def daly_interval_seconds(
     write_seconds: np.ndarray | float, interruption_seconds: np.ndarray | float
 ) -> np.ndarray | float:
-    """Work between checkpoints of least lost time, higher order (Daly 2006, sources §6.1). Arrays broadcast."""
+    """Return the interval between checkpoints with the least lost time (Daly 2006, sources §6.1). Arrays broadcast."""
     ratio = write_seconds / (2 * interruption_seconds)
     young = (2 * write_seconds * interruption_seconds) ** 0.5
     below = young * (1 + ratio**0.5 / 3 + ratio / 9) - write_seconds
@@ -319,9 +310,9 @@ def lost_share(
     restart_seconds: np.ndarray,
     mean_seconds: np.ndarray,
 ) -> np.ndarray:
-    """Seconds lost to interruptions per second of work and checkpoints: Daly's complete model, less the work itself.
+    """Return the seconds lost to interruptions per second of work and checkpoints, by Daly's complete model.
 
-    Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.
+    This is T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1. Arrays broadcast.
     """
     segment = interval_seconds + write_seconds
     again = np.exp(np.minimum(restart_seconds / mean_seconds, _ENDLESS))

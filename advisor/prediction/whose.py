@@ -1,4 +1,4 @@
-"""For whose software a prediction is, and how long others are likely to take for the same."""
+"""Name the software that a prediction is for, and compare it with other software."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from advisor.prediction.throughput import sizes, terms
 from advisor.records import Software, Workload
 from advisor.units import format_number
 
-# What people run most, beside which a prediction for the trainer here is set; None: an eager loop of somebody's own.
+# The most common software, with which a prediction for our own trainer is compared; None: a custom eager loop.
 _OTHERS = ("hf-trainer", None, "megatron")
 
 
 def whose(profile: Profile, workload: Workload) -> str:
-    """For whose software a prediction is, and how long others take for the same; one sentence."""
+    """Say in one sentence for which software a prediction is, and how long other software takes."""
     software = workload.software
     if software is not None and software.name is not None:
         return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
@@ -37,18 +37,18 @@ def whose(profile: Profile, workload: Workload) -> str:
 
 
 def closest_run(profile: Profile, workload: Workload) -> str | None:
-    """The published run that is most like a prediction, and what differs; None where it was measured here."""
+    """Describe the published run closest to a prediction; None if the device was calibrated."""
     if profile.calibrated or profile.spec is None:
         return None
     return closest(workload, Setting.of(workload, profile.spec))
 
 
 def _times(profile: Profile, workload: Workload, name: str | None) -> str:
-    """How many times as long other software computes, with what is not known of it."""
+    """Return the step time with other software relative to this prediction, with its 80 % interval, as text."""
     spec = profile.spec
     assert spec is not None
     rates = datasheet_rates(spec, workload.precision)
-    assert rates is not None  # a prior has them
+    assert rates is not None  # every GPU with a prior has them
     middles, deviation = [], 0.0
     other = Software() if name is None else software_of(name)
     compiled = name is not None and table()[name].compiled

@@ -1,4 +1,4 @@
-"""What published software could do for a run to fit its device, where it may not as it is. Pure."""
+"""Find changes with which a run of published software fits its device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.records import Adapters, Workload
 
 _SURE = 0.9
-_MOST = 3  # that are named
+_MOST = 3  # changes to show
 
 
 def would_fit(profile: Profile, workload: Workload) -> tuple[str, ...]:
-    """In words, the smallest changes with which a run of published software surely fits; none where it does already."""
+    """Describe the smallest changes with which a run surely fits. Returns nothing if the run fits already."""
     room = profile.device_memory_bytes
     if room is None or profile.memory.published(WorkloadArrays.of([workload]), "needed") is None:
         return ()
@@ -30,13 +30,13 @@ def would_fit(profile: Profile, workload: Workload) -> tuple[str, ...]:
 
 
 def _changes(w: Workload) -> Iterator[tuple[str, list[Workload]]]:
-    """Changes from the least to the largest, each with what was changed before, and the ways to make it."""
+    """Yield changes from the smallest to the largest, in words, with the workloads to try for each."""
     assert w.software is not None
     again = replace(w, activation_checkpointing="full")
     if w.activation_checkpointing != "full":
-        yield "recomputed activations (--activation-checkpointing full)", [again]
+        yield "full activation checkpointing (--activation-checkpointing full)", [again]
     if w.micro_batch > 1:
-        yield "a micro-batch of one sequence, recomputed", [replace(again, micro_batch=1)]
+        yield "a micro-batch of one sequence with full activation checkpointing", [replace(again, micro_batch=1)]
     least = replace(again, micro_batch=1)
     if w.sharding != "full":
         counts = (w.gpus,) if w.gpus > 1 else (2, 4, 8)

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
-from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers, with_first_epochs
-from advisor.readers.card_columns import PREFIX, with_readings_of_rows
+from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers
 from advisor.readers.console_steps import reached_by
 from advisor.readers.events import joined
+from advisor.readers.fact_lines import Planned
 from advisor.readers.line_format import HIDDEN, TRAIN
-from advisor.readers.plan_lines import Planned
 from advisor.readers.records import Records
-from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTable
+from advisor.readers.run_table import ROW_NUMBERS, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, with_runs
 from advisor.readers.status import DECISIVE
+from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
 
 def assemble(
@@ -46,7 +46,7 @@ def assemble(
     records behind which a bar went on, and how far. Columns that hold
     nothing are left out.
     """
-    notes, records = list(notes), with_first_epochs(without_quote(records))
+    notes, records = list(notes), without_quote(records)
     whole, ranks = records, _ranks(records)
     if ranks:
         records = _lowest_rank(records, ranks, notes)
@@ -129,7 +129,7 @@ def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[
     out = {
         name: values[kept]
         for name, values in columns.items()
-        if name in COLUMNS or name in HIDDEN or name.startswith(PREFIX)
+        if name in names_of("columns") or name in HIDDEN or name.startswith(PREFIX)
     }
     out = {name: values for name, values in out.items() if not np.isnan(values).all()}
     if out:
@@ -138,7 +138,7 @@ def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[
 
 
 def _provenance(told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis) -> dict[str, str]:
-    out = {name: told.get(name, "as printed") for name in columns if name in COLUMNS}
+    out = {name: told.get(name, "as printed") for name in columns if name in names_of("columns")}
     if not axis.printed and columns:
         out["step"] = ROW_NUMBERS
     elif axis.note:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.readers.line_format import EVAL, TRAIN
+from advisor.readers.line_format import TRAIN
 from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # of training and of validation that show how both count
-FEWEST_EVEN, _THOUSAND = 4, 1000  # rows before steps are printed in thousands
-_FAR, _MOSTLY = 2.0, 0.5  # times the steps between training records; of the validation records
-ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 GOES_ON = 0.9  # of the rounds of a counter: they are epochs of one run
+ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 BAR = "bar"  # whose step is not that of the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
@@ -38,7 +36,6 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     if np.isfinite(step).any() and not _stands_still(step, records):
         for rule in (rule for rule, side in borrowed.items() if side == BAR):
             step = _moved_on(step, records, rule)
-        step = _of_training(_unrounded(step, records), records)
         joined = _joined(step, records)
         if joined is None:
             return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
@@ -76,44 +73,6 @@ def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
     began = np.maximum.accumulate(np.where(new, np.arange(len(at)), 0))
     step = step.copy()
     step[at] = np.fmin(np.maximum(shown, shown[began] + 1), records.column("planned_steps")[at])
-    return step
-
-
-def _unrounded(step: np.ndarray, records: Records) -> np.ndarray:
-    """Steps printed in thousands (`step:1K` for 1000, 1200, 1400, …), counted on by the stride of those before.
-
-    So many rows as began evenly say the stride; every other row must then be its number, rounded or cut.
-    """
-    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step))
-    printed = step[at]
-    if len(at) < 2 * FEWEST_EVEN or np.all(np.diff(printed) != 0) or np.any(np.diff(printed) < 0):
-        return step
-    stride = printed[1] - printed[0]
-    small = int(np.argmax(printed >= _THOUSAND)) if printed[-1] >= _THOUSAND else 0
-    if small < FEWEST_EVEN or stride <= 0 or np.any(np.diff(printed[:small]) != stride):
-        return step
-    counted = printed[0] + stride * np.arange(len(at))
-    room = np.where(counted >= _THOUSAND**2, _THOUSAND**2, _THOUSAND)
-    if np.any(printed[small:] % _THOUSAND) or np.any(np.abs(counted - printed)[small:] > room[small:]):
-        return step
-    step = step.copy()
-    step[at] = counted
-    return step
-
-
-def _of_training(step: np.ndarray, records: Records) -> np.ndarray:
-    """Steps of validation records by the training before them, where most of them count something else: epochs."""
-    train = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step))
-    others = np.flatnonzero((records.kind == EVAL) & np.isfinite(step))
-    if len(train) < FEWEST_RECORDS or len(others) < FEWEST_RECORDS or np.any(np.diff(step[train]) < 0):
-        return step
-    place = np.searchsorted(train, others)
-    before, after = step[train[np.maximum(place - 1, 0)]], step[train[np.minimum(place, len(train) - 1)]]
-    far = (step[others] < before - _FAR * (after - before) - 1) | (step[others] > after + _FAR * (after - before) + 1)
-    if far.mean() <= _MOSTLY:
-        return step
-    step = step.copy()
-    step[others] = np.where(place > 0, before, after)
     return step
 
 
@@ -182,20 +141,6 @@ def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.
         else:  # before the first record there has been no step
             step[lacking] = np.where(place > 0, step[own[np.maximum(place - 1, 0)]], 0.0)
     return step
-
-
-def with_first_epochs(records: Records) -> Records:
-    """The records with the epochs of the first ones, whose heading the log leaves out: one row each, before epoch 2."""
-    epoch, train = records.column("epoch"), np.flatnonzero(records.kind == TRAIN)
-    known = np.flatnonzero(np.isfinite(epoch[train]))
-    if len(known) < 2 or not known[0] or not np.array_equal(known, np.arange(known[0], len(train))):
-        return records
-    first = epoch[train[known[0]]] - known[0]
-    if first not in (0.0, 1.0) or np.any(np.diff(epoch[train[known]]) != 1):
-        return records
-    epoch = epoch.copy()
-    epoch[train] = first + np.arange(len(train))
-    return replace(records, columns={**records.columns, "epoch": epoch})
 
 
 def row_numbers(records: Records) -> np.ndarray:

@@ -10,6 +10,31 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from advisor.readers.yaml_rows import text_regex
+
+_CLOCK = re.compile(r"(?:(\d{1,6}) days?,? )?(?:(\d{1,6}):)?(\d{1,6}):(\d\d)(\.\d{1,20})?")
+_PARTS = re.compile(r"(\d+(?:\.\d+)?) ?([a-zA-Z小时分钟秒]+)")
+_UNITS_OF_TIME = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "小": 3600.0, "分": 60.0, "秒": 1.0}
+
+
+def clock_seconds(text: str) -> float | None:
+    """Return the seconds of `55:03`, `1:02:03.5` or `2 days, 3:04:05`; None where it is none of them."""
+    if (clock := _CLOCK.fullmatch(text)) is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in clock.groups()[:4])
+    return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds + float(clock[5] or 0)
+
+
+def duration_seconds(text: str) -> float | None:
+    """Return the seconds of a clock, of `3h 12m` or of `90 s`; None where it is none of them."""
+    if (seconds := clock_seconds(text.strip())) is not None:
+        return seconds
+    parts = _PARTS.findall(text)
+    if not parts or any(unit[0].lower() not in _UNITS_OF_TIME for _, unit in parts):
+        return None
+    return sum(float(value) * _UNITS_OF_TIME[unit[0].lower()] for value, unit in parts)
+
+
 # what stands for "no value" in cells of the formats read here
 EMPTY = frozenset(("", "-", "--", "n/a", "na", "none", "null", "[n/a]", "[not supported]", "n/s", "?", "—", "–"))
 NON_FINITE = {
@@ -18,12 +43,6 @@ NON_FINITE = {
     **dict.fromkeys(("-inf", "-infinity"), -math.inf),
 }
 
-_NUMBER = re.compile(
-    r"[~≈<>=≤≥$€ ]*([+-]?(?:\d{1,3}(?:[,_  ]\d{3})+(?!\d)|\d+)(?:\.\d*)?(?:e[+-]?\d+)?|[+-]?\.\d+(?:e[+-]?\d+)?)"
-    r"\s*([a-zµμ%°/³]*)",
-    re.IGNORECASE,
-)
-_CLOCK = re.compile(r"(?:(\d{1,4}) days?,? )?(?:(\d{1,4}):)?(\d{1,2}):(\d{2}(?:\.\d+)?)")  # 1:02:03, 2:30
 _DATE = re.compile(r"\s*\d{4}[-/]\d{1,2}[-/]\d{1,2}")
 
 
@@ -35,7 +54,7 @@ def number_with_unit(text: str) -> tuple[float, str] | None:
     clean = text.strip().strip("*`").strip()
     if (known := NON_FINITE.get(clean.lower())) is not None:
         return known, ""
-    match = _NUMBER.match(clean)
+    match = text_regex("cell_number").match(clean)
     if not match or re.match(r"\s*[-–—]\s*~?\d", clean[match.end() :]):
         return None
     return float(re.sub(r"[,_  ]", "", match[1])), match[2]
@@ -75,9 +94,8 @@ def _plain(cell: str) -> float:
         clean = cell.strip().lower()
     if clean in EMPTY:
         return math.nan
-    if clock := _CLOCK.fullmatch(clean):
-        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if (seconds := clock_seconds(clean)) is not None:
+        return seconds
     found = number_with_unit(cell)
     return found[0] if found else math.nan
 

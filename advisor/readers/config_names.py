@@ -1,79 +1,26 @@
-"""What a setting in a configuration is called by whom: the table from names to the facts of `run_table.FACTS`."""
+"""What a setting in a configuration is called by whom: the table from names to the facts of `columns.yaml`."""
 
 from __future__ import annotations
 
+import ast
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from advisor.readers.cells import number_with_unit
-from advisor.readers.names import MAX_NAME
+import yaml
 
-# fact → kind, names with the surest first: nanoGPT, nanochat, llm.c, Hugging Face (transformers, TRL, axolotl),
-# Megatron, DeepSpeed, torchtitan, litgpt, llm-foundry, Lightning, fairseq
-_TABLE: dict[str, tuple[str, str]] = {
-    "depth": ("count", "n_layer n_layers num_hidden_layers num_layers depth layers decoder_layers n_blocks "
-              "num_decoder_layers transformer_layers num_transformer_layers number_of_layers transformer_blocks"),
-    "width": ("count", "n_embd hidden_size d_model n_embed embedding_dim embed_dim model_dim model_dimension emb_dim "
-              "decoder_embed_dim dim width embedding_dimension embedding_size hidden_dimension"),
-    "heads": ("count", "n_head n_heads num_attention_heads num_heads attention_heads heads decoder_attention_heads "
-              "number_of_heads"),
-    "kv_heads": ("count", "n_kv_head n_kv_heads num_key_value_heads kv_heads num_kv_heads n_query_groups "
-                 "num_query_groups multi_query_group_num"),
-    "ffn_width": ("count", "ffn_width intermediate_size ffn_hidden_size ffn_dim d_ff mlp_hidden_size ffn_size n_inner "
-                  "decoder_ffn_embed_dim feed_forward_dim intermediate_dim ffn_hidden"),
-    "vocab_size": ("count", "vocab_size n_vocab vocabulary_size vocab padded_vocab_size vocabulary"),
-    "seq_len": ("count", "seq_len block_size max_seq_length max_seq_len seq_length sequence_length sequence_len "
-                "context_length context_size ctx_len train_seq_len cutoff_len max_length n_ctx context_window "
-                "model_max_length max_sequence_length context n_positions"),
-    "micro_batch": ("count", "per_device_train_batch_size device_batch_size micro_batch_size micro_batch "
-                    "train_micro_batch_size_per_gpu per_gpu_train_batch_size local_batch_size "
-                    "device_train_microbatch_size microbatch_size train_batch_size_per_gpu batch_size"),
-    "grad_accum": ("count", "gradient_accumulation_steps grad_accum_steps accumulate_grad_batches grad_accum "
-                   "gradient_accumulation accumulation_steps grad_accumulation grad_accumulation_steps update_freq"),
-    "world_size": ("count", "world_size num_gpus n_gpus ngpus num_devices nproc_per_node gpu_count gpus devices"),
-    "step_tokens": ("count", "step_tokens tokens_per_step global_batch_tokens batch_tokens tokens_per_batch "
-                    "total_batch_size total_batch_size_tokens"),
-    "step_samples": ("count", "step_samples global_batch_size effective_batch_size global_train_batch_size "
-                     "total_train_batch_size effective_batch"),
-    "planned_steps": ("count", "planned_steps max_steps max_iters num_iterations train_iters max_train_steps "
-                      "total_steps total_iterations num_training_steps training_steps train_steps num_train_steps "
-                      "max_update iterations target_iters iters num_steps max_step max_duration steps"),
-    "planned_epochs": ("plain", "planned_epochs num_train_epochs num_epochs max_epochs n_epochs total_epochs "
-                       "max_epoch epochs"),
-    "learning_rate": ("plain", "learning_rate lr max_lr peak_lr max_learning_rate base_lr base_learning_rate "
-                      "peak_learning_rate"),
-    "min_learning_rate": ("plain", "min_learning_rate min_lr lr_min end_lr min_lr_rate"),
-    "warmup_steps": ("count0", "warmup_steps warmup_iters num_warmup_steps lr_warmup_iters lr_warmup_steps "
-                     "warmup_updates warmup_iterations warmup"),
-    "schedule": ("word", "schedule_name lr_scheduler_type lr_scheduler lr_schedule lr_decay_style scheduler_type "
-                 "schedule scheduler"),
-    "grad_clip": ("positive", "grad_clip max_grad_norm gradient_clip_val clip_grad clip_grad_norm gradient_clipping "
-                  "gradient_clip clip_norm grad_clip_norm gradient_clip_norm"),
-    "weight_decay": ("plain", "weight_decay"),
-    "optimizer": ("word", "optimizer_name optim optimizer_type optimizer"),
-    "precision": ("precision", "mixed_precision precision dtype amp_dtype torch_dtype compute_dtype training_dtype"),
-    "compile": ("flag", "torch_compile compile use_compile"),
-    "checkpoint_every_steps": ("count", "checkpoint_every_steps save_steps save_interval save_every checkpoint_every "
-                               "checkpoint_interval save_checkpoint_every ckpt_every ckpt_interval save_every_steps"),
-    "eval_every_steps": ("count", "eval_every_steps eval_steps eval_interval eval_every val_interval eval_freq "
-                         "validation_interval val_loss_every val_check_interval val_every"),
-    "parameters": ("count", "parameters num_parameters n_params num_params total_params total_parameters model_params "
-                   "param_count number_of_parameters model_size params"),
-    "dataset_tokens": ("count", "dataset_tokens train_dataset_tokens num_train_tokens unique_tokens"),
-    "gpu": ("text", "gpu gpu_name device_name gpu_type gpus_name accelerator_name gpu_model"),
-    "usd_per_hour": ("positive", "usd_per_hour price_per_hour cost_per_hour hourly_rate"),
-    "dropout": ("plain", "dropout dropout_rate resid_pdrop dropout_p"),
-    "family": ("word", "model_type family model_family"),
-    "driver": ("text", "driver_version nvidia_driver gpu_driver_version"),
-    "cuda": ("text", "cuda_version"),
-    "torch": ("text", "torch_version pytorch_version"),
-    "host": ("text", "hostname host_name"),
-    "cpu_threads": ("count", "cpu_count cpu_threads"),
-    "date": ("text", "date"),
-}  # fmt: skip
-_RANK = {name: (fact, kind, rank) for fact, (kind, names) in _TABLE.items() for rank, name in enumerate(names.split())}
+from advisor.errors import AdvisorError
+from advisor.readers.cells import number_with_unit
+from advisor.readers.chunks import parse_json, read_text
+from advisor.readers.names import MAX_NAME
+from advisor.readers.yaml_rows import rows_of_file
+from advisor.store.disk import yaml_problem
+from trainer.schema import ConfigError, RunConfig, config_from_dict
+
 _PRECISIONS = (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "float16", "half")), ("fp8", ("fp8", "float8")),
                ("fp32", ("fp32", "float32", "32", "no", "full")))  # fmt: skip
 _SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9, "thousand": 1e3, "trillion": 1e12}
@@ -109,12 +56,21 @@ def facts_of_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     return _settled(facts, {path[-1]: value for path, value in flat.items()})
 
 
+@cache
+def _facts_by_name() -> dict[str, tuple[str, str, int]]:
+    return {
+        name: (row["fact"], row["kind"], rank)
+        for row in rows_of_file("names")["settings"]
+        for rank, name in enumerate(row["names"])
+    }
+
+
 def name_of(path: tuple[str, ...]) -> tuple[str, str, int] | None:
     """The fact, its kind and how surely the last words of a setting's path name it."""
     last = plain_name(path[-1])
-    if len(path) > 1 and (found := _RANK.get(f"{plain_name(path[-2])}_{last}")):
+    if len(path) > 1 and (found := _facts_by_name().get(f"{plain_name(path[-2])}_{last}")):
         return found
-    return _RANK.get(last)
+    return _facts_by_name().get(last)
 
 
 def plain_name(name: str) -> str:
@@ -206,3 +162,123 @@ def _settled(facts: dict[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
     if "schedule" not in facts and isinstance(flat.get("decay_lr"), bool):  # nanoGPT knows only these two
         facts["schedule"] = "cosine" if flat["decay_lr"] else "constant"
     return facts
+
+
+# The configuration of a run from a file: YAML, JSON, TOML, or nanoGPT's `name = value` lines; nothing is executed.
+
+MOST_BYTES = 4 * 2**20  # of a configuration; what is larger is data
+MOST_YAML_BYTES = 2**20  # YAML is read a hundred times slower than JSON
+# A few lines of nested YAML aliases can stand for gigabytes; what 24 of them stand for is at most 3**8 times larger.
+_MOST_ALIASES = 24
+_ALIAS = re.compile(r"(?:^|[\s\[{,:])\*\w", re.MULTILINE)
+_GIVE = "give the file that holds the run's settings"
+_MEND = "mend that line, or leave the file out"
+_MOST_BRACKETS = 20_000  # YAML's time goes with the square of how deep they are nested
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where it is installed: ten times faster
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Facts (see `columns.yaml`) that a configuration file states; AdvisorError where it cannot be read as one.
+
+    Known are this program's run.yaml, W&B's config.yaml, Hugging Face's config.json and training arguments, and the
+    settings of the usual frameworks by their names.
+    """
+    raw = read_settings(path)
+    facts = facts_of_run(raw)
+    return facts if facts is not None else facts_of_settings(raw)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A configuration file as nested dicts, whatever it is written in; AdvisorError where it is none."""
+    text = read_text(path, MOST_BYTES)
+    suffix = path.suffix.lower()
+    if suffix == ".py":
+        raw: Any = _python_settings(text, path)
+    elif suffix == ".toml":
+        raw = _toml(text, path)
+    elif suffix == ".json" or text.lstrip()[:1] == "{":
+        raw = parse_json(text, str(path))
+    else:
+        raw = _yaml(text, path)
+    if not isinstance(raw, Mapping):
+        raise AdvisorError(f"{path} is no configuration: it holds no names with values", _GIVE)
+    return dict(raw)
+
+
+def facts_of_run(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Facts of this program's own run configuration; None where it is not one."""
+    if not (isinstance(raw.get("model"), Mapping) and "steps" in raw and "micro_batch" in raw):
+        return None
+    try:
+        return facts_of_config(config_from_dict(dict(raw)))
+    except ConfigError:
+        return None
+
+
+def facts_of_config(config: RunConfig, world_size: int | None = None) -> dict[str, Any]:
+    """Facts of a run configuration; tokens of a step where the number of devices is known."""
+    shape, optimizer = config.model, config.optimizer
+    sizes = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
+    own = ("micro_batch", "grad_accum", "activation_checkpointing", "compile")
+    facts: dict[str, Any] = {
+        **{name: getattr(shape, name) for name in sizes},
+        **{name: getattr(config, name) for name in own},
+        "planned_steps": config.steps,
+        "learning_rate": optimizer.learning_rate,
+        "min_learning_rate": optimizer.learning_rate * config.schedule.final_fraction,
+        "warmup_steps": config.schedule.warmup_steps,
+        "schedule": config.schedule.name,
+        "weight_decay": optimizer.weight_decay,
+        "optimizer": optimizer.name,
+        "grad_clip": optimizer.grad_clip,
+        "checkpoint_every_steps": config.checkpoint.every_steps,
+        "checkpoint_every_seconds": config.checkpoint.every_seconds,
+        "eval_every_steps": config.eval.every_steps,
+        "precision": None if config.precision == "auto" else config.precision,
+    }
+    if world_size is not None:
+        facts |= {"world_size": world_size, "step_tokens": config.tokens_per_step(world_size)}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _yaml(text: str, path: Path) -> Any:
+    if len(text) > MOST_YAML_BYTES or text.count("[") + text.count("{") > _MOST_BRACKETS:
+        raise AdvisorError(f"{path} is larger than a configuration in YAML is", _GIVE)
+    if len(_ALIAS.findall(text)) > _MOST_ALIASES:
+        raise AdvisorError(f"{path} has more YAML aliases than a configuration needs", _GIVE)
+    try:
+        return yaml.load(text, Loader=_LOADER)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise AdvisorError(f"{path} is not valid YAML: {yaml_problem(error)}", _MEND) from None
+
+
+def _toml(text: str, path: Path) -> Any:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        raise AdvisorError(f"{path} is not valid TOML: {str(error)[:120]}", _MEND) from None
+
+
+def _python_settings(text: str, path: Path) -> dict[str, Any]:
+    """Assignments of constants at the top level, as nanoGPT's configs have them; products of numbers are worked out."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise AdvisorError(f"{path} is not valid Python: {str(error)[:120]}", _MEND) from None
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            value = _constant(node.value)
+            if value is not None:
+                found[node.targets[0].id] = value
+    return found
+
+
+def _constant(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | bool):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _constant(node.left), _constant(node.right)
+        if all(isinstance(side, int | float) and abs(side) < 1e15 for side in (left, right)):
+            return left * right
+    return None

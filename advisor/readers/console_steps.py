@@ -1,6 +1,6 @@
 """The steps of rows that print none, on consoles whose progress bars, epochs and last words count them.
 
-The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` every so many steps, without the step. What tells it:
+The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` at intervals, without the step. It follows from:
 
 * the bar that is drawn before or behind a row; where rows reach a file late, in blocks, a bar that is drawn twice at
   one step, since tqdm draws it anew behind every row;
@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.last_row import grain
 from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
+from advisor.readers.status import grain
+from advisor.readers.yaml_rows import regex
 
 MOST_BARS = 1 << 20  # remembered, 24 bytes each
 MOST_STRAY = 0.02  # of the rows may disagree: lines that two processes wrote into each other
@@ -37,17 +38,6 @@ LEAST_RESOLVED = 0.8  # of the rows: below, none has a step
 ROUNDER = 10  # times as round as any other that agrees: an interval that somebody set, 500 beside 499 and 501
 _FEWEST_SHOWN = 3  # steps whose bar was drawn twice
 _NUMBER = rb"['\"]?(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
-_BAR = re.compile(rb"(?<![\d.])(\d{1,9})/(\d{1,9}) \[[\d:, days]{4,24}(?:<[^\]\n]{1,80})?(?:it/s|s/it)")
-_SUM = re.compile(
-    rb"train_runtime['\"]: "
-    + _NUMBER
-    + rb"[^\n]{0,400}?train_steps_per_second['\"]: "
-    + _NUMBER
-    + rb"(?:[^\n]{0,200}?'epoch['\"]: "
-    + _NUMBER
-    + rb")?"
-)
-_BANNER = re.compile(rb"\*{5} Running training \*{5}(?:[^\n]*\n){1,9}")
 _OF_BANNER = {
     name: re.compile(words + rb"[^=\n]*= ([\d,]+)")
     for name, words in {
@@ -89,7 +79,7 @@ class ConsoleMarks:
     def feed(self, text: bytes, starts: np.ndarray, first: int) -> None:
         """Look at a chunk whose lines begin at `starts`; the first of them is line `first` of the log."""
         if self._count < MOST_BARS and (b"it/s" in text or b"s/it" in text):
-            bars = [(m.start(), int(m[1]), int(m[2])) for m in _BAR.finditer(text)]
+            bars = [(m.start(), int(m[1]), int(m[2])) for m in regex("trainer_bar").finditer(text)]
             if bars:
                 found = np.array(bars, np.float64)
                 line = np.searchsorted(starts, found[:, 0], side="right") - 1
@@ -101,9 +91,9 @@ class ConsoleMarks:
                 self._bars.append(found)
                 self._count += len(found)
         if b"train_runtime" in text:
-            self.said += [_sum(m, first + _line(starts, m)) for m in _SUM.finditer(text)]
+            self.said += [_sum(m, first + _line(starts, m)) for m in regex("trainer_sum").finditer(text)]
         if b"Running training" in text:
-            self.said += [_banner(m, first + _line(starts, m)) for m in _BANNER.finditer(text)]
+            self.said += [_banner(m, first + _line(starts, m)) for m in regex("trainer_banner").finditer(text)]
 
     def bars(self) -> np.ndarray:
         """Place, steps done and steps in all of each bar."""
@@ -302,7 +292,7 @@ def _room(epoch: np.ndarray) -> np.ndarray:
 
 
 def _steps(run: _Run) -> np.ndarray | None:
-    """The steps of a run's rows; None where nothing tells them, or several answers agree with all that is told."""
+    """The step of each row of a run; None if it cannot be determined, or if several values fit everything known."""
     direct = [] if run.late else [steps for steps in (run.behind, run.before) if _is_count(steps, run)]
     regular = [steps for steps in direct if np.mean(steps % _interval(steps) == 0) >= MOST_HITS]
     if regular:
@@ -382,7 +372,7 @@ def _is_shown(steps: np.ndarray, run: _Run, every: float) -> bool:
 
 
 def _is_told(every: float, run: _Run) -> bool:
-    """Whether the one interval that agrees is told, by `logging_steps`, bars, epochs or the end of the run.
+    """Whether the one interval that agrees is stated, by `logging_steps`, bars, epochs or the end of the run.
 
     By the end alone only one that people set is believed.
     """

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.readers.foreign_names import ASCII_WORDS
 from advisor.readers.generic_lines import LearntRow, Reading, readings
 from advisor.readers.line_format import SETS, Found
-from advisor.readers.names import column_of, normalise
+from advisor.readers.names import column_of, foreign_ascii_words, normalise
 from advisor.readers.slots import COUNTED
+from advisor.readers.yaml_rows import regex
 
 FEWEST = 3  # lines of progress that are a run's
 MANY = 5  # lines of one shape that are, where they count and measure nothing
@@ -19,18 +19,12 @@ MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
     rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d|num frames|fit progress"
     rb"|\bgpu|vram|forward|fwd|\btok|\btemp|\d ?W\b"
-    rb"|\b(?:" + "|".join(ASCII_WORDS).encode() + rb")\b"
+    rb"|\b(?:" + "|".join(foreign_ascii_words()).encode() + rb")\b"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _TRAINING = re.compile(rb"(?i)\btrain|\blearning\b|\bepisodes?\b|\bframes: \d")
-_BAR = re.compile(rb"\d{1,3}%[^\r\n\[%]{0,120} \d{1,12}/(?P<total>\d{1,12}) \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
-_OPEN_BAR = re.compile(rb"(?<!\d)\d{1,12}it \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d),")
 _LABEL = 60  # bytes before a bar that say what it counts
-_BESIDE = re.compile(
-    rb"(?i)load|download|generat|filter|\bmap|token|check|fetch|index|convert|extract|prepar|process|build|cach|shard"
-    rb"|upload|eval|valid|test|sampl|pack|sav|read|scan|infer|predict|rollout|creat|merg|quantiz|comput"
-)
 # what only a training measures; a time or an accuracy alone may be anybody's
 _OF_TRAINING = {
     *("accuracy", "eval_accuracy", "reward", "eval_reward", "learning_rate", "grad_norm", "loss_scale", "mfu"),
@@ -134,12 +128,12 @@ def _no_times(reads: Sequence[tuple[Mapping[str, Reading], int]]) -> dict[str, s
 def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:
     """The bar that ran the longest, where it is none of what is done before or beside a training."""
     found: dict[bytes, tuple[int, int]] = {}
-    for match in (*_BAR.finditer(head), *_OPEN_BAR.finditer(head)):
+    for match in (*regex("closed_bar").finditer(head), *regex("open_bar").finditer(head)):
         hours, minutes, seconds = (int(part or 0) for part in match.groups()[-3:])
-        after = b"it [" if match.re is _OPEN_BAR else b"/" + match["total"] + b" ["
+        after = b"it [" if match.re is regex("open_bar") else b"/" + match["total"] + b" ["
         longest, rows = found.get(after, (0, 0))
         label = re.split(rb"[\r\n]", head[max(0, match.start() - _LABEL) : match.start()])[-1]
-        if _BESIDE.search(label) is None:
+        if regex("work_beside_training").search(label) is None:
             found[after] = max(longest, 3600 * hours + 60 * minutes + seconds), rows + 1
     needs, (longest, rows) = max(found.items(), key=lambda one: one[1], default=(b"", (0, 0)))
     if rows < FEWEST or longest < SHORTEST_BAR:

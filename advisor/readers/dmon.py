@@ -6,15 +6,13 @@ at the delay of `-d`, one second unless told otherwise.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.readers.bounded import decode, read_head
-from advisor.readers.chunks import chunks
+from advisor.readers.chunks import chunks, decode, read_head
 from advisor.readers.gather import BLOCK_ROWS
-from advisor.readers.run_table import RunTable
-from advisor.readers.telemetry_table import ReadingStore, Telemetry, telemetry_run
+from advisor.readers.telemetry_table import ReadingStore, Telemetry
+from advisor.readers.yaml_rows import text_regex
 
 NAME = "nvidia-smi dmon"
 # name of a column as dmon prints it → as the other readers know it
@@ -28,21 +26,11 @@ _NAMES = {
     "pclk": "clocks.sm",
     "fb": "memory.used [MiB]",
 }
-# every blank belongs to one place of the expression only: a line of letters must not be tried in all its divisions
-_HEADER = re.compile(
-    r"^#[ \t]*(?:date[ \t]+time[ \t]+|time[ \t]+)?gpu(?:[ \t]+[a-z0-9]+)+[ \t]*$", re.MULTILINE | re.IGNORECASE
-)
 
 
 def score(head: bytes, path: Path) -> float:
     """A commented line of dmon's column names."""
     return 0.95 if _header(decode(head)) else 0.0
-
-
-def read(path: Path) -> RunTable:
-    """Read dmon's output as a RunTable that holds nothing else. Raises AdvisorError."""
-    telemetry, readings, notes = read_readings(path)
-    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
@@ -87,7 +75,7 @@ def _columns(rows: list[list[str]]) -> list[list[str]]:
 
 
 def _header(text: str) -> list[str] | None:
-    for match in _HEADER.finditer(text[:65536]):
+    for match in text_regex("dmon_header").finditer(text[:65536]):
         names = match[0].lstrip("#").lower().split()
         if len(set(names) & _NAMES.keys()) >= 3:
             return names

@@ -7,19 +7,106 @@ to the real lines.
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
-from advisor.readers.event_lines import NEEDLES, Said, read_line, shorten
-from advisor.readers.memory_messages import memory_sizes
+from advisor.readers.event_lines import Said, memory_sizes, read_line, rules, shorten
 from advisor.readers.run_table import NOT_FOUND, Event
 from advisor.readers.status import CAUSES, CONSEQUENCES, status_of
-from advisor.readers.tracebacks import START, OpenTraceback, Raised
+from advisor.readers.yaml_rows import regex
+
+# Python tracebacks in a log, also with rank or actor prefixes and several ranks interleaved.
+
+START = b"Traceback (most recent call last)"
+MOST_LINES = 400  # deeper stacks exist, but a line of each frame and its source is two: recursion errors end here
+_FRAME = re.compile(rb'\s+File "([^"\n]+)", line (\d+)')
+_ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """The end of one traceback."""
+
+    name: str  # RuntimeError, torch.cuda.OutOfMemoryError
+    message: str
+    file: str | None  # of the innermost frame
+    file_line: int | None
+    caller: str | None  # innermost frame outside of installed packages, as file:line, where it is another one
+
+    @property
+    def text(self) -> str:
+        """One line: the exception, where it was raised and which line of the user's own code led there."""
+        where = "" if self.file is None else f" [{_short(self.file)}:{self.file_line}"
+        if where and self.caller is not None:
+            where += f", from {self.caller}"
+        return f"{self.name}: {self.message}".rstrip(": ") + (where + "]" if where else "")
+
+
+@dataclass(kw_only=True)
+class OpenTraceback:
+    """A traceback whose exception has not been read yet: fed line by line until it is `closed`."""
+
+    prefix: bytes  # what stood before "Traceback" in its line: a rank, an actor, a time stamp
+    lines: int = 0
+    others: int = 0  # lines of other ranks in between
+    frames: list[tuple[str, int]] = field(default_factory=list)
+    raised: Raised | None = None
+    closed: bool = False
+
+    def owns(self, line: bytes) -> bool:
+        """Whether a line goes on with this traceback rather than with another rank's."""
+        if self.prefix and not self.lines and not line.startswith(self.prefix) and _FRAME.match(line):
+            self.prefix = b""  # a time stamp: only the first line carries it
+        return line.startswith(self.prefix)
+
+    def pass_by(self) -> None:
+        """Count a line of somebody else."""
+        self.others += 1
+        self.closed = self.others >= 5 * MOST_LINES
+
+    def feed(self, line: bytes) -> bool:
+        """Take one more line; True when it is the exception's own, which needs no other judgement then."""
+        self.lines += 1
+        self.closed = self.lines >= MOST_LINES
+        body = _ANSI.sub(b"", line[len(self.prefix) :])[:4000].rstrip()
+        if frame := _FRAME.match(body):
+            self.frames = [*self.frames[-50:], (_text(frame[1]), int(frame[2][:9]))]
+        elif self.frames and not body[:1].isspace() and (found := regex("exception_line").match(body)):
+            self.raised = self._end(found)
+            # ray prints the remote traceback behind its own exception, whose last line is the real one
+            self.closed = not found[1].endswith(b"RayTaskError")
+            return True
+        elif self.raised is not None and not body:
+            self.closed = True
+        return False
+
+    def _end(self, found: re.Match[bytes]) -> Raised:
+        file, line = self.frames[-1]
+        own = next((frame for frame in reversed(self.frames) if not _installed(frame[0])), None)
+        caller = None if own is None or own == (file, line) else f"{_short(own[0])}:{own[1]}"
+        message = _text(found[3] or b"").strip()
+        return Raised(name=_text(found[1]), message=message, file=file, file_line=line, caller=caller)
+
+
+def _installed(path: str) -> bool:
+    return any(part in path for part in ("site-packages", "dist-packages", "<frozen", "/lib/python", ".pyx"))
+
+
+def _short(path: str) -> str:
+    """The last two parts of a path: enough to find the file, without somebody's home folder."""
+    return "/".join(re.split(r"[\\/]", path)[-2:])
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
 
 __all__ = ["EventScanner", "joined", "scan_text", "status_of"]
 
@@ -31,14 +118,19 @@ CONTINUED = (b"[CUDA ERROR]", b"terminate called after", b" panicked at ")  # wh
 COLD_SHAPES = 20_000  # distinct lines remembered as saying nothing
 
 _DELETED = b"0123456789.,+-% \t"
-_ALL = tuple(needle.encode() for needle in (*NEEDLES, START.decode()))
-_BY_SHAPE: dict[bytes, list[bytes]] = {}
-for _needle in _ALL:
-    _BY_SHAPE.setdefault(_needle.translate(None, _DELETED), []).append(_needle)
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 # what python and its logging print of an exception that ended nothing
 _HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
 _DIGITS = re.compile(r"\d+")
+
+
+@cache
+def needles() -> dict[bytes, list[bytes]]:
+    """Return the texts that are looked for, in order, by what is left of them without digits."""
+    by_shape: dict[bytes, list[bytes]] = {}
+    for needle in (*(needle.encode() for rule in rules() for needle in rule.needles), START):
+        by_shape.setdefault(needle.translate(None, _DELETED), []).append(needle)
+    return by_shape
 
 
 @dataclass(kw_only=True)
@@ -55,7 +147,7 @@ class EventScanner:
         """Scan whole lines with LF ends; `lines[i]` is the 1-based number of the i-th line of `text` in its file."""
         shapes = set(text.translate(None, _DELETED).split(b"\n")) - self._cold
         distinct = b"\n".join(shapes)
-        hot = {needle for shape, needles in _BY_SHAPE.items() if shape in distinct for needle in needles}
+        hot = {needle for shape, texts in needles().items() if shape in distinct for needle in texts}
         if not hot and len(self._cold) < COLD_SHAPES:
             self._cold |= shapes
         if hot or self._open:
@@ -260,6 +352,6 @@ def _windows(line: bytes) -> Iterator[str]:
     if len(line) <= WINDOW:
         yield line.decode("utf-8", "replace")
         return
-    for needle in _ALL:
+    for needle in itertools.chain(*needles().values()):
         if (at := line.find(needle)) >= 0:
             yield line[max(0, at - 400) : at + WINDOW].decode("utf-8", "replace")

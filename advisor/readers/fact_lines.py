@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from advisor.readers.line_format import Facts, LineFormat, Mark, unit_factor
+from advisor.readers.config_names import facts_of_settings
+from advisor.readers.line_format import Facts, LineFormat, unit_factor
 from advisor.readers.line_templates import number
+from advisor.readers.names import meanings
+from advisor.readers.records import Records
 from advisor.readers.run_table import Event
+from advisor.readers.yaml_rows import regex
 
 MOST_MARKS = 2000  # the last ones: a very long log with a score every step
 MOST_FACT_BYTES = 1 << 25  # what a log has not said of itself in this much other text it will not say
@@ -22,31 +29,9 @@ PRECISIONS = {
 }
 FLAG_FACTS = {"compile"}
 SHORTENED = 300
-# a row of the table that EleutherAI's evaluation harness prints under any framework, columns from left to right:
-# task, version, filter, shots, metric, arrow, value, ±, its standard error
-_LM_EVAL = Mark(
-    pattern=rb"(?m)^\|[ -]*(?P<name>[a-z]\w+) *\|[^|\n]*\|[^|\n]*\|[^|\n]*\| *acc(?:_norm)? *\|[^|\n]*\|"
-    rb" *(?P<value>[\d.]+) *\|\xc2\xb1",
-    kind="score",
-    needs=b"|\xc2\xb1",
-)
-# what scripts print after their evaluation, of text that the model has not seen
-_PERPLEXITY = Mark(
-    pattern=rb"(?m)^(?:[^\d\n]{0,60}[\s:>|-])?(?P<name>[Pp]erplexity|PERPLEXITY|PPL|ppl)[\"']?\s{0,4}[:=]\s{0,4}"
-    rb"(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*$",
-    kind="score",
-)
-_OF_ALL = (_LM_EVAL, _PERPLEXITY)
-
-
-# how many devices took part, as launchers, schedulers and programs say it under any framework
-_COUNTS = {
-    "world": re.compile(rb"(?i)(?<![\w.])world[_ ]size['\"]?(?:\s*[:=]\s*|\s+is\s+)['\"]?(\d{1,6})\b"),
-    "processes": re.compile(rb"(?:\bNum processes: |--num[_-]processes[= ])(\d{1,6})\b"),
-    "per_node": re.compile(rb"(?:--nproc[-_]per[-_]node[= ]|\bSLURM_GPUS_ON_NODE=)(\d{1,4})\b"),
-    "nodes": re.compile(rb"(?:--nnodes[= ]|\bSLURM_(?:JOB_NUM_NODES|NNODES)=)(\d{1,5})\b"),
-    "tasks": re.compile(rb"\bSLURM_NTASKS=(\d{1,6})\b"),
-}
+# of all formats: name of the pattern, and text without which nothing is looked for
+_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
+_COUNTS = ("world", "processes", "per_node", "nodes", "tasks")  # of devices
 _COUNTED = (b"orld", b"WORLD", b"rocesses", b"nproc", b"nnodes", b"SLURM_")
 
 
@@ -66,16 +51,17 @@ class FactLines:
             for rule in self.format.facts:
                 self._look(rule, text)
             if any(word in text for word in _COUNTED):
-                said = {name: match for name, pattern in _COUNTS.items() if (match := pattern.search(text))}
+                said = {name: match for name in _COUNTS if (match := regex(f"devices_{name}").search(text))}
                 self.counts = {**{name: int(match[1]) for name, match in said.items()}, **self.counts}
         self.seen_bytes += len(text)
-        for mark in (*self.format.marks, *_OF_ALL):
-            if mark.needs in text:
-                for match in mark.compiled.finditer(text):
-                    self._mark(mark.kind, match, text, lines)
+        own = ((mark.kind, mark.needs, mark.compiled) for mark in self.format.marks)
+        for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
+            if needs in text:
+                for match in pattern.finditer(text):
+                    self._mark(kind, match, text, lines)
 
     def facts(self) -> dict[str, Any]:
-        """The facts found so far, in FACTS' names and units."""
+        """The facts found so far, by the names and in the units of `columns.yaml`."""
         counts = self.counts
         launched = counts["per_node"] * counts.get("nodes", 1) if "per_node" in counts else None
         devices = counts.get("world") or counts.get("processes") or launched or counts.get("tasks")
@@ -134,3 +120,228 @@ def fact_unit(unit: str, fact: str) -> tuple[float, float]:
     """What a unit behind a fact multiplies and divides by: letters after counts are thousands, millions and so on."""
     counts = ("parameters", "dataset_tokens", "step_tokens")
     return unit_factor(unit, "tokens" if fact in counts else fact) if unit else (1.0, 1.0)
+
+
+# How far a run was to go, in whatever way its log prints its configuration: `epochs=50`, `--max_steps 1000`.
+
+MOST_PLANS = 4096
+MOST_BYTES = 1 << 24  # that hold such words: settings are not spread over more
+_NEEDLES = (b"poch", b"EPOCH", b"steps", b"iter", b"max_update")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One such setting."""
+
+    line: int  # 1-based
+    fact: str  # planned_steps or planned_epochs
+    value: float
+
+
+@dataclass(kw_only=True)
+class PlanLines:
+    """A listener of the engine: the settings that say how far it goes, in lines that are no records."""
+
+    found: list[Planned] = field(default_factory=list)
+    _searched: int = 0  # bytes
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
+        if len(self.found) >= MOST_PLANS or self._searched > MOST_BYTES or not any(word in text for word in _NEEDLES):
+            return
+        self._searched += len(text)
+        said = [(match, match[4], match[2]) for match in regex("planned_setting").finditer(text)]
+        said += [(match, match[1], match[2]) for match in regex("planned_sentence").finditer(text)]
+        for match, printed, steps in sorted(said, key=lambda one: one[0].start()):
+            value = float(re.sub(rb"[_,]", b"", printed))
+            if value > 0 and len(self.found) < MOST_PLANS:
+                line = int(lines[min(text.count(b"\n", 0, match.start()), len(lines) - 1)])
+                self.found.append(Planned(line=line, fact="planned_steps" if steps else "planned_epochs", value=value))
+
+
+def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) -> float | None:
+    """What was last set before a run's first record at `line`; None where nothing was, or where the run did more."""
+    value = None
+    for plan in plans:
+        if plan.fact == fact and plan.line <= line:
+            value = plan.value
+    return value if value is not None and done <= value + 1 else None
+
+
+# What a log of no known format says of its run before the first record: vocabulary, parameters, shape, lengths, card.
+#
+# Settings are taken as names beside numbers, whatever stands around them (`vocab_size: 32000`, `n_layer=12`), by the
+# names of configuration files, and as a person writes them (`8 layers, 384 dim`, `batch 20 x block 512`). A vocabulary
+# says what the loss is of, so it counts only where the first loss is one of guesses among its words; lengths and widths
+# count there, and where the log speaks of tokens.
+
+MOST_BANNER_BYTES = 1 << 17  # before the first record: what is longer is no banner
+NOTHING_LEFT = 0.1  # nats: no text is known so well, so that a language model's loss has something wrong with it
+FEWEST_WORDS = 100  # of a vocabulary; characters are 65
+# times ln V: a classifier of few classes over text begins lower, a sum over many tokens higher
+LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
+_COUNT_TOKENS = ("tokens", "step_tokens", "tokens_per_second", "device_tokens_per_second")
+_FEWEST_SPOKEN = 2  # settings of one line: `block 3` alone may count anything
+_SHORTEST = 16  # of a sequence
+BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # that a record may repeat
+_TOLD = (("parameters", "parameter_count"), ("vocab_size", "vocabulary_size"))
+_KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family", "grad_accum")
+_SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, of a sampler
+# of a model of language only: other models have lengths, depths and widths of other things
+_OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
+_LARGE = 3e8  # parameters that are otherwise taken to be those of a model of language
+_WHICH = ("gpu", "gpus", "device", "devices")  # names beside which the number of a card stands, or how many there are
+_TIMES = {b"k": 1e3, b"m": 1e6, b"b": 1e9, b"million": 1e6, b"billion": 1e9}
+
+
+@dataclass(kw_only=True)
+class BannerFacts:
+    """A listener of the engine: the lines that are no records, up to so many bytes."""
+
+    _lines: list[tuple[int, bytes]] = field(default_factory=list)
+    _size: int = 0
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
+        if self._size >= MOST_BANNER_BYTES:
+            return
+        for at, line in zip(lines.tolist(), text.split(b"\n"), strict=False):
+            if self._size < MOST_BANNER_BYTES and line.strip():
+                self._lines.append((at, line[:4096]))
+                self._size += len(line)
+
+    def told(self, records: Records, of_rows: Mapping[str, Any]) -> dict[str, Any]:
+        """Facts of the lines before the first of some records, `of_rows` what these repeat; empty without a record."""
+        if not len(records):
+            return {}
+        losses, steps = records.column("loss"), records.column("step")
+        known = losses[np.isfinite(losses)]
+        told = self.facts(
+            float(records.line[0]),
+            float(known[0]) if len(known) else None,
+            of_tokens=any(name in records.columns for name in _COUNT_TOKENS),
+            of_sequences="seq_len" in of_rows,
+        )
+        if told.get("planned_steps", np.inf) + 1 < np.nanmax(steps, initial=0.0):
+            del told["planned_steps"]  # it went on: another thing was counted
+        return told
+
+    def facts(
+        self, first_record: float, first_loss: float | None, of_tokens: bool = False, of_sequences: bool = False
+    ) -> dict[str, Any]:
+        """Facts of the lines before the first record; none of a language where nothing shows that it is one.
+
+        `of_tokens`, `of_sequences`: the records themselves count tokens, say how long a sequence is.
+        """
+        banner = b"\n".join(line for at, line in self._lines if at < first_record)
+        settings = _settings(banner)
+        in_words = _lengths(settings) | spoken(banner)
+        if (tokens := regex("step_tokens").search(banner)) is not None:
+            in_words["step_tokens"] = _number(tokens)
+        said = in_words | facts_of_settings(settings)
+        for fact, pattern in _TOLD:
+            if fact not in said and (match := regex(pattern).search(banner)):
+                said[fact] = _number(match)
+        if (family := regex("model_family").search(banner)) is not None:
+            said.setdefault("family", family["family"].decode().lower())
+        facts = {name: said[name] for name in _KEPT if name in said}
+        facts |= {name: in_words[name] for name in _SPOKEN_ALONE if name in in_words}
+        for fact in ("driver", "cuda"):
+            if (match := regex(f"version_of_{fact}").search(banner)) is not None:
+                facts[fact] = match["value"].decode()
+        if (card := regex("gpu_name").search(banner)) is not None:
+            facts["gpu"] = card["card"].decode("ascii", "replace").strip()
+        elif regex("on_cpu").search(banner) is not None:
+            facts["gpu"] = "cpu"
+        of_words = (
+            first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
+        )
+        if of_words or _guesses(facts.get("vocab_size"), first_loss):
+            return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
+        of_language = of_tokens or "step_tokens" in facts or regex("of_tokens").search(banner) is not None
+        if not (of_language and (of_sequences or "seq_len" in in_words)):
+            large = facts.get("parameters", 0) >= _LARGE
+            return {
+                name: value
+                for name, value in facts.items()
+                if name != "vocab_size" and (name != "parameters" or not large)
+            }
+        return with_step_tokens(facts | {name: in_words[name] for name in _OF_LANGUAGE if name in in_words}, banner)
+
+
+def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
+    """Facts with the tokens of a step, of one device whose text states batch and length and never speaks of more."""
+    micro, length = facts.get("micro_batch"), facts.get("seq_len")
+    more = ("grad_accum", "step_tokens", "step_samples")
+    if micro is None or length is None or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
+        return facts
+    return facts if b"accum" in text.lower() else facts | {"step_tokens": micro * length}
+
+
+def facts_above(head: bytes, records: Records) -> dict[str, Any]:
+    """What the first lines of a file of records say of the run."""
+    banner, lines = BannerFacts(), head.split(b"\n")
+    banner.feed(head, np.arange(1, len(lines) + 1))
+    return banner.told(records, {})
+
+
+def spoken_name(name: str) -> str | None:
+    """The fact that a person means by a name, "Sequence length" as well as "seq"; None for any other name."""
+    plain = re.sub(r"[ -]+", "_", name.strip().lower())
+    return meanings("spoken").get(re.sub(r"_(?:size|len(?:gth)?|dim)$", "", plain))
+
+
+def _lengths(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The length of a sequence among settings of a line each, by the names that are not a model's own limit."""
+    lengths = {int(value) for name, value in settings.items() if spoken_name(name) == "seq_len" and value.isdigit()}
+    return {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
+
+
+def spoken(banner: bytes) -> dict[str, Any]:
+    """Settings in a person's own words, of lines that hold several; the first of each counts."""
+    said: dict[str, Any] = {}
+    for line in banner.split(b"\n"):
+        found: dict[str, float] = {}
+        for match in regex("spoken_setting").finditer(line):
+            name, value, unit = (
+                match[a] or match[b] for a, b in (("name", "named"), ("value", "count"), ("unit", "of"))
+            )
+            fact = spoken_name(name.decode())
+            number = float(value.replace(b",", b"")) * _TIMES.get((unit or b"").lower(), 1.0)
+            if fact and number >= (_SHORTEST if fact == "seq_len" else 1) and number == int(number):
+                found.setdefault(fact, int(number))
+        if (product := regex("batch_product").search(line)) is not None:
+            found |= {"micro_batch": int(product["rows"]), "seq_len": int(product["length"])}
+        if len(found) < _FEWEST_SPOKEN:
+            continue
+        if (rate := regex("learning_rate_setting").search(line)) is not None:
+            found["learning_rate"] = float(rate["value"])
+        said = {**found, **said}
+    return said
+
+
+def _settings(banner: bytes) -> Mapping[str, str]:
+    """Names beside numbers; a name that stands there with two numbers says nothing."""
+    found: dict[str, str] = {}
+    unsure: set[str] = set()
+    for match in regex("setting").finditer(banner):
+        name = match["name"].decode("ascii", "replace").strip()
+        if name.lower() in _WHICH:
+            continue
+        value = re.sub(r"[,_](?=\d)", "", match["value"].decode("ascii"))
+        if found.setdefault(name, value) != value:
+            unsure.add(name)
+    return {name: value for name, value in found.items() if name not in unsure}
+
+
+def _number(match: re.Match[bytes]) -> int:
+    groups = match.groupdict()
+    times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
+    return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)
+
+
+def _guesses(vocabulary: Any, loss: float | None) -> bool:
+    """Whether a first loss can be that of guesses among so many words: near ln V, or far above it."""
+    if not isinstance(vocabulary, int | float) or vocabulary < FEWEST_WORDS or loss is None or not math.isfinite(loss):
+        return False
+    return LEAST_OF_A_GUESS * math.log(vocabulary) <= loss <= MOST_OF_A_GUESS * math.log(vocabulary)

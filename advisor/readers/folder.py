@@ -15,13 +15,20 @@ from typing import Any, Protocol
 
 from advisor.errors import AdvisorError
 from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
-from advisor.readers.chained_logs import chain_of, read_chain
-from advisor.readers.checkpoint_files import checkpoint_events, is_weights
 from advisor.readers.chunks import sample
-from advisor.readers.config_file import read_config
+from advisor.readers.config_names import read_config
 from advisor.readers.line_clock import with_clocks
 from advisor.readers.run_table import RunTable
-from advisor.readers.sidecars import with_ending, with_events, with_facts, with_readings
+from advisor.readers.sidecars import (
+    chain_of,
+    checkpoint_events,
+    is_weights,
+    read_chain,
+    with_ending,
+    with_events,
+    with_facts,
+    with_readings,
+)
 
 MOST_FILES = 5000
 DEEPEST = 5

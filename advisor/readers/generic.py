@@ -10,13 +10,12 @@ import numpy as np
 
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.events import EventScanner
-from advisor.readers.learning import FEWEST, Lesson, learn
+from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
-from advisor.readers.preludes import logged_failure, tells_of_training, uses_a_library
 from advisor.readers.run_table import RunTable
+from advisor.readers.sniff import logged_failure, tells_of_training, uses_a_library
 from advisor.readers.status import FAILURES
-from advisor.readers.wrapped import joined, joining, width_of
 
 NAME = "generic"
 MOST = 0.285  # the surest score: below that of any reader that knows what it reads
@@ -36,7 +35,7 @@ class GenericReader:
 
     def score(self, head: bytes, path: Path) -> float:
         """How surely (0…1) a cleaned sample is of a log: at most `MOST`."""
-        lesson, _ = _lesson(head)
+        lesson = learn(head)
         rows = (
             MOST if lesson.rows >= FEWEST else FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
         )
@@ -50,9 +49,8 @@ class GenericReader:
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
-        lesson, width = _lesson(sample(path))
-        reader = LineReader(format_of(lesson), None if width is None else joining(width))
-        table = reader.read(path, progress)
+        lesson = learn(sample(path))
+        table = LineReader(dataclasses.replace(_BARE, rows=lesson.rules)).read(path, progress)
         if not table.rows and lesson.without_loss:
             return without_losses(table)
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
@@ -77,17 +75,3 @@ def without_losses(table: RunTable) -> RunTable:
         last_step=float(known[-1]) if len(known) else None,
         notes=(*table.notes, "no loss is printed"),
     )
-
-
-def _lesson(head: bytes) -> tuple[Lesson, int | None]:
-    """What a sample teaches, and the width its lines have to be joined at where that teaches more."""
-    lesson, width = learn(head), width_of(head)
-    if width is None:
-        return lesson, None
-    whole = learn(joined(head, width))
-    return (whole, width) if whole.rows > lesson.rows else (lesson, None)
-
-
-def format_of(lesson: Lesson) -> LineFormat:
-    """The format that a log taught."""
-    return dataclasses.replace(_BARE, rows=lesson.rules)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from advisor.readers.card_columns import KIND, PREFIX, card_column
-from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
+from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, Rule
 from advisor.readers.names import (
     BYTES,
     GIB,
@@ -28,7 +27,7 @@ from advisor.readers.names import (
     not_measured,
 )
 from advisor.readers.slots import COUNTED, Slot, slots, stamp
-from advisor.readers.telemetry_names import in_unit
+from advisor.readers.telemetry_names import KIND, PREFIX, card_column, in_unit
 
 PROGRESS = ("step", "epoch", "tokens")
 PLANNED = {"step": "planned_steps", "epoch": "planned_epochs"}
@@ -63,11 +62,8 @@ class Reading:
     key: str
 
 
-def readings(line: bytes, counted: bool = False) -> dict[str, Reading]:
-    """The columns that a line prints, each by the surest name; the first of equals.
-
-    `counted`: what is called a step is none, `45/100` is.
-    """
+def readings(line: bytes) -> dict[str, Reading]:
+    """The columns that a line prints, each by the surest name; the first of equals."""
     best: dict[str, Reading] = {}
     found = slots(line)
     known = by_letters([slot.name for slot in found])
@@ -76,13 +72,9 @@ def readings(line: bytes, counted: bool = False) -> dict[str, Reading]:
         reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
         if reading is None and (per := _rate_of(slot)):
             reading = _rate(slot, per)
-        if counted and reading is not None and reading.column == "step":
-            continue
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
     _with_bar(found, best)
-    if "loss" not in best and ("epoch" in best or "step" in best):
-        _with_final(found, best)
     if "loss" not in best and "eval_loss" not in best:
         _with_data(line, found, best)
     return best
@@ -181,14 +173,6 @@ def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
             )
 
 
-def _with_final(found: list[Slot], best: dict[str, Reading]) -> None:
-    """`Epoch 3 | Final loss: 0.5`: what is final beside a counter is the end of that, not of the run."""
-    for slot in found:
-        reading = _named_reading(replace(slot, name=slot.name[6:])) if slot.name[:6].lower() == "final " else None
-        if reading is not None and reading.column in ("loss", "eval_loss"):
-            best.setdefault(reading.column, reading)
-
-
 def _with_data(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:
     """`iter 500 | train 3.21 | val 3.25`, `500 train 3.21`: what is called after its data alone is the loss.
 
@@ -245,8 +229,8 @@ def whole_of(target: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearntRow(LearntRule):
-    """A record as a log was found to print it.
+class LearntRow(Rule):
+    """A record as it appears in a log.
 
     `losses` are the names that its loss goes by, `required` columns it must print, `targets_of` says of columns that
     their numbers showed to be something else what they are, or with "" that they are nothing.
@@ -257,14 +241,13 @@ class LearntRow(LearntRule):
     only: frozenset[str] = frozenset()  # columns that are read; empty: all
     targets_of: Mapping[str, str] = field(default_factory=dict)
     stamps: bool = True
-    counted: bool = False  # `45/100` is the step, whatever else is called one
     bar: bool | None = None  # only lines on which a bar counts, or only others; None: all
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
         if self.needs not in line:
             return None
-        read = readings(line, self.counted)
+        read = readings(line)
         loss = read.get("loss" if self.kind == TRAIN else "eval_loss")
         if self.losses and (loss is None or loss.key not in self.losses):
             return None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers import bare_readings
-from advisor.readers.bounded import decode
 from advisor.readers.cells import looks_like_date, number_with_unit, plain_numbers
+from advisor.readers.chunks import decode
 from advisor.readers.csv_table import layout
 from advisor.readers.delimited import Block, blocks, dialect_of, recognised
-from advisor.readers.run_table import RunTable
 from advisor.readers.telemetry_names import MEASURED, reading_of
-from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry, telemetry_run
+from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry
 
 NAME = "gpu_csv"
 _SAMPLED = 2000  # rows that a table without header and units is known by
@@ -39,13 +38,7 @@ def score(head: bytes, path: Path) -> float:
         return 0.9
     cells = [row.split(dialect.delimiter) for row in decode(head).split("\n")[:_SAMPLED]]
     columns = zip(*(row for row in cells if len(row) == dialect.width), strict=True)
-    return 0.6 if not units and bare_readings.names_of([plain_numbers(column) for column in columns]) else 0.0
-
-
-def read(path: Path) -> RunTable:
-    """Read a telemetry table as a RunTable that holds nothing else. Raises AdvisorError."""
-    telemetry, readings, notes = read_readings(path)
-    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
+    return 0.6 if not units and names_by_numbers([plain_numbers(column) for column in columns]) else 0.0
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
@@ -72,7 +65,7 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 def _infer(block: Block) -> list[str]:
     """Name columns without a header by the units in their cells, in the order in which people ask for them."""
     if not any(_unit(cell) for cells in block.columns for cell in cells[:20]):
-        bare = bare_readings.names_of([plain_numbers(cells) for cells in block.columns])
+        bare = names_by_numbers([plain_numbers(cells) for cells in block.columns])
         if bare is not None:
             return bare
     names: list[str] = []
@@ -131,3 +124,60 @@ def _free_or_total(names: list[str], block: Block) -> list[str]:
 def _unit(cell: str) -> str | None:
     found = number_with_unit(cell)
     return _CELL_UNITS.get(found[1].lower()) if found else None
+
+
+# Columns of a telemetry table that has neither header nor units, told by what their numbers can be only.
+#
+# A memory of fixed size beside what is used of it is the evidence without which nothing is read.
+
+_LEAST_MEMORY = 2000  # MiB: no card with less trains
+_MOST_WATTS = 1500
+_HOTTEST = 110  # °C, and the coolest in a room
+_COOLEST = 15
+
+
+def names_by_numbers(columns: Sequence[np.ndarray]) -> list[str] | None:
+    """Names of columns of plain numbers, "" of unknown ones; None where it is no telemetry."""
+    if len(columns) < 3 or any(not np.isfinite(values).any() for values in columns):
+        return None
+    names = [""] * len(columns)
+    clock = next((at for at, values in enumerate(columns) if np.nanmedian(values) > 1e9 and _rises(values)), None)
+    memory = _memory(columns, clock)
+    if clock is None or memory is None:
+        return None
+    names[clock], names[memory[0]], names[memory[1]] = "timestamp", "memory.used [MiB]", "memory.total [MiB]"
+    for at, values in enumerate(columns):
+        if not names[at] and (name := _name_by_numbers(values, names)):
+            names[at] = name
+    return names
+
+
+def _memory(columns: Sequence[np.ndarray], clock: int | None) -> tuple[int, int] | None:
+    """The column that is used of another, which never changes and is no smaller."""
+    for total, values in enumerate(columns):
+        if total == clock or np.ptp(values) != 0 or not _LEAST_MEMORY <= values[0] < 1e7:
+            continue
+        for used, other in enumerate(columns):
+            apart = used not in (clock, total) and _whole(other)
+            if apart and other.min() >= 0 and _HOTTEST < other.max() <= values[0]:
+                return used, total
+    return None
+
+
+def _name_by_numbers(values: np.ndarray, taken: Sequence[str]) -> str:
+    low, high = float(values.min()), float(values.max())
+    if not _whole(values):
+        return "power.draw [W]" if low >= 1 and high <= _MOST_WATTS and "power.draw [W]" not in taken else ""
+    if low >= _COOLEST and high <= _HOTTEST and high - low <= 50 and "temperature.gpu" not in taken:
+        return "temperature.gpu"
+    if low >= 0 and high <= 100 and "utilization.gpu [%]" not in taken and high > 8:
+        return "utilization.gpu [%]"
+    return ""
+
+
+def _whole(values: np.ndarray) -> bool:
+    return bool(np.all(values == np.round(values)))
+
+
+def _rises(values: np.ndarray) -> bool:
+    return bool(np.all(np.diff(values) >= 0)) and values[-1] > values[0]

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import as_number, is_whole, parse_json, read_document
-from advisor.readers.json_rows import rows_of
+from advisor.readers.chunks import as_number, is_whole, parse_json, read_document
+from advisor.readers.gather import rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable, Status
 
@@ -48,15 +47,7 @@ def read(path: Path) -> RunTable:
     rows = [row for row in history if isinstance(row, Mapping)]
     records = [row for row in rows if "train_runtime" not in row]
     gathered = rows_of(_one_set(records), _name)
-    table = assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework="huggingface",
-        facts=_facts(raw, rows),
-        provenance=gathered.provenance,
-        notes=_notes(records),
-    )
+    table = gathered.table(path, NAME, "huggingface", facts=_facts(raw, rows), notes=_notes(records))
     if rows and "train_runtime" in rows[-1] and not table.facts.get("planned_steps"):
         words = f"the Trainer summed it up: train_runtime {rows[-1]['train_runtime']}"
         return dataclasses.replace(table, status=Status.COMPLETED, status_reason=words)

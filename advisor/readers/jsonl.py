@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,16 +11,13 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.banner_facts import facts_above, with_step_tokens
-from advisor.readers.bounded import bounded_int, parse_json, read_document, read_head
-from advisor.readers.chunks import chunks
+from advisor.readers.chunks import bounded_int, chunks, parse_json, read_document, read_head
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
-from advisor.readers.gather import Gathered
-from advisor.readers.json_rows import JsonRows, flatten, rows_of
-from advisor.readers.names import column_of
-from advisor.readers.run_table import RunTable
+from advisor.readers.fact_lines import facts_above, with_step_tokens
+from advisor.readers.gather import Gathered, JsonRows, flatten, rows_of
+from advisor.readers.names import Named, column_of
+from advisor.readers.run_table import RunTable, Status
 
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
@@ -69,20 +67,9 @@ def read(path: Path) -> RunTable:
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
-    table = assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework=None,
-        facts=with_step_tokens(
-            {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)},
-            json.dumps(settings, default=str).encode(),
-        ),
-        events=scanner.finish(),
-        provenance=gathered.provenance,
-        notes=(*gathered.notes, *gathered.not_read()),
-    )
-    return table
+    facts = {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)}
+    facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
+    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=gathered.not_read())
 
 
 def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -149,3 +136,44 @@ def _candidates(raw: Any, depth: int = 0) -> Iterator[list[Mapping[str, Any]]]:
     for value in raw.values() if isinstance(raw, Mapping) and depth < _DEEPEST else ():
         if isinstance(value, Mapping):  # {"history": {"loss": [...]}}
             yield from _candidates(value, depth + 1)
+
+
+# LLaMA-Factory's `trainer_log.jsonl`: an object per logged step, with the steps planned and two clocks beside it.
+#
+# Keys as its `LogCallback` writes them: current_steps, total_steps, loss, eval_loss, lr (learning_rate before 2023-12),
+# epoch, percentage, elapsed_time and remaining_time as h:mm:ss. A prediction run has steps and clocks, and no loss.
+
+LLAMA_FACTORY = "llama_factory"
+_OWN = {"total_steps": Named(column="planned_steps", kind="count", unit=None, rank=0)}
+
+
+def llama_factory_score(head: bytes, path: Path) -> float:
+    """Both of its counters on the first line."""
+    first = head.lstrip().partition(b"\n")[0]
+    return 0.95 if first[:1] == b"{" and b'"current_steps"' in first and b'"total_steps"' in first else 0.0
+
+
+def read_llama_factory(path: Path) -> RunTable:
+    """Read the log; of a run without losses its steps and times. Raises AdvisorError."""
+    rows = JsonRows(name_of=lambda name: _OWN.get(name) or column_of(name))
+    for line, record in objects(path):
+        rows.add(record, line)
+    table = rows.finish().table(path, LLAMA_FACTORY, "LLaMA-Factory")
+    return table if table.rows else _without_losses(table)
+
+
+def _without_losses(table: RunTable) -> RunTable:
+    """A prediction or evaluation: its rows are what it counted."""
+    steps = table.column("step")
+    known = steps[np.isfinite(steps)]
+    planned = table.facts.get("planned_steps")
+    done = len(known) > 0 and planned is not None and known[-1] >= planned
+    return dataclasses.replace(
+        table,
+        rows=len(known),
+        first_step=float(known[0]) if len(known) else None,
+        last_step=float(known[-1]) if len(known) else None,
+        status=Status.COMPLETED if done else table.status,
+        status_reason=f"all {planned} steps were done" if done else table.status_reason,
+        notes=(*table.notes, "no loss is printed: an evaluation or a prediction, not a training"),
+    )

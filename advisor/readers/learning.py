@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from advisor.readers.axis import BAR
-from advisor.readers.banner_facts import BATCH_FACTS, spoken_name
-from advisor.readers.bare_rows import bare_rows
-from advisor.readers.card_columns import PREFIX
 from advisor.readers.context_lines import MAY_MATTER, context, progress
+from advisor.readers.fact_lines import BATCH_FACTS, spoken_name
 from advisor.readers.generic_lines import (
     PROGRESS,
     LearntRow,
@@ -32,7 +30,8 @@ from advisor.readers.line_format import EVAL, MORE, UNITS, Found, Rule
 from advisor.readers.line_templates import number
 from advisor.readers.slots import COUNTED, LONGEST, slots, stamp
 from advisor.readers.sniff import distinct_lines
-from advisor.readers.table_lines import TableRow, headers, two_columns
+from advisor.readers.table_lines import TableRow, headers
+from advisor.readers.telemetry_names import PREFIX
 
 MOST_SHAPES = 6000  # lines of different shape that are read
 MOST_COUNTED = 2000  # lines in which rows of a table are counted
@@ -70,7 +69,6 @@ class Lesson:
     evaluations: int = 0
     without_loss: int = 0  # lines that count and measure in a log that prints no loss at all
     notes: tuple[str, ...] = ()
-    stuck: bool = False  # what the records call their step never moves
 
 
 @dataclass(kw_only=True)
@@ -103,16 +101,13 @@ class _Kind:
 @lru_cache(maxsize=2)
 def learn(head: bytes) -> Lesson:
     """The format of a log by a cleaned sample of it. A text that is no log teaches nothing."""
-    lesson = _learnt(head)
-    if lesson.stuck and (other := _learnt(head, counted=True)).rows == lesson.rows and not other.stuck:
-        lesson = other  # `[100/500] loss 1.2 | batch 16`
+    lesson = _taught(head)
     return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
 
 
-def _learnt(head: bytes, counted: bool = False) -> Lesson:
-    """What a sample teaches; `counted`: a number over its total is the step, whatever else is called one."""
+def _taught(head: bytes) -> Lesson:
     table = _tables(head)
-    lines = _read_lines(head, counted)
+    lines = _read_lines(head)
     train = _kinds(lines, "loss")
     most = max((kind.count for kind in train), default=0)
     main = max(train, key=lambda kind: _weight(kind, most), default=None)
@@ -123,14 +118,9 @@ def _learnt(head: bytes, counted: bool = False) -> Lesson:
     rows = {id(line) for line in main.lines} if main else set()
     evals = _kinds([line for line in lines if id(line) not in rows], "eval_loss")
     if main is not None:
-        return _lesson(head, lines, train, main, evals, counted)
+        return _lesson(head, lines, train, main, evals)
     found = [row for row, _ in table]
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
-    if evals and not found:
-        rules += _steps(evals)
-    if not rules and (plain := bare_rows(head)) is not None:
-        above = context([line.read for line in lines], frozenset())
-        return Lesson(rules=(plain[0], *above), rows=plain[1])
     if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
     passed = [title for row in found for title in row.passed]
@@ -142,11 +132,9 @@ def _learnt(head: bytes, counted: bool = False) -> Lesson:
     )
 
 
-def _lesson(
-    head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind], by_count: bool
-) -> Lesson:
+def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind]) -> Lesson:
     needs = _needs(main)
-    series = _series(head, main, needs, by_count)
+    series = _series(head, main, needs)
     targets = _by_their_numbers(series)
     targets |= {column: _by_hands(series[clock], column, main) for column, clock in _HANDS.items() if clock in series}
     targets |= _by_their_size(series, main)
@@ -156,7 +144,6 @@ def _lesson(
     if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series):
         targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
-    stuck = "step" in main.progress - counted
     if "step" not in counted:
         targets["step"] = ""  # of a bar before one row in so many
     above = context([line.read for line in lines], counted)
@@ -180,7 +167,6 @@ def _lesson(
         comma=_comma(main),
         bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
         step=BAR if main.bar else "",
-        counted=by_count,
         facts=_kind_of_loss(main) | _repeated_facts(head, main, needs),
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
@@ -188,7 +174,7 @@ def _lesson(
     notes += _passed_over(main, row)
     rules = (row, *_evaluations(evals, main, True), *_beside(lines, main, row), *above)
     evaluations = sum(kind.count for kind in evals)
-    return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes), stuck=stuck)
+    return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes))
 
 
 def _by_their_size(series: Mapping[str, Sequence[float]], main: _Kind) -> dict[str, str]:
@@ -257,12 +243,12 @@ def _is_page(head: bytes) -> bool:
     return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
 
 
-def _read_lines(head: bytes, counted: bool) -> list[_Line]:
+def _read_lines(head: bytes) -> list[_Line]:
     out: list[_Line] = []
     for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
         if len(out) >= MOST_SHAPES:
             break
-        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text, counted)):
+        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text)):
             out.append(_Line(text=text, count=count, read=read))
     return out
 
@@ -318,14 +304,14 @@ def _needs(kind: _Kind) -> bytes:
     return word if count == len(kind.lines) else b""
 
 
-def _series(head: bytes, kind: _Kind, needs: bytes, counted: bool) -> dict[str, list[float]]:
+def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
     """What each column of a kind of lines holds in the order of the file."""
     out: dict[str, list[float]] = {}
     rows = 0
     for line in head.split(b"\n"):
         if needs not in line or len(line) > LONGEST:
             continue
-        read = readings(line, counted)
+        read = readings(line)
         if "loss" not in read or read["loss"].key != kind.loss or not kind.progress <= read.keys():
             continue
         if is_of_bar(read) != kind.bar:
@@ -454,13 +440,6 @@ def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[Le
     return rules
 
 
-def _steps(evals: list[_Kind]) -> list[Rule]:
-    """The rule of training records that print no loss, beside validation losses that count by steps."""
-    if not any("step" in kind.progress for kind in evals):
-        return []
-    return [LearntRow(required=("step",))]
-
-
 def _beside(lines: list[_Line], main: _Kind, row: LearntRow) -> list[LearntRow]:
     """Rules of lines that go on with the record above them: its card, the parts of its step, its rate."""
     counts: Counter[frozenset[str]] = Counter()
@@ -484,9 +463,8 @@ def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], ste
 def _tables(head: bytes) -> list[tuple[TableRow, int]]:
     lines = head.split(b"\n")
     out = []
-    bare = two_columns(lines)
     distinct = (line for line, _ in distinct_lines(head) if len(line) <= LONGEST)
-    for row in [*headers(lines, distinct), *([bare] if bare else [])]:
+    for row in headers(lines, distinct):
         rows = sum(row.find(line) is not None for line in lines[:MOST_COUNTED])
         if rows:
             out.append((row, rows))

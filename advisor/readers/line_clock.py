@@ -17,13 +17,23 @@ from pathlib import Path
 
 import numpy as np
 
+from advisor.readers.cells import clock_seconds
 from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged, shown_complete
-from advisor.readers.spoken_times import SPOKEN, spoken_seconds
-from advisor.readers.stamps import BETWEEN_RUNS, LONGEST_PAUSE, SPELLINGS, Spelling, moments, unwrapped, worked_seconds
+from advisor.readers.stamps import (
+    BETWEEN_RUNS,
+    LONGEST_PAUSE,
+    SPELLINGS,
+    SPOKEN,
+    moments,
+    spoken_seconds,
+    unwrapped,
+    worked_seconds,
+)
 from advisor.readers.status import NO_END
+from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
@@ -40,13 +50,6 @@ _BLOCK = 1 << 20  # bytes whose line ends are counted at once
 _DAY = 86400.0
 FEWEST_ESTIMATES = 5
 NOTHING_LEFT = 0.005  # of the first estimate: what is left when the last record is printed
-_LEFT = re.compile(
-    rb"(?i)\b(?:eta|remaining)(?:[_ ](?:time|seconds|secs?|s))?[\"']?\s{0,4}[:=]?\s{0,4}[\"']?(?:(\d{1,4}) days?,? )?"
-    rb"(?:(\d{1,4}(?::\d\d){1,2})|(\d{1,12}(?:\.\d{1,20})?(?:e-?\d{1,3})?) ?(s|secs?|m|mins?|h|hours?|ms|us)?)(?![\w:])"
-)
-_BAR = re.compile(
-    rb"(?<!\d)(\d{1,12})(?:/(\d{1,12})|it) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)(?:<|, )"
-)
 _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 
@@ -195,7 +198,7 @@ def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> R
 
 def _nothing_left(parts: Sequence[tuple[int, bytes]]) -> str:
     """That a run's estimates of the time left come down to nothing, once, in words; empty where they do not."""
-    left = [_left(match) for _, text in parts for match in _LEFT.finditer(text)]
+    left = [_left(match) for _, text in parts for match in regex("time_left").finditer(text)]
     if len(left) < FEWEST_ESTIMATES or not left[0] > 0 or left[-1] > NOTHING_LEFT * left[0]:
         return ""
     if min(left[: -max(1, len(left) // 50)]) <= left[-1]:
@@ -207,10 +210,7 @@ def _left(match: re.Match[bytes]) -> float:
     days, clock, number, unit = match.groups()
     if clock is None:
         return float(number) * SECONDS.get((unit or b"s").decode().lower(), 1.0)
-    seconds = 0.0
-    for part in clock.split(b":"):
-        seconds = 60 * seconds + float(part)
-    return int(days or 0) * _DAY + seconds
+    return int(days or 0) * _DAY + (clock_seconds(clock.decode()) or 0.0)
 
 
 def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
@@ -252,22 +252,22 @@ def _by_stamps(parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None,
     `rows` are the bytes of its rows. Without rows a run is silent for as long as all goes well: no pause is too long.
     """
     for group in SPELLINGS:
-        clocks = [clock for spelling in group if (clock := _clock_of(spelling, parts, rows, sessions=sessions))]
+        clocks = [clock for name, wraps in group if (clock := _clock_of(name, wraps, parts, rows, sessions=sessions))]
         if clocks:
             return max(clocks, key=lambda clock: clock.seconds)
     return None
 
 
 def _clock_of(
-    spelling: Spelling, parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool
+    name: str, wraps: float, parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool
 ) -> _Clock | None:
-    found = [(at + match.end(), match) for at, text in parts for match in spelling.pattern.finditer(text)]
+    found = [(at + match.end(), match) for at, text in parts for match in regex(name).finditer(text)]
     printed = moments([match for _, match in found]) if len(found) > 1 else np.zeros(0)
     known = np.isfinite(printed)
     if known.sum() < 2:
         return None
     places, printed = np.array([place for place, _ in found])[known], printed[known]
-    stamps = unwrapped(printed, spelling.wraps)
+    stamps = unwrapped(printed, wraps)
     part, timed = (slice(0, len(stamps)), sessions) if rows is None else _of_rows(places, stamps, rows)
     stamps, printed = stamps[part], printed[part]
     of_parts = np.searchsorted([at for at, _ in parts], places[part])
@@ -277,7 +277,7 @@ def _clock_of(
     seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed, parts=of_parts)
     if not seconds:
         return None
-    return _Clock(seconds=seconds, begins=float(printed[0]), ends=float(printed[-1]), wraps=spelling.wraps)
+    return _Clock(seconds=seconds, begins=float(printed[0]), ends=float(printed[-1]), wraps=wraps)
 
 
 def _of_rows(places: np.ndarray, stamps: np.ndarray, rows: tuple[int, int]) -> tuple[slice, bool]:
@@ -345,7 +345,7 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
     """The bars by their totals, in the order in which each total is first printed."""
     found: dict[bytes | None, _Bars] = {}
     for at, text in parts:
-        for match in _BAR.finditer(text):
+        for match in regex("bar_with_clock").finditer(text):
             done, total, days, hours, minutes, seconds = match.groups()
             now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
             bar = found.setdefault(total, _Bars(total=int(total or 0), begins=at + match.start()))

@@ -1,6 +1,6 @@
 r"""What a line format declares: which lines are records, what their numbers mean, which lines state facts.
 
-A record's pattern names what it finds: a group is called after a column of `run_table.COLUMNS`, with the printed unit
+A record's pattern names what it finds: a group is called after a column of `columns.yaml`, with the printed unit
 behind two underscores where it is not the column's own: `(?P<seconds__ms>[\d.]+)ms`, `(?P<mfu__percent>[-\d.]+)%`.
 Several groups of one column add up (`elapsed_seconds__h`, `elapsed_seconds__min`, `elapsed_seconds__s`);
 `unix_seconds__year`, `__month`, `__day`, `__h`, `__min`, `__s` are a time stamp, read as UTC. A group `X__unit` beside
@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from advisor.readers.names import BYTES, DECIMAL
-from advisor.readers.run_table import COLUMNS, FACTS
+from advisor.readers.run_table import names_of
 
 # Fragments for patterns; a number may carry thousands separators. Possessive, so that a damaged log with thousands of
 # digits in a row is not tried in all its divisions.
@@ -73,62 +73,31 @@ class Found:
     end: int
 
 
-class Rule(Protocol):
-    """One kind of record: `Row` and `Pairs` declare one, a format may bring its own."""
-
-    @property
-    def kind(self) -> int: ...
-
-    @property
-    def needs(self) -> bytes:
-        """Text without which a line is no such record."""
-
-    @property
-    def missing(self) -> Mapping[str, float]:
-        """Column → converted value that means "not collected"."""
-
-    @property
-    def comma(self) -> bytes:
-        """What a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the mere presence of such a record means."""
-
-    @property
-    def phase(self) -> str:
-        """Name of the phase such records belong to, where the format prints each phase differently."""
-
-    @property
-    def step(self) -> str:
-        """Of records without a step: "previous" takes the one before, "next" the one after; "bar": it is a bar's."""
-
-    @property
-    def weight(self) -> float:
-        """As evidence of the format; below 1 where others may print the same."""
-
-    @property
-    def targets(self) -> tuple[str, ...]: ...
-
-    def find(self, line: bytes) -> tuple[list[Found], int] | None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class RuleBase:
-    """What every rule says of its records beside how they are found."""
+class Rule:
+    """One kind of record: `Row` and `Pairs` declare one, a log that teaches its own format has others."""
 
     kind: int = TRAIN
-    needs: bytes = b""
-    missing: Mapping[str, float] = field(default_factory=dict)
-    comma: bytes = b""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    phase: str = ""
-    step: str = ""
-    weight: float = 1.0
+    needs: bytes = b""  # text without which a line is no such record
+    missing: Mapping[str, float] = field(default_factory=dict)  # column → converted value that means "not collected"
+    comma: bytes = b""  # what a comma inside a number is: b"" separates thousands, b"." decimals, b" " numbers
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the mere presence of such a record means
+    phase: str = ""  # that such records belong to, where the format prints each phase differently
+    step: str = ""  # of records without one: "previous" takes that before, "next" that after; "bar": it is a bar's
+    weight: float = 1.0  # as evidence of the format; below 1 where others may print the same
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the groups that its records have; none of a rule that a log taught, whose lines differ."""
+        return ()
+
+    def find(self, line: bytes) -> tuple[list[Found], int] | None:
+        """Return where the numbers of a line stand and where the record ends; None when it is not such a record."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(RuleBase):
+class Row(Rule):
     """A record as one regular expression, matched at the beginning of the line (not necessarily to its end)."""
 
     pattern: bytes
@@ -145,7 +114,6 @@ class Row(RuleBase):
         return tuple(self.compiled.groupindex)
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
         if self.needs not in line or (match := self.compiled.match(line)) is None:
             return None
         found = [
@@ -157,16 +125,7 @@ class Row(RuleBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearntRule(RuleBase):
-    """A rule that a log taught: which columns its records have differs from line to line."""
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pairs(RuleBase):
+class Pairs(Rule):
     r"""A record as key and value pairs in any order.
 
     `start` is matched at the beginning of the line and may have groups of its own; each match of `pair` behind it
@@ -191,7 +150,6 @@ class Pairs(RuleBase):
         return (*self.compiled[0].groupindex, *self.keys.values())
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
         if self.needs not in line:
             return None
         start, pair = self.compiled
@@ -216,7 +174,7 @@ class Pairs(RuleBase):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts in lines that are not records: groups named after `run_table.FACTS`, units as in records.
+    """Facts in lines that are not records: groups named after `columns.yaml`, units as in records.
 
     The first occurrence of a fact counts, the last where `last` says so; `constants` are facts that a match means.
     """
@@ -231,8 +189,8 @@ class Facts:
         compiled = re.compile(self.pattern)
         for name in compiled.groupindex:
             base = name.partition("__")[0]
-            assert base in FACTS, f"{name} is not a fact"
-        assert set(self.constants) <= set(FACTS), self.constants
+            assert base in names_of("facts"), f"{name} is not a fact"
+        assert set(self.constants) <= set(names_of("facts")), self.constants
         return compiled
 
 
@@ -288,7 +246,7 @@ class LineFormat:
 def check_target(name: str) -> None:
     """Assert that a group name is a column with a known unit: a misspelt one would be read and never seen."""
     base, _, unit = name.partition("__")
-    assert base in COLUMNS or base in HIDDEN, f"{name} is not a column"
+    assert base in names_of("columns") or base in HIDDEN, f"{name} is not a column"
     known = unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)
     assert known, f"{name} has no known unit"
 

@@ -2,36 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from advisor.readers.assemble import assemble
-from advisor.readers.banner_facts import BannerFacts
 from advisor.readers.chunks import Chunk, Progress, chunks, sample
 from advisor.readers.console_steps import ConsoleMarks, with_steps
-from advisor.readers.engine import Engine, Listener
 from advisor.readers.events import EventScanner
-from advisor.readers.fact_lines import FactLines
+from advisor.readers.fact_lines import BannerFacts, FactLines, PlanLines
 from advisor.readers.line_format import LineFormat, provenance
-from advisor.readers.plan_lines import PlanLines
-from advisor.readers.preludes import logged_failure, preparations
+from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
-from advisor.readers.sniff import line_score
+from advisor.readers.sniff import line_score, logged_failure, preparations
 from advisor.readers.starts import StartLines
 from advisor.readers.status import FAILURES
+
+# Reads any declared line format: chunk by chunk, shape by shape, into records; other lines go to listeners.
+
+MOST_SHAPES = 1 << 14  # prose has a new shape in every line: the shapes learnt are forgotten beyond this
+LONG_LOG_BYTES = 1 << 23  # from here on conversion takes longer than an import of pyarrow
+TAILS_TOLD = 16  # lines of one shape whose text behind the record is looked at: an error shows within the first
+
+
+class Listener(Protocol):
+    """Told of all lines that are not records, in order: `lines[i]` is the 1-based number of the i-th line of `text`."""
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """A chunk's text and where its lines begin and end."""
+
+    text: bytes
+    starts: np.ndarray
+    ends: np.ndarray  # of the line end
+    first_line: int
+    returns: np.ndarray  # line ends that no line number counts
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Lines:
+        ends = np.flatnonzero(np.frombuffer(chunk.text, np.uint8) == 10)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        returns = np.asarray(chunk.returns, np.int64)
+        return cls(text=chunk.text, starts=starts, ends=ends, first_line=chunk.first_line, returns=returns)
+
+    def line(self, index: int) -> bytes:
+        return self.text[self.starts[index] : self.ends[index]]
+
+    def numbers(self, at: np.ndarray) -> np.ndarray:
+        """The 1-based numbers in the file of some lines."""
+        numbers = self.first_line + at
+        return numbers - np.searchsorted(self.returns, self.starts[at]) if len(self.returns) else numbers
+
+    def runs(self, at: np.ndarray) -> bytes:
+        """The text of some lines, each with its line end; neighbours are sliced together."""
+        if len(at) == len(self.ends):
+            return self.text
+        breaks = np.flatnonzero(np.diff(at) != 1)
+        firsts = self.starts[at[np.concatenate(([0], breaks + 1))]].tolist()
+        lasts = (self.ends[at[np.concatenate((breaks, [len(at) - 1]))]] + 1).tolist()
+        return b"".join([self.text[a:b] for a, b in zip(firsts, lasts, strict=True)])
+
+
+@dataclass(kw_only=True)
+class Engine:
+    """Reads chunks of one log by one format; `store` and `listeners` take what it finds."""
+
+    format: LineFormat
+    store: RecordStore
+    listeners: Sequence[Listener] = ()
+    marks: ConsoleMarks | None = None  # of a format whose rows print no step
+    plans: list[Plan] = field(default_factory=list)
+    shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
+    told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
+    read_bytes: int = 0
+    done: int = 0  # lines before the present chunk, CR-separated ones counted too: the order of records
+
+    def feed(self, chunk: Chunk) -> None:
+        """Read one chunk."""
+        lines = Lines.of(chunk)
+        if self.marks is not None:
+            self.marks.feed(lines.text, lines.starts, self.done)
+        ids = self._plan_ids(lines)
+        loose = np.zeros(len(ids), bool)
+        for plan_id in np.flatnonzero(np.bincount(ids)).tolist():
+            plan, at = self.plans[plan_id], np.flatnonzero(ids == plan_id)
+            if plan.rule == NOT_A_RECORD:
+                loose[at] = True
+            else:
+                loose[self._read_lines(lines, plan, at)] = True
+                loose[self._tails(plan_id, at)] = True
+        self._tell(lines, np.flatnonzero(loose))
+        self.done += len(ids)
+        self.read_bytes += len(chunk.text)
+        self.store.end_of_chunk()
+
+    def _plan_ids(self, lines: Lines) -> np.ndarray:
+        """The plan of each line; shapes not seen before are learnt from their first line."""
+        shapes = shape(lines.text).split(b"\n")[: len(lines.ends)]
+        if len(self.shapes) > MOST_SHAPES:
+            self.shapes, self.plans, self.told = {}, [], {}
+        ids = np.fromiter(map(self.shapes.get, shapes, itertools.repeat(-1)), np.int64, len(shapes))
+        for i in np.flatnonzero(ids < 0).tolist():
+            known = self.shapes.get(shapes[i])
+            if known is None:
+                line = lines.line(i)
+                known = self._learn(line)
+                if self.plans[known].rule != NOT_A_RECORD or self._surely_none(line):
+                    self.shapes[shapes[i]] = known
+            ids[i] = known
+        return ids
+
+    def _surely_none(self, line: bytes) -> bool:
+        """Whether no line of this shape can be a record: one that lacks a number has a record's shape, too."""
+        if not line:
+            return True
+        return not any(rule.needs in line if rule.needs else line == shape(line) for rule in self.format.rows)
+
+    def _learn(self, line: bytes) -> int:
+        plan = make_plan(line, self.format.rows)
+        if plan.rule == NOT_A_RECORD:  # one plan for all lines that are no records
+            for index, other in enumerate(self.plans):
+                if other.rule == NOT_A_RECORD:
+                    return index
+        self.plans.append(plan)
+        return len(self.plans) - 1
+
+    def _read_lines(self, lines: Lines, plan: Plan, at: np.ndarray) -> np.ndarray:
+        """Store the records of lines `at`, all of one plan; gives the lines among them that turn out to be none."""
+        if plan.numbers:
+            numbers = bulk(lines.runs(at), plan, len(at), long_log=self.read_bytes > LONG_LOG_BYTES)
+            if numbers is not None:
+                self._store(lines, at, plan.rule, plan.takes, numbers)
+                return at[:0]
+        return self._read_one_by_one(lines, plan.rule, at)
+
+    def _read_one_by_one(self, lines: Lines, rule: int, at: np.ndarray) -> np.ndarray:
+        alike: dict[tuple[Take, ...], tuple[list[int], list[list[float]]]] = {}
+        unread = []
+        for i in at.tolist():
+            takes = takes_of(lines.line(i), self.format.rows[rule])
+            if takes is None:
+                unread.append(i)
+                continue
+            slots = tuple(dataclasses.replace(take, token=n, value=0.0) for n, take in enumerate(takes))
+            where, values = alike.setdefault(slots, ([], []))
+            where.append(i)
+            values.append([take.value for take in takes])
+        for slots, (where, values) in alike.items():
+            self._store(lines, np.array(where, np.int64), rule, slots, np.array(values, np.float64))
+        return np.array(unread, np.int64)
+
+    def _store(self, lines: Lines, at: np.ndarray, rule: int, takes: Sequence[Take], numbers: np.ndarray) -> None:
+        columns = to_columns(takes, numbers, len(at))
+        for name, absent in self.format.rows[rule].missing.items():
+            if name in columns:
+                columns[name] = np.where(columns[name] == absent, np.nan, columns[name])
+        self.store.add(order=self.done + at, line=lines.numbers(at), rule=rule, columns=columns)
+
+    def _tails(self, plan_id: int, at: np.ndarray) -> np.ndarray:
+        if not self.plans[plan_id].tail:
+            return at[:0]
+        told = self.told.get(plan_id, 0)
+        self.told[plan_id] = told + len(at)
+        return at[: max(0, TAILS_TOLD - told)]
+
+    def _tell(self, lines: Lines, at: np.ndarray) -> None:
+        if len(at):
+            text, numbers = lines.runs(at), lines.numbers(at)
+            for listener in self.listeners:
+                listener.feed(text, numbers)
 
 
 @dataclass(frozen=True)
 class LineReader:
-    """Reads logs of one line format. `mend` is done to each chunk before."""
+    """Reads logs of one line format."""
 
     format: LineFormat
-    mend: Callable[[Chunk], Chunk] | None = None
 
     @property
     def name(self) -> str:
@@ -56,7 +211,7 @@ class LineReader:
         heard += [] if banner is None else [banner]
         engine = Engine(format=self.format, store=store, listeners=heard, marks=marks)
         for chunk in chunks(path, progress):
-            engine.feed(chunk if self.mend is None else self.mend(chunk))
+            engine.feed(chunk)
         records, said = store.records(), events.finish()
         if not len(records):
             head = sample(path)

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import decode, read_text
 from advisor.readers.cells import number_with_unit
+from advisor.readers.chunks import decode, read_text
 from advisor.readers.config_names import name_of, value_of
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.markdown_text import Pair, Table, parts, repaired
@@ -60,16 +59,8 @@ def read(path: Path) -> RunTable:
     facts, notes = _facts(found)
     if facts.get("world_size", 1) > 1:
         facts.pop("gpu_memory_bytes", None)  # of one card or of all: the report does not say
-    table = assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework=None,
-        facts=facts,
-        provenance=gathered.provenance,
-        events=[event for one in tables for event in _checkpoints(one)],
-        notes=(*gathered.notes, *unread, *notes),
-    )
+    events = [event for one in tables for event in _checkpoints(one)]
+    table = gathered.table(path, NAME, facts=facts, events=events, notes=(*unread, *notes))
     table = _with_breakdown(table, tables)
     if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
@@ -115,7 +106,7 @@ def _steps_and_losses(table: Table) -> set[tuple[Any, Any]]:
 
 
 def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
-    """Facts of key-value tables and lines; one that has several values is none."""
+    """Facts from key-value tables and lines; a key with several different values is ignored."""
     stated: dict[str, list[Any]] = {}
     for name, value in _pairs(found):
         for fact, read in _stated(name, value):

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import as_number, read_text
+from advisor.readers.chunks import as_number, read_text
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import Gatherer
 from advisor.readers.names import column_of
@@ -113,16 +112,8 @@ def table_of(source: Path, series: Mapping[str, Series], settings: Mapping[str, 
     gatherer = Gatherer()
     if len(axis):
         gatherer.add(cells, np.arange(1, len(axis) + 1), printed)
-    gathered = gatherer.finish()
-    return assemble(
-        gathered.records,
-        source=str(source),
-        format=NAME,
-        framework=None,
-        facts=facts_of_settings(settings),
-        provenance={**gathered.provenance, "unix_seconds": "time stamp of the metric"},
-        notes=gathered.notes,
-    )
+    told = {"unix_seconds": "time stamp of the metric"}
+    return gatherer.finish().table(source, NAME, facts=facts_of_settings(settings), provenance=told)
 
 
 def _steps(steps: np.ndarray) -> np.ndarray:

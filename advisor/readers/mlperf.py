@@ -13,10 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import as_number, bounded_int
-from advisor.readers.chunks import chunks
-from advisor.readers.json_rows import rows_of
+from advisor.readers.chunks import as_number, bounded_int, chunks
+from advisor.readers.gather import rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import Event, RunTable, Status
 
@@ -60,20 +58,10 @@ def score(head: bytes, path: Path) -> float:
 def read(path: Path) -> RunTable:
     """Read an MLPerf log; rows are evaluations and, where the benchmark logs them, losses. Raises AdvisorError."""
     entries = list(_entries(path))
-    facts = _facts(entries)
     benchmark = next((str(e.value) for e in entries if e.key in ("submission_benchmark", "benchmark")), "")
     rows = [row for entry in entries if (row := _row(entry, benchmark)) is not None]
-    gathered = rows_of(rows, _name)
-    table = assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework=f"mlperf {benchmark}".strip(),
-        facts=facts,
-        provenance=gathered.provenance,
-        events=_events(entries),
-        notes=gathered.notes,
-    )
+    framework = f"mlperf {benchmark}".strip()
+    table = rows_of(rows, _name).table(path, NAME, framework, facts=_facts(entries), events=_events(entries))
     return _with_status(table, entries)
 
 

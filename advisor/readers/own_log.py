@@ -10,29 +10,20 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.bounded import plain_file
-from advisor.readers.config_file import facts_of_config
+from advisor.readers.chunks import plain_file
+from advisor.readers.config_names import facts_of_config
 from advisor.readers.lifetime import process_seconds
-from advisor.readers.run_table import COLUMNS, Attempt, Event, Phase, RunTable, Status
+from advisor.readers.run_table import Attempt, Event, Phase, RunTable, Status, names_of
 from trainer.runlog import Record, RunLog, RunLogError, load_run_log
 from trainer.schema import ConfigError, Outcome, config_from_dict
 
 NAME = "training-advisor"
 SYNTHETIC = "synthetic"  # fingerprint of tokens that were drawn, not read from a folder
+# column → field of a step's record
 _STEP_FIELDS = {
-    "step": "step",
-    "tokens": "tokens",
-    "loss": "loss",
-    "learning_rate": "learning_rate",
-    "grad_norm": "grad_norm",
-    "clipped": "clipped",
-    "seconds": "seconds",
+    **{name: name for name in ("step", "tokens", "loss", "learning_rate", "grad_norm", "clipped", "seconds")},
+    **{f"{part}_seconds": f"{part}_seconds" for part in ("data", "forward", "backward", "clip", "optimizer")},
     "unix_seconds": "time",
-    "data_seconds": "data_seconds",
-    "forward_seconds": "forward_seconds",
-    "backward_seconds": "backward_seconds",
-    "clip_seconds": "clip_seconds",
-    "optimizer_seconds": "optimizer_seconds",
     "memory_bytes": "allocated_peak_bytes",
     "reserved_bytes": "reserved_peak_bytes",
     "resident_bytes": "resident_peak_bytes",
@@ -111,7 +102,9 @@ def _columns(log: RunLog) -> dict[str, np.ndarray]:
         column: _numbers([trained.get(step, {}).get(name) for step in order]) for column, name in _STEP_FIELDS.items()
     }
     columns["step"] = np.array(order, dtype=float)
-    columns["loss_is_nan"] = _non_finite([trained.get(step, {}).get("loss") for step in order])
+    printed = np.array([_is_number(trained.get(step, {}).get("loss")) for step in order], bool)
+    loss = columns["loss"]
+    columns["loss_is_nan"] = np.where(printed, np.isnan(loss) + 2.0 * np.isinf(loss), np.nan)
     columns["eval_loss"] = _numbers([evals.get(step, {}).get("loss") for step in order])
     columns["eval_seconds"] = _numbers([evals.get(step, {}).get("seconds") for step in order])
     columns["checkpoint_seconds"] = _numbers([saves.get(step, {}).get("seconds") for step in order])
@@ -119,20 +112,12 @@ def _columns(log: RunLog) -> dict[str, np.ndarray]:
         done = np.diff(columns["tokens"], prepend=0.0)
         columns["tokens_per_second"] = np.where(columns["seconds"] > 0, done / columns["seconds"], np.nan)
     columns["phase"] = np.zeros(len(order))
-    kept = {name: columns[name] for name in COLUMNS if name in columns and not np.isnan(columns[name]).all()}
-    return kept if order else {}
+    known = (name for name in names_of("columns") if name in columns and not np.isnan(columns[name]).all())
+    return {name: columns[name] for name in known} if order else {}
 
 
 def _numbers(values: Sequence[Any]) -> np.ndarray:
     return np.array([float(v) if isinstance(v, int | float) else math.nan for v in values], dtype=float)
-
-
-def _non_finite(losses: Sequence[Any]) -> np.ndarray:
-    flags = [
-        math.nan if not isinstance(loss, int | float) else 1 if math.isnan(loss) else 2 if math.isinf(loss) else 0
-        for loss in losses
-    ]
-    return np.array(flags, dtype=float)
 
 
 def _provenance(column: str) -> str:
@@ -153,9 +138,9 @@ def _facts(log: RunLog) -> dict[str, Any]:
     except ConfigError:
         facts |= {"world_size": world_size}
     data = header.get("data") or {}
+    facts |= {name: header.get(name) for name in ("parameters", "precision", "torch", "python", "host")}
+    facts |= {name: device.get(name) for name in ("driver", "cuda", "cpu_threads")}
     facts |= {
-        "parameters": header.get("parameters"),
-        "precision": header.get("precision"),
         "step_tokens": header.get("tokens_per_step"),
         "gpu": device.get("name"),
         "gpu_memory_bytes": device.get("memory_bytes"),
@@ -165,17 +150,15 @@ def _facts(log: RunLog) -> dict[str, Any]:
         "data_fingerprint": data.get("fingerprint") if data else SYNTHETIC,
         "bytes_per_token": data.get("bytes_per_token"),
         "total_seconds": _total_seconds(log),
-        "driver": device.get("driver"),
-        "cuda": device.get("cuda"),
-        "cpu_threads": device.get("cpu_threads"),
-        "torch": header.get("torch"),
-        "python": header.get("python"),
-        "host": header.get("host"),
     }
     if device.get("type") == "cpu":
         facts |= {"gpu": "cpu", "gpu_memory_bytes": None}
     if log.witnesses:
-        seen = [w for w in log.witnesses if _is_positive(w.get("reference_seconds")) and _is_number(w.get("step"))]
+        seen = [
+            w
+            for w in log.witnesses
+            if 0 < (_known(w, "reference_seconds") or 0) < math.inf and _is_number(w.get("step"))
+        ]
         facts["witness_steps"] = [float(w["step"]) for w in seen] or None
         facts["witness_seconds"] = [float(w["reference_seconds"]) for w in seen] or None
         stolen = [float(w["steal_fraction"]) for w in seen if _is_number(w.get("steal_fraction"))]
@@ -226,38 +209,29 @@ def _total_seconds(log: RunLog) -> float | None:
 
 def _events(log: RunLog) -> tuple[Event, ...]:
     events: list[tuple[float, Event]] = []
+
+    def add(record: Record, kind: str, text: Any, step: float | None = None, named: Sequence[str] = ()) -> None:
+        numbers = {name: value for name in named if (value := _known(record, name)) is not None}
+        step = numbers.get("step") if step is None else step
+        events.append((_time(record), Event(kind=kind, text=str(text)[:300], step=step, numbers=numbers)))
+
     for header in log.headers[1:]:
         step = float(header.get("resumed_from_step") or 0)
-        events.append(
-            (_time(header), Event(kind="restart", text=f"attempt {header['attempt']} from step {step:.0f}", step=step))
-        )
+        add(header, "restart", f"attempt {header['attempt']} from step {step:.0f}", step)
     for record in log.checkpoints:
-        numbers = {name: float(record[name]) for name in ("bytes", "seconds", "step") if _is_number(record.get(name))}
-        events.append(
-            (
-                _time(record),
-                Event(kind="checkpoint", text=str(record.get("path", "")), step=numbers.get("step"), numbers=numbers),
-            )
-        )
+        add(record, "checkpoint", record.get("path", ""), named=("bytes", "seconds", "step"))
     for record in log.messages:
-        kind = "warning" if record.get("level") == "warning" else "message"
-        events.append((_time(record), Event(kind=kind, text=str(record.get("text", ""))[:300])))
+        add(record, "warning" if record.get("level") == "warning" else "message", record.get("text", ""))
     for record in log.compiles:
-        numbers = {"seconds": float(record["seconds"])} if _is_number(record.get("seconds")) else {}
-        events.append((_time(record), Event(kind="compile", text="torch.compile", numbers=numbers)))
+        add(record, "compile", "torch.compile", named=("seconds",))
     for record in log.finals:
         kind = "finished" if record.get("outcome") == Outcome.COMPLETED else str(record.get("outcome"))
-        ended_at = float(record["step"]) if _is_number(record.get("step")) else None
-        events.append((_time(record), Event(kind=kind, text=str(record.get("reason", ""))[:300], step=ended_at)))
+        add(record, kind, record.get("reason", ""), _known(record, "step"))
     return tuple(event for _, event in sorted(events, key=lambda one: one[0]))
 
 
 def _time(record: Record) -> float:
-    return float(record["time"]) if _is_number(record.get("time")) else 0.0
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and 0 < value < math.inf
+    return _known(record, "time") or 0.0
 
 
 def _is_number(value: Any) -> bool:

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.card_columns import column_or_card
 from advisor.readers.delimited import recognised
 from advisor.readers.gather import BLOCK_ROWS, Gatherer
 from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_names import column_or_card
 
 NAME = "parquet"
 _MAGIC = b"PAR1"
@@ -41,15 +40,7 @@ def read(path: Path) -> RunTable:
         raise AdvisorError(f"{path} is damaged: {reason}", "export it again") from error
     if not rows:
         raise AdvisorError(f"{path} holds no row", "was the run logged?")
-    gathered = gatherer.finish()
-    return assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework=None,
-        provenance=gathered.provenance,
-        notes=gathered.notes,
-    )
+    return gatherer.finish().table(path, NAME)
 
 
 def _cells(batch) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:  # type: ignore[no-untyped-def]

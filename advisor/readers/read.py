@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.readers import (
-    axolotl,
-    boosted_trees,
-    build_nanogpt,
-    composer,
-    cuda_convnet,
-    darknet,
-    darts,
-    deeplearning4j,
-    deepspeed,
-    fairseq,
-    gpt_neox,
-    hugging_face,
-    keras_console,
-    litgpt,
-    llmc,
-    maxtext,
-    megatron,
-    modded_nanogpt,
-    nanochat,
-    nanogpt,
-    olmo,
-    own_screen,
-    parameter_golf,
-    ray_tune,
-    stable_baselines,
-    torchtitan,
-    torchtune,
-    trl,
-    verl,
-    yolo_console,
+    csv_table,
+    dmon,
+    gpu_csv,
+    hf_trainer_state,
+    jsonl,
+    markdown_report,
+    mlflow_files,
+    mlperf,
+    own_log,
+    parquet_table,
+    sheets,
+    smi_tables,
+    sqlite_runs,
+    tasks,
+    telemetry_file,
+    tfevents,
+    wandb_file,
+    wandb_folder,
 )
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.folder import read_folder
+from advisor.readers.formats import line_formats
 from advisor.readers.generic import FEW, MOST, GenericReader
 from advisor.readers.generic_lines import Reading, readings
 from advisor.readers.learning import FEWEST, learn
@@ -54,7 +43,62 @@ from advisor.readers.line_format import TRAIN, Found
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines, is_signed
-from advisor.readers.structured import STRUCTURED
+from advisor.readers.telemetry_table import telemetry_run
+
+# Readers of structured files, each a score and a function, as `read.READERS` wants them.
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """A reader of whole files."""
+
+    name: str
+    score_of: Callable[[bytes, Path], float]
+    read_file: Callable[[Path], RunTable]
+
+    def score(self, head: bytes, path: Path) -> float:
+        """How surely (0…1) a file with this cleaned beginning is of the format."""
+        return self.score_of(head, path)
+
+    def read(self, path: Path, progress: Progress | None = None) -> RunTable:
+        """Read the file; AdvisorError where it is not what it seems."""
+        table = self.read_file(path)
+        if progress is not None:
+            size = path.stat().st_size
+            progress(size, size)
+        return table
+
+
+def _of_telemetry(module: Any) -> FileReader:
+    """The reader of a tool's readings: their table holds nothing else."""
+    return FileReader(
+        module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
+    )
+
+
+# of two that know a file equally well the first is taken
+STRUCTURED = (
+    *(FileReader(module.NAME, module.score, module.read) for module in (own_log, hf_trainer_state)),
+    *(FileReader(program.name, program.score, program.read) for program in csv_table.PROGRAMS),
+    *(
+        FileReader(module.NAME, module.score, module.read)
+        for module in (
+            wandb_folder,
+            wandb_file,
+            tfevents,
+            mlperf,
+            mlflow_files,
+            sqlite_runs,
+            parquet_table,
+            telemetry_file,
+        )
+    ),
+    *(_of_telemetry(module) for module in (dmon, gpu_csv, smi_tables)),
+    FileReader(markdown_report.NAME, markdown_report.score, markdown_report.read),
+    FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
+    *(FileReader(module.NAME, module.score, module.read) for module in (jsonl, csv_table, sheets, tasks)),
+)
+
 
 LEAST_SCORE = 0.1  # below: nothing recognisable
 FEWEST_MORE = 1  # columns that a log teaches beside those of a known format, to be read by what it teaches
@@ -71,42 +115,8 @@ class Reader(Protocol):
     def read(self, path: Path, progress: Progress | None = None) -> RunTable: ...
 
 
-LINE_FORMATS = (
-    nanochat.FORMAT,
-    nanogpt.FORMAT,
-    own_screen.FORMAT,
-    build_nanogpt.FORMAT,
-    parameter_golf.FORMAT,
-    modded_nanogpt.FORMAT,
-    llmc.CONSOLE,
-    llmc.MAIN_LOG,
-    torchtitan.FORMAT,
-    maxtext.FORMAT,
-    litgpt.FORMAT,
-    olmo.FORMAT,
-    torchtune.FORMAT,
-    megatron.FORMAT,
-    gpt_neox.FORMAT,
-    hugging_face.FORMAT,
-    trl.FORMAT,
-    axolotl.FORMAT,
-    fairseq.FORMAT,
-    verl.FORMAT,
-    composer.FORMAT,
-    deepspeed.UNDER_HUGGING_FACE,
-    deepspeed.FORMAT,
-    darts.FORMAT,
-    deeplearning4j.FORMAT,
-    stable_baselines.FORMAT,
-    keras_console.FORMAT,
-    yolo_console.FORMAT,
-    darknet.FORMAT,
-    cuda_convnet.FORMAT,
-    ray_tune.FORMAT,
-)
-
 GENERIC = GenericReader()  # learns any other format; asked only where none of the others is surer than it can be
-_KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), boosted_trees.READER, *STRUCTURED)
+_KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in line_formats()), *STRUCTURED)
 READERS: tuple[Reader, ...] = (*_KNOWN, GENERIC)
 
 
@@ -171,7 +181,7 @@ def _more_telling(reader: Reader, head: bytes) -> Reader:
             return reader
         if not is_signed(reader.format, head):
             return GENERIC
-        return LineReader(replace(reader.format, rows=(*lesson.rules, *reader.format.rows)), reader.mend)
+        return LineReader(replace(reader.format, rows=(*lesson.rules, *reader.format.rows)))
     return reader
 
 

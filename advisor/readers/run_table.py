@@ -1,7 +1,7 @@
 """What every reader gives: one run as a table with normalised units, its provenance, its facts and its events.
 
 The table is columns of float64, one row per printed record; NaN where a record did not print the quantity. A *loss that
-was printed as NaN* is told apart by `loss_is_nan`. Rows keep the order of the file after duplicates are dropped and
+was printed as NaN* is marked by `loss_is_nan`. Rows keep the order of the file after duplicates are dropped and
 restarts are joined (the later attempt wins); `phase` numbers stretches whose steps start again for another purpose.
 """
 
@@ -13,66 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from advisor.readers.yaml_rows import rows_of_file
 from advisor.redact import hide_secrets
 
-# name → unit and meaning; the only columns a RunTable may have
-COLUMNS = {
-    "step": "optimizer steps as printed",
-    "epoch": "epochs as printed",
-    "tokens": "tokens seen so far, all GPUs",
-    "loss": "training loss as printed, nats unless a fact `loss_unit` says otherwise",
-    "loss_is_nan": "1 where a loss was printed and is not a number, 2 where infinite",
-    "eval_loss": "validation loss, in the unit of the training loss",
-    "eval_bits_per_byte": "validation loss in bits per byte",
-    "eval_train_loss": "loss on the training split by an evaluation, in the unit of the training loss",
-    "accuracy": "on the training data, 0…1: of examples or tokens",
-    "eval_accuracy": "on held-out data, 0…1",
-    "reward": "mean per rollout or episode on the training data",
-    "eval_reward": "the same by an evaluation",
-    "learning_rate": "",
-    "learning_rate_share": "of the peak, where only that is printed",
-    "grad_norm": "before clipping unless a fact says otherwise",
-    "clipped": "1 where the norm was clipped, or the printed share of clipped values",
-    "skipped": "1 where the optimizer step was skipped (loss scaling), or how many were",
-    "loss_scale": "of fp16",
-    "seconds": "of one optimizer step",
-    "elapsed_seconds": "since the run or phase began, as printed or from time stamps",
-    "unix_seconds": "time stamp of the record",
-    "tokens_per_second": "all GPUs",
-    "step_samples": "sequences of one optimizer step, all GPUs",
-    "mfu": "as logged, a fraction of 1",
-    "memory_bytes": "GPU memory as logged (the most, where several are)",
-    "reserved_bytes": "by the allocator, as logged",
-    "resident_bytes": "host memory of the process, as logged",
-    "data_seconds": "phases of a step",
-    "forward_seconds": "",
-    "epoch_seconds": "of one epoch, where a record is of one",
-    "backward_seconds": "",
-    "grad_norm_seconds": "of taking the gradient's norm, where it is timed apart from clipping",
-    "clip_seconds": "",
-    "optimizer_seconds": "",
-    "flush_seconds": "of handing work to the device and waiting for it, where a log times that",
-    "eval_seconds": "of an evaluation",
-    "checkpoint_seconds": "of a checkpoint",
-    "phase": "0, 1, …",
-    "rank": "device or process that printed the record",
-}
 
-# columns of device telemetry; one row per reading
-TELEMETRY_COLUMNS = {
-    "unix_seconds": "time stamp, or seconds since the first reading where only that is known",
-    "gpu": "index of the GPU",
-    "power_watts": "",
-    "power_limit_watts": "the most that the GPU may draw",
-    "energy_joules": "counter of the device; it starts anew with the driver",
-    "utilization": "share of time with a kernel, 0…1",
-    "memory_utilization": "share of time with memory traffic, 0…1",
-    "memory_used_bytes": "",
-    "memory_total_bytes": "",
-    "temperature_celsius": "",
-    "sm_clock_mhz": "",
-    "throttle_reasons": "NVML bits",
-}
+def names_of(section: str) -> dict[str, str]:
+    """Return the names of `columns.yaml` with their meaning: of its "columns", of "telemetry" or of "facts"."""
+    return rows_of_file("columns")[section]
 
 
 WITHOUT_NAME = "a number without a name"  # fact `loss_unit` of two bare columns
@@ -163,18 +110,18 @@ class RunTable:
     source: str
     format: str  # the reader's name
     framework: str | None
-    columns: dict[str, np.ndarray]  # of COLUMNS, equally long
+    columns: dict[str, np.ndarray]  # of `columns.yaml`, equally long
     provenance: dict[str, str]  # column → how it was printed and converted
     phases: tuple[Phase, ...] = ()
     main_phase: int = 0  # the longest with a loss
-    facts: dict[str, Any] = field(default_factory=dict)  # declared: see FACTS
+    facts: dict[str, Any] = field(default_factory=dict)  # declared, by the names of `columns.yaml`
     events: tuple[Event, ...] = ()
     status: Status = Status.UNKNOWN
     status_reason: str = ""
     runs: tuple[RunPart, ...] = ()  # in the order of the log; empty: one, which the table itself describes
     clock_seconds: float | None = None  # of all runs by the log's time stamps, long pauses between them left out
     attempts: tuple[Attempt, ...] = ()  # in their order; empty: the log does not tell one process from the next
-    telemetry: dict[str, np.ndarray] | None = None  # of TELEMETRY_COLUMNS, equally long
+    telemetry: dict[str, np.ndarray] | None = None  # of `columns.yaml`, equally long
     host_telemetry: dict[str, np.ndarray] | None = None  # of the machine, on a run without cards
     rows: int = 0  # records with a training loss (a validation loss where the log has no other), before thinning
     first_step: float | None = (
@@ -201,68 +148,5 @@ class RunTable:
 
     def column(self, name: str) -> np.ndarray:
         """The column, all NaN where the log has none."""
-        assert name in COLUMNS, name
+        assert name in names_of("columns"), name
         return self.columns.get(name, np.full(len(self), np.nan))
-
-
-# Facts a log, config or user may state; readers use these names and units so that detectors find them.
-FACTS = {
-    "parameters": "declared number of parameters",
-    "trained_parameters": "of them, where the log says how many are trained",
-    "family": "nanochat | gpt2 | llama | other words as declared",
-    "depth": "transformer blocks",
-    "width": "",
-    "heads": "",
-    "kv_heads": "",
-    "ffn_width": "",
-    "vocab_size": "",
-    "seq_len": "",
-    "micro_batch": "sequences per GPU and forward pass",
-    "grad_accum": "",
-    "activation_checkpointing": "none | full",
-    "world_size": "devices",
-    "device_flops": "FLOP/s of one GPU, as logged",
-    "step_tokens": "tokens of one optimizer step, all GPUs",
-    "step_samples": "sequences of one optimizer step",
-    "planned_steps": "",
-    "planned_epochs": "",
-    "logging_steps": "between printed rows; below 1 a share of all",
-    "dataset_tokens": "unique training tokens",
-    "dataset_bytes": "",
-    "data_fingerprint": "of the tokens trained on; the same data have the same one",
-    "bytes_per_token": "",
-    "learning_rate": "peak, as configured",
-    "min_learning_rate": "",
-    "warmup_steps": "",
-    "schedule": "cosine | wsd | constant | linear | other words",
-    "grad_clip": "threshold",
-    "weight_decay": "",
-    "optimizer": "",
-    "precision": "bf16 | fp16 | fp32 | fp8",
-    "compile": "bool",
-    "gpu": "name as printed or given",
-    "gpu_peak_flops": "as the log declares it",
-    "gpu_memory_bytes": "",
-    "usd_per_hour": "of all GPUs together",
-    "loss_unit": "nats | bits | sum | other words; missing: nats",
-    "eval_loss_unit": "of the validation loss, where the log says so",
-    "grad_norm_kind": "pre_clip | post_clip; missing: unknown",
-    "resumed_from_step": "",
-    "checkpoint_every_steps": "",
-    "checkpoint_every_seconds": "",
-    "eval_every_steps": "",
-    "total_seconds": "as the log declares its own duration",
-    "dropout": "",
-    "driver": "of the GPU",
-    "cuda": "version",
-    "torch": "version",
-    "python": "version",
-    "host": "name of the machine",
-    "cpu_threads": "",
-    "eval_losses": "where several sets are evaluated: name of the set → {step: [...], loss: [...]}",
-    "witness_seconds": "times of the trainer's reference kernel during the run",
-    "witness_quiet_seconds": "what the reference kernel took when the run's command was measured",
-    "witness_steps": "the steps after which they were taken",
-    "stolen_share": "of the CPU time, by the hypervisor, mean of the readings",
-    "date": "",
-}

@@ -20,13 +20,12 @@ import numpy as np
 from advisor.readers.attempts import Stretch, distinct
 from advisor.readers.axis import JOINED
 from advisor.readers.events import joined
-from advisor.readers.last_row import at_the_end
-from advisor.readers.plan_lines import Planned, planned_before
+from advisor.readers.fact_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
-from advisor.readers.spoken_times import GREW
+from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
-from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, status_of
+from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, at_the_end, status_of
 
 FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
 SAME_TIME = 1e-3  # between two sentences about one training

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +10,10 @@ from advisor.readers import mlflow_files, wandb_folder
 from advisor.readers.chunks import sample
 from advisor.readers.folder import is_log_path
 from advisor.readers.read import known_reader
+from advisor.readers.yaml_rows import text_regex
 
 _SURE = 0.5  # score from which a file is taken for a log, not for a text with numbers in it
 _MOST = 200  # files or folders that are looked at
-_NO_RUN_OF_ITS_OWN = re.compile(
-    r"(?i)(?:^|[-_.])rank[-_.]?\d|^checkpoint|^step[-_]?\d|^epoch[-_]?\d|\.tfevents\.|^telemetry$"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +32,7 @@ def logs_of(folder: Path) -> list[FoundLog]:
     """
     if _is_one_run(folder):
         return []
-    entries = [path for path in sorted(folder.iterdir()) if not _NO_RUN_OF_ITS_OWN.search(path.name)][:_MOST]
+    entries = [path for path in sorted(folder.iterdir()) if not text_regex("part_of_a_run").search(path.name)][:_MOST]
     files = {path: name for path in entries if path.is_file() and (name := _format(path)) is not None}
     names = list(files.values())
     if names and max(names.count(name) for name in names) > 1:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.assemble import assemble
 from advisor.readers.chunks import chunks
 from advisor.readers.events import EventScanner
-from advisor.readers.json_rows import JsonRows
+from advisor.readers.gather import JsonRows
 from advisor.readers.names import MAX_NAME, column_of
 from advisor.readers.run_table import RunTable
+from advisor.readers.yaml_rows import regex
 
 NAME = "sheets"
 FEWEST = 3  # sheets of a log, and lines of a sheet
@@ -27,11 +27,6 @@ _SHOWN = 4000  # lines that are looked at to tell
 _ALIKE = 0.5  # of a log's sheets hold the names of most
 _RULE = re.compile(rb"\s*[-=#*_\xe2\x94\x80|+]{10,}\s*")
 _ANSI = re.compile(rb"\x1b\[[\d;]*m")
-_PAIR = re.compile(
-    rb"\s*\|?\s*(?P<name>[A-Za-z][\w /().%-]{0,60}?)\s*(?:[|:=]|(?<=\s))\s*"
-    rb"(?P<value>[-+]?(?:\d{1,15}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?|[-+]?nan|[-+]?inf)"
-    rb"(?P<total>/\d{1,12})?(?P<unit>s|ms|%)?\s*\|?\s*"
-)
 _MEASURES = frozenset(("loss", "eval_loss", "reward", "eval_reward", "accuracy", "eval_accuracy"))
 _COUNTS = frozenset(("step", "epoch", "tokens"))
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
@@ -57,16 +52,7 @@ def read(path: Path) -> RunTable:
             rows.add(sheet, number)
     gathered = rows.finish()
     plays = {"reward", "eval_reward"} & gathered.provenance.keys()
-    return assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework=None,
-        facts=_OF_AGENTS if plays else {},
-        events=scanner.finish(),
-        provenance=gathered.provenance,
-        notes=gathered.notes,
-    )
+    return gathered.table(path, NAME, facts=_OF_AGENTS if plays else {}, events=scanner.finish())
 
 
 def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
@@ -96,7 +82,7 @@ def _sheets(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str,
 
 def _pair(line: bytes) -> tuple[str, str] | None:
     """The name and the number of a line that holds nothing else; a unit goes to the name."""
-    if len(line) > 2 * MAX_NAME or (match := _PAIR.fullmatch(_ANSI.sub(b"", line))) is None:
+    if len(line) > 2 * MAX_NAME or (match := regex("sheet_pair").fullmatch(_ANSI.sub(b"", line))) is None:
         return None
     name = match["name"].decode().strip()
     if match["total"]:

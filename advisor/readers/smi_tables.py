@@ -1,4 +1,4 @@
-"""Tables that the cards' own tools print for people, once or again and again: nvidia-smi, npu-smi, rocm-smi, amd-smi.
+"""Tables for people from the vendors' tools, printed once or repeatedly: nvidia-smi, npu-smi, rocm-smi, amd-smi.
 
 A table is some lines of a card, often under a date. What a tool prints in one line or two of a card is one reading.
 """
@@ -16,8 +16,8 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import chunks
 from advisor.readers.gather import BLOCK_ROWS
-from advisor.readers.run_table import RunTable
-from advisor.readers.telemetry_table import ReadingStore, Telemetry, telemetry_run
+from advisor.readers.telemetry_table import ReadingStore, Telemetry
+from advisor.readers.yaml_rows import text_regex
 
 NAME = "smi tables"
 LEAST_SHARE = 0.5  # of a file's lines that are of tables: a training log prints one when it starts
@@ -31,30 +31,7 @@ FIELDS = {
     "total": "memory.total [MiB]",
     "clock": "clocks.sm",
 }
-# a line that begins a card gives its index, one that ends it completes the reading; a line may do both
-_LINES = (
-    # nvidia-smi: | 0  Tesla V100 … | 00000000:00:1E.0 Off | 0 |, then | N/A 41C P0 52W / 300W | 3MiB / 9MiB | 7% … |
-    re.compile(r"^\|\s+(?P<index>\d+)\s+[A-Za-z][^|]*\|\s+[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[^|]*\|(?P<begins>)"),
-    re.compile(
-        r"^\|\s*(?:N/A|ERR!|\d+%)?\s+(?P<celsius>\d+|N/A)C?\s+(?:P\d+|N/A)\s+"
-        r"(?P<power>[\d.]+|N/A)W?\s*/\s*[\d.A-Z/]+\s*\|"
-        r"\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<util>\d+%|N/A)(?P<ends>)"
-    ),
-    # npu-smi: | 0  910B3 | OK | 159.6  47  0 / 0 |, then | 0 | 0000:C1:00.0 | 5  0 / 0  51030/ 65536 |
-    re.compile(
-        r"^\|\s+(?P<index>\d+)\s+\w*\d\w*\s*\|\s*[A-Z][A-Za-z]+\s*\|\s*(?P<power>[\d.]+|NA|-)\s+(?P<celsius>\d+|NA|-)\s"
-        r"(?P<begins>)"
-    ),
-    re.compile(
-        r"^\|\s+\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[\w.]+\s*\|\s*(?P<util>\d+)\s+.*?"
-        r"(?P<used>\d+)\s*/\s*(?P<total>\d+)\s*\|\s*$(?P<ends>)"
-    ),
-    # rocm-smi: 0  2  0x74a1, 28851  43.0°C  141.0W  NPS1, SPX, 0  132Mhz  900Mhz  0%  auto  750.0W  0%  12%
-    re.compile(
-        r"^(?P<index>\d+)\s.*?(?P<celsius>\d+\.\d+)\s?°?[cC]\s+(?P<power>[\d.]+)W\s.*?(?P<clock>\d+)M[hH]z\s+\d+M[hH]z\s.*?"
-        r"\d+(?:\.\d+)?W\s+\d+%\s+(?P<util>\d+)%\s*$(?P<begins>)(?P<ends>)"
-    ),
-)
+_LINES = ("smi_nvidia_name", "smi_nvidia_values", "smi_npu_name", "smi_npu_values", "smi_rocm")
 _AMD_HEADER = re.compile(r"^\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?POWER\s.*$")
 _AMD_CELL = re.compile(r"(N/A|[\d.]+)(?:/[\d.]+)?\s?(°?C|W|MHz|%|MB|GB|MiB|GiB)?(?=\s|$)")
 _AMD_NAMES = {
@@ -103,9 +80,9 @@ class _Tables:
         self.card = {}
 
     def _match(self, line: str) -> dict[str, str] | None:
-        for pattern in _LINES:
-            if match := pattern.match(line):
-                return {name: text for name, text in match.groupdict().items() if text is not None}
+        for name in _LINES:
+            if match := text_regex(name).match(line):
+                return {group: text for group, text in match.groupdict().items() if text is not None}
         return None
 
     def _amd(self, line: str) -> dict[str, str] | None:
@@ -141,12 +118,6 @@ def score(head: bytes, path: Path) -> float:
             filled += 1
             drawn += line[:1] in "|+=" or tables.matched > before
     return 0.9 if readings and drawn >= LEAST_SHARE * filled else 0.0
-
-
-def read(path: Path) -> RunTable:
-    """Read the tables as a RunTable that holds nothing else. Raises AdvisorError."""
-    telemetry, readings, notes = read_readings(path)
-    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:

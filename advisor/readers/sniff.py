@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 from advisor.readers.line_format import EVAL, TRAIN, LineFormat
 from advisor.readers.line_templates import shape
+from advisor.readers.run_table import Event
+from advisor.readers.yaml_rows import regex
 
 SURE_RECORDS = 3  # of one format: fewer may be a coincidence
 _MOST_DISTINCT = 1 << 14  # lines of different shape that are looked at
@@ -70,3 +73,66 @@ def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], pros
 def _name(path: Path) -> bytes:
     """The last parts of a path: a folder's name may be the only thing that tells whose error messages these are."""
     return "/".join(path.parts[-3:]).encode("utf-8", "replace")
+
+
+# A log that ends before its first record: whether a training was prepared or begun in it, and its last such words.
+#
+# Only asked where no record was found. One strong sign (parameters counted, a training begun) and others beside it are
+# wanted: pages about trainings, code and settings of them have the words too.
+
+KIND = "prepared"
+FEWEST_OTHERS = 2  # weaker signs beside a strong one
+FEWEST_OTHER_OF_ENDED = 1
+CODE = 0.1  # of the lines: more are a program, not what it printed
+_NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
+_OTHERS = tuple(
+    re.compile(rb"(?i)" + pattern)
+    for pattern in (
+        rb"\bepochs?\b",
+        rb"\boptimi[sz]er\b|\blearning[ _]rate\b",
+        rb"\bbatch(?:es|[ _]size)?\b|\bdata ?load\w*",
+        rb"\bdatasets?\b|\bx_train\b|\btrain(?:ing)? (?:set|data|images|samples|split)\b",
+        rb"\bcuda\b|\bgpus?\b|\bdevice\b",
+        rb"\bpytorch\b|\btorch\b|\btensorflow\b|\bkeras\b|\bwandb\b|\bw&b\b",
+        rb"\bcheckpoints?\b|\bweights\b|\bpretrained\b",
+        rb"\btrain(?:ing)?\W{1,3}\d{1,3}%\|",
+        rb"\b(?:model|layer|conv\w*|linear|dense)\b",
+    )
+)
+_OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
+
+
+def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
+    """Whether a sample of a file without records is of a program that was to train; `over`: it says that it has."""
+    if path.suffix.lower() in _NO_LOGS or not (over or regex("training_prepared").search(head)):
+        return False
+    lines = sum(1 for line in head.split(b"\n") if line.strip())
+    if len(regex("program_text").findall(head)) > max(1.0, CODE * lines):  # a warning quotes one
+        return False
+    signs = sum(sign.search(head) is not None for sign in _OTHERS)
+    return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)
+
+
+def uses_a_library(head: bytes, path: Path) -> bool:
+    """Whether a file without records is what a program printed that uses a library of trainings: whatever it did, no
+    step of a training is in it.
+    """
+    return path.suffix.lower() not in _NO_LOGS and regex("training_library").search(head) is not None
+
+
+def logged_failure(head: bytes) -> Event | None:
+    """The last line of a sample as a failure, where a program's own logger stamped it as an error; else None."""
+    lines = head.rstrip().split(b"\n")
+    if not regex("logged_error").match(lines[-1][:200]):
+        return None
+    return Event(kind="exception", text=lines[-1].strip()[:200].decode("utf-8", "replace"), line=len(lines))
+
+
+def preparations(head: bytes, path: Path) -> list[Event]:
+    """The last words of a training that was prepared or begun, as an event; none where the sample has none."""
+    if not tells_of_training(head, path):
+        return []
+    said = [match for match in regex("training_prepared").finditer(head)][-1]
+    start, end = head.rfind(b"\n", 0, said.start()) + 1, head.find(b"\n", said.end())
+    line = head[start : end if end >= 0 else len(head)].strip()[:200]
+    return [Event(kind=KIND, text=line.decode("utf-8", "replace"))]

@@ -20,16 +20,15 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import mlflow_files
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import bounded_int
-from advisor.readers.json_rows import JsonRows
+from advisor.readers.chunks import bounded_int
+from advisor.readers.gather import JsonRows
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable, Status
 
 NAME = "sqlite"
 MAGIC = b"SQLite format 3\0"
 MOST_VALUES = 1 << 21  # metrics of one run; ten columns of them are 168 MB
-_NAMED = 5  # other runs that are told of by name
+_NAMED = 5  # other runs that are listed by name
 
 
 def score(head: bytes, path: Path) -> float:
@@ -91,16 +90,7 @@ def _trackio(path: Path, database: sqlite3.Connection) -> RunTable:
     rows = JsonRows()
     for number, record in enumerate(_objects(database, run), 1):
         rows.add(record, number)
-    gathered = rows.finish()
-    table = assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework="trackio",
-        provenance=gathered.provenance,
-        notes=gathered.notes,
-    )
-    return dataclasses.replace(table, notes=(*table.notes, *_others(run, counts)))
+    return rows.finish().table(path, NAME, "trackio", notes=_others(run, counts))
 
 
 def _objects(database: sqlite3.Connection, run: str) -> Iterator[dict[str, object]]:

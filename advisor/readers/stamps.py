@@ -6,51 +6,25 @@ import calendar
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+
+from advisor.readers.cells import duration_seconds
+from advisor.readers.names import SECONDS
+from advisor.readers.yaml_rows import regex
 
 LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
 BETWEEN_PARTS = 3.0  # times what lies between most parts of a file
 BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
-_FRONT = rb"(?m)^[^\n]{0,48}?"
-_TIME = rb"(?P<h>\d\d?):(?P<min>\d\d)(?::(?P<s>\d\d(?:[.,]\d+)?))?(?: ?(?P<half>[AP]M))?"
-_NAME = rb"(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
-
-_ISO = rb"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[T _,|-]{1,2}" + _TIME
-_OF_DATE = _NAME + rb" {1,2}(?P<day>\d\d?)[ ,]{1,2}" + _TIME + rb"(?: [A-Z]{3,4})? (?P<year>20\d\d)"
-_DATED = (re.compile(_ISO), re.compile(_OF_DATE))  # wherever they stand in a line
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spelling:
-    pattern: re.Pattern[bytes]
-    wraps: float  # after how long it starts anew; 0: never
-
-
-def _spelled(pattern: bytes, wraps: float = 0.0) -> Spelling:
-    return Spelling(pattern=re.compile(_FRONT + pattern), wraps=wraps)
-
-
-# the surest first: later ones count only where none before says anything
+# names of patterns, the surest first, and after how long they start anew (0: never); a later group counts only where no
+# earlier one says anything
 SPELLINGS = (
-    (
-        _spelled(_ISO),
-        _spelled(
-            rb"(?<!\d)(?P<month>\d\d?)(?P<mark>[/.-])(?P<day>\d\d?)(?P=mark)(?P<year>(?:20)?\d\d)[ ,T-]{1,2}" + _TIME
-        ),
-        _spelled(_OF_DATE),
-        _spelled(rb"(?<!\d)(?P<day>\d\d?)[ -]" + _NAME + rb"[ -](?P<year>20\d\d)[ ,]{1,2}" + _TIME),
-        _spelled(rb"^\W{0,2}(?:\"?time(?:stamp)?\"?[:=] ?)?(?P<unix>1[4-9]\d{8}(?:\.\d+)?)(?![\d])"),
-    ),
-    (
-        _spelled(rb"(?<![\d/])(?P<month>\d\d)[/-](?P<day>\d\d) " + _TIME, _YEAR),
-        _spelled(_NAME + rb" {1,2}(?P<day>\d\d?) " + _TIME, _YEAR),
-        _spelled(rb"(?<!\w)[IWEF](?P<month>[01]\d)(?P<day>[0-3]\d) " + _TIME, _YEAR),
-    ),
-    (_spelled(rb"(?<![\d:.<])(?P<h>[0-2]\d):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d+)?)(?![\d:<])", _DAY),),
+    tuple((f"stamp_{name}", 0.0) for name in ("iso", "numbers", "of_date", "day_first", "unix")),
+    tuple((f"stamp_{name}", _YEAR) for name in ("month_day", "named_month", "glog")),
+    (("stamp_clock", _DAY),),
 )
 
 
@@ -95,7 +69,7 @@ def _seconds(match: re.Match[bytes], order: tuple[str, str, str] = _ORDERS[0]) -
 
 def moment(line: bytes) -> float | None:
     """Seconds since 1970 of a line's own stamp with a date and a time, in the log's own zone; None without one."""
-    found = (match for pattern in _DATED for match in pattern.finditer(line))
+    found = (match for name in ("dated_iso", "dated_of_date") for match in regex(name).finditer(line))
     return next((seconds for match in found if math.isfinite(seconds := _seconds(match))), None)
 
 
@@ -123,3 +97,72 @@ def worked_seconds(stamps: np.ndarray, *, sessions: bool, parts: np.ndarray | No
         pause = max(pause, BETWEEN_PARTS * float(np.median(moves[np.diff(parts) > 0])))
     cuts = np.flatnonzero(moves > pause) + 1
     return float(sum(np.ptp(piece) for piece in np.split(stamps, cuts)))
+
+
+# How long a run took by the durations that its lines speak of: of each epoch, of all so far, or of what is left.
+#
+# Lines of one wording are one series. What only rises counts from the beginning; what falls to nothing is an estimate,
+# and half of all is left when half of its lines are printed; other durations are of one epoch each, and add up. Asked
+# used only where no time stamp, clock or progress bar gives it.
+
+SPOKEN = "the times that it prints of its epochs"
+FEWEST_ESTIMATES = 5
+NOTHING_LEFT = 0.05  # of the first estimate: what is left at the last
+MOSTLY = 0.9
+LONGEST = 1000  # bytes of a line that speaks
+GREW = 1.5  # times the first of a clock that counts on; epochs differ by less
+_DIGITS = re.compile(rb"\s*\d+(?:[.,:]\d+)*")  # numbers of one wording may be padded
+_EPOCH = re.compile(rb"(?i)epoch|\xe8\xbd\xae|\xc3\xa9poque|\xc3\xa9poca|\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
+_NUMBERED = re.compile(rb"(?i)epoch\D{0,4}(\d+)")
+_HEADING = re.compile(rb"(?i)\W{0,8}epoch\W{0,3}\d")
+_UNITS = {"\u79d2": 1.0, "\u5206": 60.0, "m": 60.0}
+_NAMES = re.compile(rb"(?i)\btime\b|took|elapsed|duration|cost|\xe8\x80\x97|\xe7\x94\xa8\xe6\x97\xb6| in\W*$")
+
+
+def spoken_seconds(text: bytes) -> float | None:
+    """Seconds that a run's lines add up to; None where they speak of none."""
+    series: dict[bytes, list[tuple[bytes, float]]] = {}
+    lines = text.split(b"\n")
+    alone = [line for line in lines if regex("time_alone").fullmatch(line)]
+    of_epochs = abs(sum(_HEADING.match(line) is not None for line in lines) - len(alone)) <= max(1, 0.1 * len(alone))
+    for line in lines:
+        told = _EPOCH.search(line) is not None or (of_epochs and regex("time_alone").fullmatch(line) is not None)
+        if len(line) > LONGEST or not told or regex("other_times").search(line) is not None:
+            continue
+        numbered = _NUMBERED.search(line)
+        for match in regex("spoken_time").finditer(line):
+            if (seconds := _spoken(match)) is not None:
+                wording = _DIGITS.sub(b"#", line[: match.start("value") if match["h"] is None else match.start("h")])
+                series.setdefault(wording, []).append((numbered[1] if numbered else b"", seconds))
+    found = [seconds for spoken in series.values() if (seconds := _of_series(spoken)) is not None]
+    return max(found, default=None)
+
+
+def _spoken(match: re.Match[bytes]) -> float | None:
+    if match["h"] is not None:
+        return 3600.0 * int(match["h"]) + 60.0 * int(match["m"]) + float(match["s"])
+    unit = (match["unit"] or match["called"] or b"").decode().lower()
+    if not unit and (
+        b"." not in match["value"] or _NAMES.search(match[0][: match.start("value") - match.start()]) is None
+    ):
+        return None  # `(12)` is anything
+    finer = duration_seconds(match["rest"].decode()) or 0.0  # 2m 30s
+    return float(match["value"]) * (_UNITS.get(unit) or SECONDS.get(unit) or 1.0) + finer
+
+
+def _of_series(spoken: Sequence[tuple[bytes, float]]) -> float | None:
+    epochs, values = [epoch for epoch, _ in spoken], [seconds for _, seconds in spoken]
+    moves = [b - a for a, b in pairwise(values)]
+    falling = sum(move <= 0 for move in moves) >= MOSTLY * len(moves)
+    if len(values) >= FEWEST_ESTIMATES and falling and values[-1] <= NOTHING_LEFT * values[0]:
+        return 2 * values[len(values) // 2]
+    if len(values) > 2 and all(move > 0 for move in moves) and values[-1] > GREW * values[0]:
+        return values[-1]
+    if epochs[0] and len(set(epochs)) < MOSTLY * len(epochs):
+        # of steps: an epoch's own clock rises to its end and begins anew with the next
+        ends = [seconds for (epoch, seconds), after in pairwise([*spoken, (None, 0.0)]) if after[0] != epoch]
+        rises = all(
+            move >= 0 for (epoch, _), (after, _), move in zip(spoken, spoken[1:], moves, strict=False) if epoch == after
+        )
+        return sum(ends) if rises and max(values) > GREW * min(values) else None
+    return sum(values) or None

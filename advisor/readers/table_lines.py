@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
-from advisor.readers.card_columns import KIND, card_column, column_or_card
+from advisor.readers.cells import clock_seconds
 from advisor.readers.generic_lines import by_size, whole_of
-from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
+from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, Rule
 from advisor.readers.line_templates import number
 from advisor.readers.names import BYTES, Named
-from advisor.readers.run_table import WITHOUT_NAME
 from advisor.readers.slots import LONGEST, plain, unstamped
+from advisor.readers.telemetry_names import KIND, card_column, column_or_card
 
 MOST_HEADERS = 8  # different ones that one log is read by
-FEWEST = 8  # rows without a header that make a table
-_PAIRS = 4096  # lines that are looked at for such
-_PAIR = re.compile(rb"\s*(\d{1,12})\s+(\d{1,12}\.\d{1,20}(?:[eE][-+]?\d{1,3})?)\s*")
 _ROWS_BELOW = 6  # lines under a header among which its first row has to be
 _NUMBER = (
     rb"(?P<value>[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?:(?:W|[MG]i?B)(?=/))?"
@@ -38,7 +35,7 @@ _RULE = re.compile(rb"[-=+|: ]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow(LearntRule):
+class TableRow(Rule):
     """A record whose numbers are named by place. `names[i]` is the target of cell i, "" of one that is not read."""
 
     names: tuple[str, ...]
@@ -70,33 +67,12 @@ def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]
             continue
         at = lines.index(line)
         below = [other for other in lines[at + 1 : at + 1 + _ROWS_BELOW] if not _RULE.fullmatch(plain(other))]
-        head = _of_two_storeys(lines[at - 1], line) if at else line
         for wide in (False, True):
-            row = _row_of(_COMMENT.sub(b" ", head), wide, below)
+            row = _row_of(_COMMENT.sub(b" ", line), wide, below)
             if row is not None and any(row.find(other) for other in below):
                 rows.setdefault(row.names, row)
                 break
     return list(rows.values())
-
-
-def _of_two_storeys(above: bytes, line: bytes) -> bytes:
-    """A header whose names go on from the line above, cell by cell between upright lines; else the line itself."""
-    upper, lower = (text.strip().strip(b"|").split(b"|") for text in (above, line))
-    if len(lower) < 3 or len(upper) != len(lower) or not re.search(rb"[A-Za-z]", above) or re.search(rb"\d", above):
-        return line
-    return b"|".join(b" %s %s " % (a.strip(), b.strip()) for a, b in zip(upper, lower, strict=True))
-
-
-def two_columns(lines: Sequence[bytes]) -> TableRow | None:
-    """The table that some lines are which hold a rising whole number and a broken one each, and nothing else."""
-    filled = [line for line in lines if line.strip()]
-    pairs = [match for line in filled[:_PAIRS] if (match := _PAIR.fullmatch(unstamped(line)))]
-    if len(pairs) < FEWEST or len(pairs) < 0.9 * len(filled[:_PAIRS]):
-        return None
-    steps, values = [int(match[1]) for match in pairs], [float(match[2]) for match in pairs]
-    if any(b <= a for a, b in pairwise(steps)) or not 0.005 < sorted(values)[len(values) // 2] < 1000:
-        return None
-    return TableRow(names=("step", "loss"), wide=False, facts={"loss_unit": WITHOUT_NAME})
 
 
 def _may_head(line: bytes) -> bool:
@@ -111,8 +87,6 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
     titles = [text.decode("utf-8", "replace") for text, _, _ in _cells(line, wide)]
     rows = [cells for other in below if len(cells := [text for text, _, _ in _cells(other, wide)]) == len(titles)]
     named = [_named(title, rows[0][at] if rows else b"") for at, title in enumerate(titles)]
-    if rows:  # a loss that begins at 0 is that of a part which is not trained yet
-        named = [_later(one) if _is_zero(text) else one for one, text in zip(named, rows[0], strict=True)]
     columns = [one.column if one else "" for one in named]
     taken = {column for column in columns if column}
     if not taken & {"loss", "eval_loss"} or not taken & {"step", "epoch", "tokens"}:
@@ -136,24 +110,14 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
 
 def _seconds(text: bytes) -> float | None:
     """Of a clock, or of a broken number of seconds."""
-    if clock := _CLOCK.fullmatch(text):
-        return 3600 * int(clock["h"] or 0) + 60 * int(clock["min"]) + float(clock["s"])
-    return float(text) if re.fullmatch(rb"\d{1,6}\.\d{1,9}", text) else None
+    bare = re.fullmatch(rb"\d{1,6}\.\d{1,9}", text) is not None
+    return float(text) if bare else clock_seconds(text.decode("utf-8", "replace"))
 
 
 def _first_of_best(named: Sequence[Named | None], column: str) -> int:
     """Where the surest name of a column stands first."""
     ranks = {at: one.rank for at, one in enumerate(named) if one is not None and one.column == column}
     return min(ranks, key=lambda at: (ranks[at], at))
-
-
-def _later(one: Named | None) -> Named | None:
-    """A loss after its rivals."""
-    return replace(one, rank=one.rank + 50) if one is not None and one.column == "loss" else one
-
-
-def _is_zero(text: bytes) -> bool:
-    return re.fullmatch(rb"0(?:\.0*)?", text) is not None
 
 
 def _of_an_epoch(cells: Sequence[bytes]) -> str:

@@ -16,43 +16,19 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.readers.cells import duration_seconds
 from advisor.readers.chunks import chunks
-from advisor.readers.durations import duration_seconds
 from advisor.readers.events import EventScanner
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
+from advisor.readers.yaml_rows import regex
 
 NAME = "tasks"
 FEWEST = 3  # tasks of a list
 MOST_TASKS = 10_000
 _LIKE = 0.16  # how sure: above an error message, below two records of a training
 _NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
-_COUNTED = re.compile(
-    rb"(?<![\d/.:-])(?P<number>\d{1,5})(?: ?/ ?| of )(?P<total>\d{1,5})(?![\d/%]|[.:]\d)(?P<rest>[^\n]{0,300})"
-)
-_TRIAL = re.compile(
-    rb"\bTrial (?P<number>\d{1,5}) (?P<how>finished|pruned|failed)\b(?: with value: (?P<value>[-+\d.eE]{1,30}))?"
-)
-_NO_TASK = re.compile(
-    rb"(?i)%\||\bit/s|s/it|\bloss\b|\b(?:epochs?|steps?|iter\w{0,7}|batch\w{0,3})\W{0,3}\d{1,5} ?(?:/|of)"
-)
-_BEGUN = re.compile(rb"(?i)\b(?:start(?:s|ed|ing)?|run(?:s|ning)?|launch\w*|begin\w*|began|submit\w*|train(?:s|ing))\b")
-_WELL = re.compile(
-    rb"(?i)\b(?:done|finish(?:ed)?|completed?|succe\w{1,10}|ok|exit(?:ed)?(?: code)?\W{1,3}0)\b|\xe2\x9c[\x93\x94\x85]"
-)
-_BADLY = re.compile(
-    rb"(?i)\b(?:fail(?:ed|ure)?|error|crashed|killed|aborted|timed? ?out)\b"
-    rb"|\b(?:exit(?:ed)?(?: code)?|rc)\W{1,3}[1-9]\d{0,2}\b|\xe2\x9c[\x97\x98]|\xe2\x9d\x8c"
-)
-_TOOK = re.compile(
-    rb"(?i)(?:\b(?:in|took|after|elapsed|time)\W{1,3}|\()"
-    rb"(\d{1,4}(?::\d\d){1,2}|(?:\d{1,9}(?:\.\d{1,6})? ?(?:s|secs?|seconds|m|mins?|minutes|h|hours)\b[ ,]{0,2}){1,3})"
-)
-_TRAININGS = re.compile(
-    rb"(?i)\b(?:experiments?|train|trainings?|trainer|ablations?|seeds?|epochs?|gpus?|cuda\w{0,9}|sweep|trials?"
-    rb"|learning[_ ]rate|lr|models?)\b"
-)
 _EDGES = " \t|:,;-–—=>#*.✓✔✅❌✗✘()[]"
 
 
@@ -71,7 +47,7 @@ class _Task:
 
 def score(head: bytes, path: Path) -> float:
     """How surely a file is a list of trainings that something started one by one."""
-    if path.suffix.lower() in _NO_LOGS or not _TRAININGS.search(head):
+    if path.suffix.lower() in _NO_LOGS or not regex("of_trainings").search(head):
         return 0.0
     tasks, _ = _tasks(enumerate(head.split(b"\n"), 1))
     return _LIKE if len(tasks) >= FEWEST else 0.0
@@ -126,14 +102,23 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     tasks: dict[int, _Task] = {}
     totals: dict[int, int] = {}
     for at, line in lines:
-        if (trial := _TRIAL.search(line[:400])) is not None and int(trial["number"]) == len(tasks) < MOST_TASKS:
+        if (trial := regex("task_trial").search(line[:400])) is not None and int(trial["number"]) == len(
+            tasks
+        ) < MOST_TASKS:
             tasks[len(tasks) + 1] = _trial(trial, line, at, tasks.get(len(tasks)))
             totals[0] = len(tasks)
             continue
-        if (match := _COUNTED.search(line[:400])) is None or _NO_TASK.search(line[:400]):
+        if (match := regex("task_number").search(line[:400])) is None or regex("no_task").search(line[:400]):
             continue
         number, total = int(match["number"]), int(match["total"])
-        begun, well, badly = (words.search(line) is not None for words in (_BEGUN, _WELL, _BADLY))
+        begun, well, badly = (
+            words.search(line) is not None
+            for words in (
+                regex("task_begun"),
+                regex("task_done"),
+                regex("task_failed"),
+            )
+        )
         if not (begun or well or badly) or not 1 <= number <= total or total < 2 or len(tasks) >= MOST_TASKS:
             continue
         totals[total] = totals.get(total, 0) + 1
@@ -181,13 +166,13 @@ def _is_number(text: bytes) -> bool:
 def _name(rest: bytes) -> str:
     """What a task is called on its first line: what stands behind its number, up to the words of its beginning."""
     text = rest.decode("utf-8", "replace").lstrip(_EDGES)
-    stop = _BEGUN.search(text.encode())
+    stop = regex("task_begun").search(text.encode())
     own = text.encode()[: stop.start()].decode("utf-8", "replace") if stop and stop.start() > 0 else text
     return " ".join(own.split()).strip(_EDGES)[:80]
 
 
 def _seconds(line: bytes) -> float | None:
-    match = _TOOK.search(line)
+    match = regex("task_time").search(line)
     return duration_seconds(match[1].decode()) if match else None
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import dmon, gpu_csv, smi_tables
-from advisor.readers.bounded import as_number, bounded_int, read_head
-from advisor.readers.chunks import chunks, clean
-from advisor.readers.json_rows import flatten
+from advisor.readers.chunks import as_number, bounded_int, chunks, clean, read_head
+from advisor.readers.gather import flatten
 from advisor.readers.run_table import RunTable
 from advisor.readers.telemetry_names import MEASURED, in_unit, reading_of
 from advisor.readers.telemetry_table import Telemetry, telemetry_run
@@ -42,7 +41,7 @@ _RECORD = (
 
 @np.errstate(all="ignore")  # readings of a damaged file may be infinite
 def read_telemetry(path: Path) -> Telemetry:
-    """Columns of `run_table.TELEMETRY_COLUMNS` of a telemetry file or a run folder; AdvisorError where it has none."""
+    """Columns of `columns.yaml` of a telemetry file or a run folder; AdvisorError where it has none."""
     telemetry = _read(path)[0]
     if not telemetry:
         raise AdvisorError(f"{path} holds readings of the host only, none of a GPU", _RECORD)
@@ -56,8 +55,7 @@ def score(head: bytes, path: Path) -> float:
 
 def read(path: Path) -> RunTable:
     """Read our telemetry as a RunTable that holds nothing else. Raises AdvisorError."""
-    telemetry, readings, notes = _read(path)
-    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
+    return telemetry_run(path, NAME, *_read(path))
 
 
 def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:

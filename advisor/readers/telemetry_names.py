@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
 from advisor.readers.cells import number_with_unit, plain_numbers, unix_times
-from advisor.readers.names import BYTES, MAX_NAME, SECONDS, bytes_factor, scaled
+from advisor.readers.names import BYTES, MAX_NAME, SECONDS, Named, bytes_factor, column_of, scaled
+from advisor.readers.run_table import RunTable, names_of
+from advisor.readers.yaml_rows import rows_of_file
 
-# name without unit, card and "gpu" → column; `memory_free_bytes` serves only to work out the total
-_TABLE = {
-    "power_limit_watts": r"(?:enforced_|max_)?power_(?:limit|cap|max)|tdp|watt_limit",
-    "power_watts": r"power|power_draw|power_usage|pwr|draw|power_draw_(?:instant|average)|power_consumption|powerdraw",
-    "memory_utilization": r"utilization_mem(?:ory)?|mem(?:ory)?_util(?:ization)?|util_mem(?:ory)?",
-    "utilization": r"util(?:ization|isation)?|utilization_gpu|usage|load|sm|sm_util|compute_util|gpu|util_gpu|busy",
-    "memory_free_bytes": r"mem(?:ory)?_free|free_mem(?:ory)?|vram_free",
-    "memory_total_bytes": r"mem(?:ory)?_total|total_mem(?:ory)?|vram_total",
-    "memory_used_bytes": r"mem(?:ory)?(?:_used|_usage|_allocated)?|used_mem(?:ory)?|vram(?:_used)?|fb",
-    "temperature_celsius": r"temp(?:erature)?|temperature_gpu|gtemp|core_temp|temp_gpu|temperature_core",
-    "sm_clock_mhz": r"clocks(?:_current)?_(?:sm|gr|graphics)|(?:sm|graphics|core)_clock|pclk|clock|clock_sm|clocks",
-    "energy_joules": r"(?:total_)?energy(?:_consumption)?",
-    "throttle_reasons": r"clocks_(?:throttle|event)_reasons(?:_active)?|throttle(?:_reasons?)?|throttling",
-    "gpu": r"index|idx|id|number|gpu_index|device",
-    "unix_seconds": r"timestamp|time|date|datetime|unix_time|time_stamp|_timestamp|ts|epoch_time|date_time",
-    "elapsed_seconds": r"elapsed|elapsed_time|relative_time|_runtime|runtime|seconds|uptime",
-    "identity": r"uuid|pci_bus_id|bus_id|serial|gpu_uuid",
-}
-_COMPILED = {column: re.compile(pattern) for column, pattern in _TABLE.items()}
 _UNITS = frozenset((
     *BYTES, *SECONDS, "%", "pct", "percent", "w", "watt", "watts", "mw", "c", "°c", "celsius", "mhz", "ghz", "idx",
     "j", "mj", "kj",
@@ -82,10 +66,15 @@ def reading_of(name: str) -> Reading | None:
     if stem == "gpu" and unit in _BY_UNIT:
         return Reading(column=_BY_UNIT[unit], unit=unit, card=card)
     for text in (stem, re.sub(r"^(?:gpu|cuda|device|nvidia)_|_gpu$", "", stem)):
-        for column, pattern in _COMPILED.items():
+        for column, pattern in _patterns().items():
             if pattern.fullmatch(text):
                 return _checked(column, unit, card)
     return None
+
+
+@cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    return {column: re.compile(pattern) for column, pattern in rows_of_file("names")["telemetry"].items()}
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -126,7 +115,7 @@ def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
 
 
 def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Numbers in a telemetry column's unit, and how they were converted. Units nobody wrote are told by size."""
+    """Numbers in a telemetry column's unit, and how they were converted. Unstated units are inferred from the size."""
     if column.endswith("_bytes"):
         if unit in BYTES:
             return values * BYTES[unit], f"{unit} as 1024-based"
@@ -164,3 +153,82 @@ def _bits(cell: str) -> float:
         return float(int(text, 16) if text.startswith("0x") else int(text))
     except (ValueError, OverflowError):
         return np.nan
+
+
+# Readings of a card in the rows of a training log: `gpu_util_pct`, `gpu_power_w`, `gpu0_temp_c` beside a loss.
+#
+# They travel with their rows as columns of their own until the table is whole, so that restarts and thinning treat them
+# like the loss, and become telemetry then.
+
+PREFIX = "card "  # of such a column: "card 0 power_watts"
+KIND = "card"
+# a bare "power", "load" or "temperature" in a training log may be anything: of a sampler, of a simulated plant
+_OF_A_CARD = re.compile(r"(?i)gpu|cuda|vram|nvidia|nvml")
+_WANTED = frozenset((*MEASURED, "memory_total_bytes", "power_limit_watts"))
+_OF_NO_OTHER = frozenset(("w", "watt", "watts", "c", "°c", "celsius"))  # units that nothing else in a training log has
+_UTILIZATION = re.compile(r"(?i)util")  # beside a percent sign
+_ANOTHERS = re.compile(r"(?i)cpu|room|ambient|inlet|fan|dram|ssd|host|system_power")
+
+
+def column_or_card(name: str) -> Named | None:
+    """What a column of a log's rows stands for: a quantity of the run, else a reading of a card; None for neither."""
+    return column_of(name) or card_column(name)
+
+
+def card_column(name: str, unit: str = "") -> Named | None:
+    """The reading of a card that a name says it is, with the unit that stands behind its number.
+
+    Returns None if neither the name nor the unit says that it is one of a card.
+    """
+    reading = reading_of(f"{name} ({unit})" if unit else name)
+    if _ANOTHERS.search(name):
+        return None
+    by_unit = unit.lower() in _OF_NO_OTHER
+    if by_unit and (reading is None or reading.column not in _WANTED):
+        reading = reading_of(f"gpu ({unit})")  # `draw 56W`, `T=78C`: the unit alone says it
+    if reading is None or reading.column not in _WANTED:
+        return None
+    own_unit = reading.unit in _OF_NO_OTHER or (reading.unit is not None and _UTILIZATION.match(name))
+    if not (_OF_A_CARD.search(name) or own_unit):
+        return None
+    if reading.column == "memory_utilization" and "util" not in name.lower():
+        return None  # `mem 15%` may be traffic or what is in use
+    return Named(column=f"{PREFIX}{reading.card or 0} {reading.column}", kind=KIND, unit=reading.unit, rank=0)
+
+
+def converted(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
+    """Values of such a column in its unit, as `names.in_unit` gives those of others."""
+    return named.column, *in_unit(named.column.split()[2], named.unit, values)
+
+
+def with_readings_of_rows(table: RunTable) -> RunTable:
+    """The table with its rows' readings as telemetry, at the times of the rows."""
+    found = {name: values for name, values in table.columns.items() if name.startswith(PREFIX)}
+    if not found:
+        return table
+    columns = {name: values for name, values in table.columns.items() if name not in found}
+    table = dataclasses.replace(table, columns=columns)
+    times, parts = _times(table), []
+    for card in sorted({int(name.split()[1]) for name in found}):
+        part = {name.split()[2]: values for name, values in found.items() if int(name.split()[1]) == card}
+        read = np.any([np.isfinite(values) for values in part.values()], axis=0)
+        here = {"unix_seconds": times, "gpu": np.full(len(times), float(card)), **part}
+        parts.append({name: values[read] for name, values in here.items()})
+    telemetry = {
+        name: np.concatenate([part.get(name, np.full(len(part["gpu"]), np.nan)) for part in parts])
+        for name in names_of("telemetry")
+        if any(name in part for part in parts)
+    }
+    by_time = np.lexsort((telemetry["gpu"], telemetry["unix_seconds"]))
+    return dataclasses.replace(table, telemetry={name: values[by_time] for name, values in telemetry.items()})
+
+
+def _times(table: RunTable) -> np.ndarray:
+    """When each row was printed: by its stamp, its time since the start, else the sum of the steps' seconds."""
+    for name in ("unix_seconds", "elapsed_seconds"):
+        if np.isfinite(table.column(name)).any():
+            return table.column(name)
+    seconds, step = table.column("seconds"), table.column("step")
+    if not np.isfinite(seconds).any():
+        return seconds
+    return np.cumsum(np.nan_to_num(seconds) * np.maximum(1.0, np.nan_to_num(np.diff(step, prepend=step[:1]))))

@@ -1,4 +1,4 @@
-"""Readings of devices as the columns of `run_table.TELEMETRY_COLUMNS`, one row per card and moment."""
+"""Readings of devices as the columns of `columns.yaml`, one row per card and moment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.run_table import TELEMETRY_COLUMNS, RunTable
-from advisor.readers.telemetry_names import MEASURED, Reading, reading_of, values_of
+from advisor.readers.run_table import RunTable, names_of
+from advisor.readers.telemetry_names import MEASURED, reading_of, values_of
 
 MOST_READINGS = 1 << 21  # ten columns of it are 168 MB; beyond, every second reading is dropped
 Telemetry = dict[str, np.ndarray]
@@ -21,7 +21,6 @@ class ReadingStore:
     """Collects blocks of named cells of one telemetry file."""
 
     names: Sequence[str]
-    seconds_between: float | None = None  # of rows without a time
     rows: int = 0
     notes: dict[str, None] = field(default_factory=dict)
     _parts: list[Telemetry] = field(default_factory=list)
@@ -88,13 +87,13 @@ class ReadingStore:
         elapsed = joined.pop("elapsed_seconds", None)
         times = joined.get("unix_seconds")
         if times is None or not np.isfinite(times).any():
-            joined["unix_seconds"] = elapsed if elapsed is not None else order * (self.seconds_between or 1.0)
+            joined["unix_seconds"] = elapsed if elapsed is not None else order
             if elapsed is None:
-                self.notes[f"no time printed: {self.seconds_between or 1.0:g} s between rows assumed"] = None
+                self.notes["no time printed: 1 s between rows assumed"] = None
         if "gpu" not in joined:
             joined["gpu"] = _places(joined["unix_seconds"])
         by_time = np.lexsort((joined["gpu"], joined["unix_seconds"]))
-        return {name: joined[name][by_time] for name in TELEMETRY_COLUMNS if name in joined}
+        return {name: joined[name][by_time] for name in names_of("telemetry") if name in joined}
 
 
 def _with_total(rows: Telemetry) -> Telemetry:
@@ -114,7 +113,7 @@ def _joined(parts: Sequence[Telemetry]) -> Telemetry:
 
 
 def _places(times: np.ndarray) -> np.ndarray:
-    """Cards nobody numbered: rows of the same time stamp are told apart by their order."""
+    """Cards nobody numbered: rows with the same time stamp are distinguished by their order."""
     if len(times) < 2:
         return np.zeros(len(times))
     new = np.concatenate(([True], np.diff(times) != 0))
@@ -131,7 +130,7 @@ def is_telemetry(names: Sequence[str]) -> bool:
     return bool(measured) and (timed or len(measured) > 1)
 
 
-def telemetry_run(path: Path, *, format: str, telemetry: Telemetry, readings: int, notes: Sequence[str]) -> RunTable:
+def telemetry_run(path: Path, format: str, telemetry: Telemetry, readings: int, notes: Sequence[str]) -> RunTable:
     """A RunTable that holds nothing but telemetry."""
     return RunTable(
         source=str(path),
@@ -144,6 +143,3 @@ def telemetry_run(path: Path, *, format: str, telemetry: Telemetry, readings: in
         status_reason="readings of a device only: they do not say how a run ended",
         notes=tuple(notes),
     )
-
-
-__all__ = ["Reading", "ReadingStore", "Telemetry", "is_telemetry", "telemetry_run"]

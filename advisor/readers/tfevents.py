@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import parse_json
-from advisor.readers.chunks import open_binary
+from advisor.readers.chunks import open_binary, parse_json
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import Gatherer
 from advisor.readers.names import column_of
@@ -127,15 +125,13 @@ def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> R
     gatherer = Gatherer()
     if len(steps):
         gatherer.add(cells, np.arange(1, len(steps) + 1), printed)
-    gathered = gatherer.finish()
-    table = assemble(
-        gathered.records,
-        source=source,
-        format=NAME,
-        framework="huggingface" if scalars.settings else None,
+    table = gatherer.finish().table(
+        source,
+        NAME,
+        "huggingface" if scalars.settings else None,
         facts=facts_of_settings(scalars.settings),
-        provenance={**gathered.provenance, "unix_seconds": "wall time of the event"},
-        notes=(*gathered.notes, *notes),
+        provenance={"unix_seconds": "wall time of the event"},
+        notes=notes,
     )
     if len(table.runs) != 1 or not scalars.seconds:
         return table

@@ -18,15 +18,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import parse_json
-from advisor.readers.chunks import open_binary
+from advisor.readers.chunks import open_binary, parse_json
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
-from advisor.readers.json_rows import JsonRows
-from advisor.readers.last_row import is_open
+from advisor.readers.gather import JsonRows
 from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
 from advisor.readers.run_table import RunTable, Status
+from advisor.readers.status import is_open
 from advisor.readers.telemetry_file import system_metrics
 from advisor.readers.wandb_folder import NAME as FOLDER_NAME
 from advisor.readers.wandb_folder import metric_name
@@ -70,17 +68,8 @@ def read(path: Path) -> RunTable:
                     f"{path} is no .wandb file that can be read: {error}", "copy it anew, or give what the run printed"
                 ) from error
             note = f"{path.name}: {error}; what came before it is read"
-    gathered = run.rows.finish()
-    table = assemble(
-        gathered.records,
-        source=str(path),
-        format=FOLDER_NAME,
-        framework=None,
-        facts=facts_of_settings(run.settings),
-        events=run.console.finish(),
-        provenance=gathered.provenance,
-        notes=(*gathered.notes, *((note,) if note else ())),
-    )
+    facts, notes = facts_of_settings(run.settings), [note] if note else []
+    table = run.rows.finish().table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
     # rows and events were placed by the numbers of their records, which are no lines of anything
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))

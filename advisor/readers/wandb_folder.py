@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.readers.assemble import assemble
-from advisor.readers.bounded import as_number, parse_json, read_document
-from advisor.readers.config_file import read_config, read_settings
-from advisor.readers.gather import Gathered
-from advisor.readers.json_rows import rows_of
+from advisor.readers.chunks import as_number, parse_json, read_document
+from advisor.readers.config_names import read_config, read_settings
+from advisor.readers.gather import rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable, Status
 
@@ -39,7 +37,7 @@ def read(path: Path) -> RunTable:
     """Read a summary (one row: the last values) or a config (facts only). Raises AdvisorError."""
     if read_document(path).lstrip()[:1] == b"{":
         return read_summary(path)
-    table = _table(path, rows_of([]), facts=read_config(path), notes=())
+    table = rows_of([]).table(path, NAME, facts=read_config(path))
     reason = "a configuration: it does not say how the run ended"
     return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
 
@@ -56,7 +54,7 @@ def read_summary(path: Path) -> RunTable:
     if seconds:
         facts["total_seconds"] = seconds
     notes = ("only the last value of each metric: ask for the history to see the run",)
-    return _table(path, rows_of([raw], metric_name), facts=facts, notes=notes)
+    return rows_of([raw], metric_name).table(path, NAME, facts=facts, notes=notes)
 
 
 def metric_name(key: str) -> Named | None:
@@ -66,18 +64,6 @@ def metric_name(key: str) -> Named | None:
     if key.startswith("_wandb"):
         return None
     return column_of(key)
-
-
-def _table(path: Path, gathered: Gathered, *, facts: Mapping[str, Any], notes: tuple[str, ...]) -> RunTable:
-    return assemble(
-        gathered.records,
-        source=str(path),
-        format=NAME,
-        framework=None,
-        facts=facts,
-        provenance=gathered.provenance,
-        notes=(*gathered.notes, *notes),
-    )
 
 
 def files_of(folder: Path) -> Path | None:

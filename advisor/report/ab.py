@@ -15,9 +15,9 @@ from trainer.schema import to_dict
 
 _NAMES = {"loss": "loss", "step_seconds": "step time", "memory_bytes": "peak memory"}
 _WORDS = {"loss": LOSS.words, "step_seconds": STEP_TIME.words, "memory_bytes": format_bytes}
-NONE = "no difference that clears the noise"
+NONE = "no difference beyond the noise"
 SMALL = "certain, and too small to act on"
-_ONE_SEED = "one seed tells nothing of another: --seeds 3 or more"
+_ONE_SEED = "one seed shows no scatter: --seeds 3 or more"
 
 
 def contrast_table(found: Experiment) -> Table:
@@ -72,9 +72,9 @@ def notes(found: Experiment) -> Iterator[str]:
     yield f"loss: of {found.loss_of}; runs of one seed begin with the same weights and see the same tokens"
     for arm in found.arms:
         if missing := [seed for seed in found.seeds if seed not in found.measured[arm.name]]:
-            yield f"{arm.name} did not come to its end with seed {', '.join(map(str, missing))}: left out of the pairs"
+            yield f"{arm.name} did not finish with seed {', '.join(map(str, missing))}: left out of the pairs"
         if other_text(found.arms[0], arm):
-            yield f"{arm.name} learns other data, or another vocabulary: its loss does not compare with the base's"
+            yield f"{arm.name} learns other data, or another vocabulary: its loss cannot be compared with the base's"
     yield f"the runs: {found.folder}"
 
 

@@ -8,28 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from advisor import units
 from advisor.adopt.session import batch_of, in_words
 from advisor.adopt.splits import Option
 from advisor.laws.held_out import HeldOut
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_percent,
-    format_rate,
-    format_sample_rate,
-    format_seconds,
-    format_tokens,
-    format_usd,
-)
 from advisor.workflows.adopt import Adoption
 from trainer.schema import to_dict
 
 _FITS = {
-    True: "its step times are fitted by the law of decoders",
-    False: "its step times are fitted by terms of their own, which predict its bursts better",
+    True: "step times are fitted by the law for decoders",
+    False: "step times are fitted by separate terms, which predict its bursts better",
 }
 _MEMORY_KINDS = {
     "allocated": "allocated",
@@ -73,10 +63,10 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, fir
     return (
         "the command as it is" if first else in_words(burst.values, recipe),
         "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
-        format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
-        format_estimate(point.predicted, format_seconds) if point is not None else "",
-        format_bytes(memory) if memory else "",
-        format_seconds(burst.seconds) if burst.seconds else "",
+        units.format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
+        units.format_estimate(point.predicted, units.format_seconds) if point is not None else "",
+        units.format_bytes(memory) if memory else "",
+        units.format_seconds(burst.seconds) if burst.seconds else "",
         f"{how}: {burst.reason}" if burst.reason else how,
     )
 
@@ -85,15 +75,15 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
     """What was found, in a few lines."""
     adopted, held = done.adopted, done.held_out
     base = adopted.bursts[0]
-    size = f", {format_count(base.elements)} trained parameters" if base.elements else ""
+    size = f", {units.format_count(base.elements)} trained parameters" if base.elements else ""
     torch = f", PyTorch {adopted.torch}" if adopted.torch else ""
     many = f", {adopted.gpus} processes" if adopted.gpus > 1 else ""
     yield (
         f"{adopted.name}: {adopted.device_key}{torch}{size}{many}; {len(adopted.bursts)} bursts in "
-        f"{format_seconds(adopted.seconds)}; it starts in {format_seconds(base.startup_seconds)}"
+        f"{units.format_seconds(adopted.seconds)}; it starts in {units.format_seconds(base.startup_seconds)}"
     )
     if adopted.by_log:
-        yield f"basis: log; the probe saw none of its steps, so that they are timed {base.clock}"
+        yield f"basis: log; the probe saw none of its steps, so they are timed {base.clock}"
     if (model := base.model) is not None:
         gated = "gated feed-forward" if model.family == "llama" else "feed-forward"
         yield (
@@ -104,7 +94,7 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
         yield "the error of its predicted step times is unknown: fewer than four batches were measured"
     else:
         yield (
-            f"each batch predicted from the others: median error {format_percent(held.median)}, "
+            f"each batch predicted from the others: median error {units.format_percent(held.median)}, "
             f"{sum(held.inside)} of {len(held.inside)} inside their intervals"
         )
     yield from (f"note: {note}" for note in adopted.recipe.notes)
@@ -113,8 +103,9 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
 def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
     """The ways to split the global batch."""
     rows = [
-        (f"{o.batch.rows:g}", f"{o.batch.calls:g}", format_estimate(o.step_seconds, format_seconds),
-         format_estimate(o.memory_bytes, format_bytes) if o.memory_bytes else "", o.step_seconds.basis.value)
+        (f"{o.batch.rows:g}", f"{o.batch.calls:g}", units.format_estimate(o.step_seconds, units.format_seconds),
+         units.format_estimate(o.memory_bytes, units.format_bytes) if o.memory_bytes else "",
+         o.step_seconds.basis.value)
         for o in options
     ]  # fmt: skip
     shape = chosen.shape
@@ -127,26 +118,26 @@ def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
 
 def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     """The plan in words."""
-    total = format_estimate(plan.total_seconds, format_seconds)
-    yield f"plan {plan.id}: {format_count(plan.steps)} steps, {total} in all"
-    step = format_estimate(plan.step_seconds, format_seconds)
-    parts = [f"start-up {format_estimate(plan.startup_seconds, format_seconds)}"]
+    total = units.format_estimate(plan.total_seconds, units.format_seconds)
+    yield f"plan {plan.id}: {units.format_count(plan.steps)} steps, {total} in all"
+    step = units.format_estimate(plan.step_seconds, units.format_seconds)
+    parts = [f"start-up {units.format_estimate(plan.startup_seconds, units.format_seconds)}"]
     by_log = ", by its log" if plan.basis == LOG else ""
     parts.append(f"a step {step} ({plan.step_seconds.basis.value}{by_log})")
     if plan.ending_seconds is not None:
-        parts.append(f"end {format_estimate(plan.ending_seconds, format_seconds)}")
+        parts.append(f"end {units.format_estimate(plan.ending_seconds, units.format_seconds)}")
     yield ", ".join(parts)
     if plan.cost_usd is not None:
-        yield f"cost {format_estimate(plan.cost_usd, format_usd)}"
+        yield f"cost {units.format_estimate(plan.cost_usd, units.format_usd)}"
     if plan.memory_bytes is not None:
         kind = _MEMORY_KINDS[plan.memory_kind]
-        yield f"peak memory {format_estimate(plan.memory_bytes, format_bytes)} ({kind})"
+        yield f"peak memory {units.format_estimate(plan.memory_bytes, units.format_bytes)} ({kind})"
     if plan.tokens_per_step:
-        tokens = format_tokens(plan.tokens_per_step * plan.steps)
-        rate = format_rate(plan.tokens_per_step / plan.step_seconds.value)
-        yield f"{format_tokens(plan.tokens_per_step)} tokens a step, {rate}, {tokens} in all"
+        tokens = units.format_tokens(plan.tokens_per_step * plan.steps)
+        rate = units.format_rate(plan.tokens_per_step / plan.step_seconds.value)
+        yield f"{units.format_tokens(plan.tokens_per_step)} tokens a step, {rate}, {tokens} in all"
     elif plan.rows_per_step is not None:
-        rate = format_sample_rate(plan.rows_per_step / plan.step_seconds.value)
+        rate = units.format_sample_rate(plan.rows_per_step / plan.step_seconds.value)
         yield f"{plan.rows_per_step:,.0f} samples a step, {rate}, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)

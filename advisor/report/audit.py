@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from advisor.auditing.audit import Audit, Judged
 from advisor.auditing.verdict import Ruling
@@ -17,7 +18,7 @@ _CLAUSE = re.compile(r"(?:; |\. )")
 IS_SO, ARITHMETIC = "is so", "arithmetic"
 BESIDES = "What else follows from the declared facts"
 ASSUMED = "Assumed where the report says nothing"
-UNPLACED = "Stated and not placed: no claim was made of these"
+UNPLACED = "Stated, but assigned to no claim"
 _MOST_UNPLACED = 12  # on the console; pages have all
 
 
@@ -45,11 +46,10 @@ class Section:
 
 def verdict_line(audit: Audit) -> str:
     """The first line of every audit: how many claims hold, are wrong, do not follow, cannot be judged."""
-    n = audit.counts
-    return (
-        f"{len(audit.judged)} claims: {n[Ruling.HOLDS]} hold, {n[Ruling.WRONG]} wrong, "
-        f"{n[Ruling.DOES_NOT_FOLLOW]} do not follow, {n[Ruling.CANNOT_BE_JUDGED]} cannot be judged"
-    )
+    n, count = audit.counts, len(audit.judged)
+    bad = f"{n[Ruling.WRONG]} wrong, {n[Ruling.DOES_NOT_FOLLOW]} do not follow"
+    claims = f"{count} claim{'s' if count != 1 else ''}: {n[Ruling.HOLDS]} hold"
+    return f"{claims}, {bad}, {n[Ruling.CANNOT_BE_JUDGED]} cannot be judged"
 
 
 def facts_line(audit: Audit) -> str:
@@ -75,9 +75,12 @@ def sections(audit: Audit) -> Iterator[Section]:
 
 
 def where(judged: Judged) -> str:
-    """The claim's place in the report and its id."""
+    """The claim's place in the report, its id, and what its reader thought, where that is something else."""
     line = f"line {judged.claim.line}, " if judged.claim.line else ""
-    return f"{line}{judged.claim.id}"
+    thought, ruled = judged.claim.opinion, judged.judgement.ruling.value
+    reason = f", because {judged.claim.because}" if judged.claim.because else ""
+    other = f"; the reader's opinion: {thought}{reason}" if thought and thought != ruled else ""
+    return f"{line}{judged.claim.id}{other}"
 
 
 def text_lines(audit: Audit) -> Iterator[str]:
@@ -103,12 +106,12 @@ def text_lines(audit: Audit) -> Iterator[str]:
             yield from ([f"  and {more} more: --md has all"] if more > 0 else [])
 
 
-def kind_lines(kinds: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Every kind of claim, two lines each: what a report says, and how a card says it."""
+def kind_lines(kinds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Every form of every kind of claim, two lines each: what a report says, and how a card says it."""
     for entry in kinds:
-        yield f"{entry['kind']}: {entry['says']}"
-        fields = f", {entry['fields']}" if entry["fields"] else ""
-        yield f"    {{kind: {entry['kind']}{fields}}}"
+        yield f"{entry['that']}: {entry['says']}"
+        fields = {"kind": entry["kind"], "that": entry["that"], **entry["fields"]}.items()
+        yield f"    {{{', '.join(f'{name}: {value!r}' for name, value in fields)}}}"
 
 
 def markdown(audits: Sequence[Audit]) -> str:
@@ -136,8 +139,12 @@ def _claim(judged: Judged) -> dict[str, object]:
     return {
         "id": claim.id,
         "kind": claim.kind,
+        "that": claim.form,
         "line": claim.line,
         "text": claim.text,
+        "quote": claim.quote or None,
+        "opinion": claim.opinion or None,
+        "because": claim.because or None,
         "verdict": judgement.ruling,
         "so": judgement.so,
         "arithmetic": judgement.arithmetic,

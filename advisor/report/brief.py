@@ -70,7 +70,7 @@ def _rows(plan: Plan) -> Iterator[Row]:
     if plan.chosen.loss is not None:
         yield "loss", f"{LOSS.of(plan.chosen.loss)} on validation"
     if plan.grounds is not None:
-        yield "sure", _how_sure(plan)
+        yield "basis", _how_sure(plan)
     if (odds := broken(plan)) is not None:
         yield "odds", odds
     # Name each other machine that was asked for, where these are few.
@@ -85,14 +85,14 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield from (("not", text) for text in plan.search.left_out)
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
-        yield "gate", f"at step {stage.step:,} ({spent}): on only if the loss is at most {LOSS.words(stage.at_most)}"
+        yield "gate", f"at step {stage.step:,} ({spent}): go on if the loss is at most {LOSS.words(stage.at_most)}"
 
 
 def _how_sure(plan: Plan) -> str:
     grounds = plan.grounds
     if grounds is not None and grounds.calibration is not None:
-        return f"80 % intervals; the speed was measured here ({grounds.calibration})"
-    return f"80 % intervals, the speed by published runs: {briefly(grounds)}"
+        return f"speed measured here ({grounds.calibration}); 80 % intervals"
+    return f"speed based on {briefly(grounds)}; 80 % intervals"
 
 
 def broken(plan: Plan) -> str | None:

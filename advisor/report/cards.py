@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from advisor import units
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
-from advisor.hardware.offers import Offer, ProviderOffers, price_row
+from advisor.hardware.offers import Offer, ProviderOffers, cheapest_offer, price_row
 from advisor.hardware.prices import PriceRow
-from advisor.hardware.software_support import lacks, short_words, support_words
-from advisor.records import Workload
+from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
+from advisor.records import Estimate, Workload
 from advisor.report.table import capital
-from advisor.units import (
-    DAY,
-    format_bandwidth,
-    format_bytes,
-    format_centre,
-    format_count,
-    format_estimate,
-    format_flops,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_tokens,
-    format_usd_rate,
-    format_watts,
-)
+from advisor.units import DAY, GIB
 
 if TYPE_CHECKING:
-    from advisor.planning.adapted import Adapted
     from advisor.planning.cards import CardRow
 
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
@@ -42,49 +29,23 @@ _COMPARED = (
 OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that hold numbers
 
 
-ADAPTED_NUMBERS = ("trained", "memory", "micro-batch", "tokens/s", "longest context")  # columns that hold numbers
-
-
-def adapted_rows(found: Iterable[Adapted]) -> list[dict[str, str]]:
-    """A row for each way: what is trained, what it takes of the card, how fast."""
-    # a list of cards needs no arithmetic
-    from advisor.prediction.memory_terms import WorkloadArrays
-    from advisor.prediction.trained import trained_parameters
-    from advisor.report.prediction import partial_words
-
-    rows = []
-    for one in found:
-        answer, work = one.prediction, one.prediction.workload
-        total, rate = answer.peak_reserved_bytes, answer.tokens_per_second
-        rows.append({
-            "kind": partial_words(work),
-            "trained": format_count(int(trained_parameters(WorkloadArrays.of([work]))[0])),
-            "memory": format_estimate(total, format_bytes) if total else "unknown",
-            "micro-batch": f"{work.micro_batch}" if answer.fits else "does not fit",
-            "recomputed": "yes" if work.activation_checkpointing == "full" else "no",
-            "tokens/s": format_estimate(rate, format_rate) if rate else "unknown",
-            "longest context": format_count(one.longest_context) if one.longest_context else "none",
-        })  # fmt: skip
-    return rows
-
-
 def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
     """Everything known of a card, as name and words."""
     return [
         ("key", spec.key),
         ("driver names", "; ".join(spec.nvml_names)),
         ("architecture", f"{spec.architecture}, compute capability {spec.compute_capability or 'unknown'}"),
-        ("memory", f"{spec.memory_gb:g} GB; the driver reports {format_bytes(spec.reported_memory_bytes)}"),
-        ("memory bandwidth", format_bandwidth(spec.memory_bytes_per_second)),
-        ("bf16 / fp16 dense", f"{format_flops(spec.bf16_flops)} / {format_flops(spec.fp16_flops)}"),
-        ("fp32 / tf32 dense", f"{format_flops(spec.fp32_flops)} / {format_flops(spec.tf32_flops)}"),
-        ("fp8 dense", format_flops(spec.fp8_flops)),
-        ("best matmul measured", f"{format_flops(spec.mamf_bf16_flops)} (bf16)"),
-        ("power limit", format_watts(spec.tdp_watts)),
+        ("memory", f"{spec.memory_gb:g} GB; the driver reports {units.format_bytes(spec.reported_memory_bytes)}"),
+        ("memory bandwidth", units.format_bandwidth(spec.memory_bytes_per_second)),
+        ("bf16 / fp16 dense", f"{units.format_flops(spec.bf16_flops)} / {units.format_flops(spec.fp16_flops)}"),
+        ("fp32 / tf32 dense", f"{units.format_flops(spec.fp32_flops)} / {units.format_flops(spec.tf32_flops)}"),
+        ("fp8 dense", units.format_flops(spec.fp8_flops)),
+        ("best matmul measured", f"{units.format_flops(spec.mamf_bf16_flops)} (bf16)"),
+        ("power limit", units.format_watts(spec.tdp_watts)),
         ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
         ("PyTorch wheels", support_words(spec)),
         ("cannot do", ", ".join(lacks(spec)) or "-"),
-        ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {format_bytes(spec.l2_bytes)}"),
+        ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {units.format_bytes(spec.l2_bytes)}"),
         ("source", spec.source),
         ("notes", spec.notes or "-"),
     ]
@@ -95,10 +56,10 @@ def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
     return [
         spec.key,
         f"{spec.memory_gb:g} GB",
-        format_bandwidth(spec.memory_bytes_per_second),
-        format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
+        units.format_bandwidth(spec.memory_bytes_per_second),
+        units.format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
         short_words(spec),
-        "-" if offer.usd_per_hour is None else format_usd_rate(offer.usd_per_hour),
+        "-" if offer.usd_per_hour is None else units.format_usd_rate(offer.usd_per_hour),
         offer.source if (row := price_row(offer)) is None else f"{_from(offer)}, {price_age(row, today)}",
     ]
 
@@ -113,35 +74,78 @@ def price_age(row: PriceRow, today: datetime.date) -> str:
     days = row.age_days(today)
     if days is None:
         return "undated"
-    return format_seconds(days * DAY) if row.snapshot_date else f"at most {format_seconds(days * DAY)}"
+    return units.format_seconds(days * DAY) if row.snapshot_date else f"at most {units.format_seconds(days * DAY)}"
 
 
-def training_row(row: CardRow) -> dict[str, str]:
-    """A card, its rent and what training the model costs on it, as columns of words."""
-    prediction, price = row.prediction, row.price
+# pixels of each column of `training_row`: together they fit a small window, and longer words are cut off
+TRAINING_WIDTHS = {
+    "GPU": 130, "Fits": 50, "Takes": 70, "To spare": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
+    "From": 80, "80 % range of tokens/s": 75, "Micro-batch": 60, "Basis": 55,
+}  # fmt: skip
+# columns of `training_row` that hold numbers: how a page writes them, with their unit
+TRAINING_NUMBERS = {
+    "Takes": "%.1f GiB", "To spare": "%.1f GiB", "Tokens/s": "localized", "$ per M tokens": "$%.3f",
+    "$ per GPU-hour": "$%.2f",
+}  # fmt: skip
+
+
+def training_row(row: CardRow) -> dict[str, str | float | None]:
+    """A card, what the model takes of it and costs on it; what does not fit says by how much."""
+    prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
+    rate = prediction.tokens_per_second if prediction else None
+    needs = row.needs.value / GIB if row.needs else None
     return {
-        "GPU": row.spec.key,
-        "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd_rate) if row.usd_per_exaflop else "-",
-        "Tokens/s": format_estimate(prediction.tokens_per_second, format_tokens) if prediction else row.problem or "-",
-        "$ per hour": format_usd_rate(price.usd_per_hour) if price else "-",
-        "From": price.provider or "-" if price else "-",
-        "Memory": format_bytes(row.spec.memory_bytes),
-        "MFU": format_centre(prediction.mfu, format_percent) if prediction and prediction.mfu else "-",
-        "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
-        "Micro-batch": _micro_batch(prediction.workload) if prediction else "-",
+        "GPU": row.spec.product,
+        "Fits": "yes" if prediction else fits_sentence(row).partition(":")[0].split()[0].lower(),
+        "Takes": needs,
+        "To spare": None if needs is None else row.spec.memory_bytes / GIB - needs,
+        "Tokens/s": units.format_rate.printed(rate.value, rate.low, rate.high) if rate else None,
+        "$ per M tokens": per_token.value / 1000 if per_token else None,
+        "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
+        "From": ", ".join(filter(None, (price.provider, sold(price)))) if price else "",
+        "80 % range of tokens/s": _range(rate) if rate else "",
+        "Micro-batch": _micro_batch(prediction.workload) if prediction else "",
+        "Basis": rate.basis.value if rate else row.problem or "",
     }
+
+
+def _range(rate: Estimate) -> str:
+    return units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")")
+
+
+def sold(offer: Offer) -> str:
+    """By how many GPUs a machine is sold, with its price, where that is more than are used."""
+    if offer.rented is None or offer.rented <= offer.gpus:
+        return ""
+    return f"by {offer.rented}: {units.format_usd_rate(offer.usd_per_hour)}/h"
+
+
+def fits_sentence(row: CardRow) -> str:
+    """Whether the model fits a card, how fast it trains there and at what price."""
+    has = units.format_bytes(row.spec.memory_bytes)
+    if row.prediction is None:
+        if row.needs is None:
+            return f"Unknown on the {row.spec.product}: {row.problem}"
+        if (over := row.needs.value - row.spec.memory_bytes) > 0:
+            takes, more = units.format_bytes(row.needs.value), units.format_bytes(over)
+            return f"No: it takes {takes}, {more} more than the {has} there are"
+        takes = units.format_estimate(row.needs, units.format_bytes)
+        return f"Perhaps: it takes {takes} of {has}, and 3 % must stay free"
+    parts = [f"Yes: {units.format_bytes(row.needs.value if row.needs else None)} of {has}"]
+    parts += [units.format_centre(row.prediction.tokens_per_second, units.format_rate)]
+    if row.price is not None and row.usd_per_billion_tokens is not None:
+        parts.append(f"{units.format_usd_rate(row.usd_per_billion_tokens.value / 1000)} per million tokens")
+    return ", ".join(parts)
 
 
 def comparison_rows(rows: Sequence[CardRow]) -> list[dict[str, str]]:
     """Cards side by side, a column for each: what training the model comes to, then what differs of the cards."""
-    training = [training_row(row) for row in rows]
     facts = [dict(card_facts(row.spec)) for row in rows]
-    lines = [(name, [one[name] for one in training]) for name in training[0] if name != "GPU"]
-    lines.insert(
-        1, ("$ per billion tokens", [format_estimate(row.usd_per_billion_tokens, format_usd_rate) for row in rows])
-    )
+    lines = [("Fits", [fits_sentence(row) for row in rows])]
+    rents = [units.format_usd_rate(row.price.usd_per_gpu_hour) if row.price else "-" for row in rows]
+    lines.append(("$ per GPU-hour", rents))
     lines += [(capital(name), [one[name] for one in facts]) for name in _COMPARED]
-    keys = [row.spec.key for row in rows]
+    keys = [row.spec.product for row in rows]
     return [{" ": name} | dict(zip(keys, cells, strict=True)) for name, cells in lines if len(set(cells)) > 1]
 
 
@@ -159,7 +163,7 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
             "provider": entry.provider,
             "machine": _machine(offer),
             "region": offer.region or "-",
-            "$/h": format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
+            "$/h": units.format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
             "$/GPU-h": _per_gpu(offer) if entry.on_demand else "-",
             **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
             "price age": price_age(row, today) if (row := price_row(offer)) else "-",
@@ -184,7 +188,7 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
 
 def _per_gpu(offer: Offer) -> str:
     """The price of one GPU; where a whole machine must be paid for, of how many."""
-    price = format_usd_rate(offer.usd_per_gpu_hour)
+    price = units.format_usd_rate(offer.usd_per_gpu_hour)
     return f"{price} x {offer.rented}" if offer.rented is not None and offer.rented > offer.gpus else price
 
 
@@ -207,5 +211,50 @@ def _machine(offer: Offer) -> str:
 def _spot_words(spot: Offer | None) -> str:
     if spot is None:
         return "-"
-    low, high = format_usd_rate(spot.usd_per_hour), format_usd_rate(spot.most_usd_per_hour)
+    low, high = units.format_usd_rate(spot.usd_per_hour), units.format_usd_rate(spot.most_usd_per_hour)
     return low if low == high else f"{low} to {high}"
+
+
+def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:
+    """A GPU as JSON has it: its data sheet, what PyTorch does on it, and what renting it costs."""
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    price = offer and price_document(_beside(offer), today)
+    return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": _support(spec), "price": price}
+
+
+def _support(spec: GpuSpec) -> dict[str, object]:
+    found = wheels_for(spec)
+    return {
+        "newest": found[0].torch if found else None,
+        "variant": found[0].variant if found else None,
+        "needs": what_it_needs(spec),
+        "lacks": lacks(spec),
+    }
+
+
+def _beside(offer: Offer) -> ProviderOffers:
+    """An offer on demand with the spot offer of the same provider."""
+    assert offer.provider is not None
+    spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
+    return ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot)
+
+
+def price_document(entry: ProviderOffers, today: datetime.date) -> dict[str, object] | None:
+    """One provider's price as JSON has it; None where it has none of such machines."""
+    offer, on_demand, spot = entry.on_demand or entry.spot, entry.on_demand, entry.spot
+    if offer is None or (row := price_row(offer)) is None:
+        return None
+    return {
+        "usd_per_gpu_hour": on_demand and on_demand.usd_per_gpu_hour,
+        "usd_per_hour": on_demand and on_demand.usd_per_hour,
+        "spot_usd_per_hour": spot and {"low": spot.usd_per_hour, "high": spot.most_usd_per_hour},
+        "gpus": offer.gpus,
+        "machines": offer.machines,
+        "provider": entry.provider,
+        "instance_type": row.instance_type,
+        "region": row.region,
+        "snapshot_date": row.snapshot_date,
+        "age_days": row.age_days(today),
+        "source": row.source,
+        "note": row.note,
+    }

@@ -161,21 +161,17 @@ def lines(
     colour = _named(colours)
     if len(faint):
         layers.append(alt.Chart(faint).mark_line(opacity=FAINT, strokeWidth=1).encode(horizontal, vertical, colour))
-    layers.append(
-        alt.Chart(data)
-        .mark_line()
-        .encode(
-            horizontal,
-            vertical,
-            colour,
-            strokeDash=_dashed(data, dashes) if dashes is not None else alt.Undefined,
-            tooltip=[
-                alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
-                alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
-                "series",
-            ],
-        )
-    )
+    dash = _dashed(data, dashes) if dashes is not None else alt.Undefined
+    layers.append(alt.Chart(data).mark_line().encode(horizontal, vertical, colour, strokeDash=dash))
+    # The point nearest to the mouse tells its numbers: a line of two pixels is hard to hit.
+    nearest = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", empty=False)
+    tooltip = [
+        alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
+        alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
+        "series",
+    ]
+    dots = alt.Chart(data).mark_point(filled=True, size=60).encode(horizontal, vertical, colour, tooltip=tooltip)
+    layers.append(dots.encode(opacity=alt.condition(nearest, alt.value(1), alt.value(0))).add_params(nearest))
     events = frame(marks)
     if len(events):
         rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
@@ -189,7 +185,7 @@ def _named(colours: Mapping[str, str]) -> alt.Color:
         "series:N",
         scale=alt.Scale(domain=list(colours), range=list(colours.values())),
         title=None,
-        legend=alt.Legend(orient="top", columns=4, symbolOpacity=1) if len(colours) > 1 else None,
+        legend=alt.Legend(orient="top", columns=4, symbolOpacity=1, labelLimit=0) if len(colours) > 1 else None,
     )
 
 
@@ -279,17 +275,12 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     """Bars that each begin where the one above ended: rows hold `part`, `low`, `high`, `kind` and a text in `label`."""
     data = frame(rows)
     kinds = ["wall clock", "longer", "shorter"]
-    # Cut the axis so that the steps between the two whole bars are seen, though these are far longer.
-    steps = data[data["low"] > 0]
-    high = float(data["high"].max())
-    low = float(steps["low"].min()) if len(steps) else 0.0
-    margin = max(0.1 * (high - low), 1e-9 * high)
     return (
         alt.Chart(data)
         .mark_bar(clip=True)
         .encode(
             alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
-            alt.X("low:Q", title=unit, scale=alt.Scale(zero=False, domain=[max(0.0, low - 3 * margin), high + margin])),
+            alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0)),  # the whole bars are compared by their lengths
             alt.X2("high:Q"),
             alt.Color(
                 "kind:N",
@@ -326,7 +317,7 @@ def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
 
 
 def market(rows: Rows) -> alt.LayerChart:
-    """Dollars per billion tokens against speed, a point per card with its interval, prior or calibrated.
+    """Dollars per million tokens against speed, a point per card with its interval, prior or calibrated.
 
     Rows hold gpu, tokens_per_second, value, low, high, basis, label, and `best` where no other card is both faster and
     cheaper: those are named, the others on hover.
@@ -341,7 +332,7 @@ def market(rows: Rows) -> alt.LayerChart:
     across = _with_margin(float(data["tokens_per_second"].min()), float(data["tokens_per_second"].max()))
     up = _with_margin(float(data["low"].min()), float(data["high"].max()))
     x = alt.X("tokens_per_second:Q", scale=_scale(across), axis=_axis(across), title="tokens per second")
-    price = partial(alt.Y, scale=_scale(up), axis=_axis(up, money=True), title="$ per billion tokens")
+    price = partial(alt.Y, scale=_scale(up), axis=_axis(up, money=True), title="$ per million tokens")
     base = alt.Chart(data)
     bars = base.mark_rule(opacity=0.4).encode(x, price("low:Q"), alt.Y2("high:Q"), colour)
     tooltip = [alt.Tooltip("gpu:N", title="GPU"), alt.Tooltip("label:N", title="training")]

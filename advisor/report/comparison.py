@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from advisor import units
 from advisor.history.comparison import Comparison, Point
 from advisor.history.ledger_rows import QuantityAccuracy
 from advisor.history.scoring import Score, ScoredRun
@@ -23,18 +24,7 @@ from advisor.report.quantities import (
     TIME,
 )
 from advisor.report.table import Table, capital
-from advisor.units import (
-    HOUR,
-    Formatter,
-    format_count,
-    format_error,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_seconds,
-    format_tokens,
-    format_usd,
-)
+from advisor.units import HOUR, Formatter
 from advisor.workflows.compare import Reviewed
 
 # what is compared, as a plan calls it where it has the same
@@ -55,17 +45,17 @@ TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
 _CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # it may be faster
 _AT: dict[str, Callable[[float], str]] = {
-    "tokens": lambda tokens: f"{format_tokens(tokens)} tokens",
-    "hours": lambda hours: format_seconds(hours * HOUR),
-    "usd": format_usd,
-    "step": lambda step: f"step {format_count(round(step))}",
+    "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
+    "hours": lambda hours: units.format_seconds(hours * HOUR),
+    "usd": units.format_usd,
+    "step": lambda step: f"step {units.format_count(round(step))}",
     "schedule": lambda share: f"{share:.0%} of the schedule",
 }
 
 
 def ending(scored: ScoredRun) -> str:
     """How a run stands."""
-    ended = (scored.outcome or "no end in the log: it runs, or died without a word").replace("_", " ")
+    ended = (scored.outcome or "no end in the log: the run is going on, or was killed").replace("_", " ")
     done = "uncounted" if scored.steps is None else str(scored.steps)
     of = f"{done} of {scored.steps_planned} steps" if scored.steps_planned is not None else f"{done} steps"
     again = f", {scored.attempts} attempts" if scored.attempts > 1 else ""
@@ -84,7 +74,7 @@ def judgement(scored: ScoredRun) -> str | None:
             continue
         shown = FORMATTERS[name]
         beyond = "" if score.inside_interval else ": more" if score.actual > score.predicted.high else ": less"
-        promised = format_estimate(score.predicted, shown)
+        promised = units.format_estimate(score.predicted, shown)
         parts.append(f"{TITLES[name]} {shown(score.actual)} where {promised} was predicted{beyond}")
     inside = sum(bool(score.inside_interval) for score in judged)
     parts.append(f"{inside} of {len(judged)} quantities lie inside their 80 % intervals")
@@ -98,7 +88,7 @@ def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
         return []
     at = clock.predicted.value
     rows: list[dict[str, object]] = [
-        {"part": "predicted", "low": 0.0, "high": at, "kind": "wall clock", "label": format_seconds(at)}
+        {"part": "predicted", "low": 0.0, "high": at, "kind": "wall clock", "label": units.format_seconds(at)}
     ]
     for cause in scored.causes:
         low, high = sorted((at, at + cause.seconds))
@@ -107,7 +97,9 @@ def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
                      "label": f"{cause.seconds:+.2f} s"})  # fmt: skip
         at += cause.seconds
     actual = clock.actual
-    rows.append({"part": "actual", "low": 0.0, "high": actual, "kind": "wall clock", "label": format_seconds(actual)})
+    rows.append(
+        {"part": "actual", "low": 0.0, "high": actual, "kind": "wall clock", "label": units.format_seconds(actual)}
+    )
     return rows
 
 
@@ -124,7 +116,7 @@ def kept(reviewed: Reviewed) -> str | None:
         return f"not recorded: {reviewed.not_recorded}"
     if not reviewed.recorded:
         return None
-    device, back = reviewed.scored.device_key, f"advisor compare --forget {reviewed.scored.run_id} takes it back"
+    device, back = reviewed.scored.device_key, f"advisor compare --forget {reviewed.scored.run_id} removes it"
     if reviewed.not_learnt is not None:
         return f"recorded in the ledger ({back}); the profile of {device} learns nothing: {reviewed.not_learnt}"
     return f"recorded in the ledger and in the profile of {device}; {back}"
@@ -141,9 +133,9 @@ def _score(score: Score) -> tuple[str, ...]:
     formatter = FORMATTERS[score.quantity]
     return (
         TITLES[score.quantity],
-        format_estimate(score.predicted, formatter),
+        units.format_estimate(score.predicted, formatter),
         formatter(score.actual),
-        format_error(score.predicted, score.actual, formatter),
+        units.format_error(score.predicted, score.actual, formatter),
         {True: "yes", False: "no", None: "-"}[score.inside_interval],
         score.predicted.basis.value if score.predicted else "-",
     )
@@ -151,7 +143,7 @@ def _score(score: Score) -> tuple[str, ...]:
 
 def signed_percent(share: float) -> str:
     """A share with its sign."""
-    return f"{'+' if share >= 0 else '-'}{format_percent(abs(share))}"
+    return f"{'+' if share >= 0 else '-'}{units.format_percent(abs(share))}"
 
 
 def gap(scored: ScoredRun) -> Table | None:
@@ -170,16 +162,18 @@ def side_by_side(points: Sequence[Point]) -> Table:
     rows = tuple(
         (
             _AT[point.at](point.value),
-            *(_loss_at(s.loss, s.rate_factor) for s in point.runs),
+            *(
+                (
+                    f"{s.loss:.4f}"
+                    + ("" if s.rate_factor is None else f" ({units.format_percent(s.rate_factor)} of peak LR)")
+                )
+                for s in point.runs
+            ),
             "yes" if point.comparable else str(point.problem),
         )
         for point in points
     )
     return Table(columns=("training loss at", *names, "comparable"), rows=rows, title="Side by side")
-
-
-def _loss_at(loss: float, rate_factor: float | None) -> str:
-    return f"{loss:.4f}" + ("" if rate_factor is None else f" ({format_percent(rate_factor)} of peak LR)")
 
 
 def groups(comparison: Comparison) -> list[str]:
@@ -211,7 +205,8 @@ def _signed(estimate: Estimate) -> str:
 def speed_changes(comparison: Comparison) -> Table:
     """Each group's speed over the first group's, with the verdict."""
     rows = tuple(
-        (change.group, format_estimate(change.ratio, format_number), change.verdict) for change in comparison.speeds
+        (change.group, units.format_estimate(change.ratio, units.format_number), change.verdict)
+        for change in comparison.speeds
     )
     return Table(columns=("tokens per second", "times A's", ""), rows=rows)
 
@@ -224,10 +219,10 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
             accuracy.device_key,
             TITLES.get(accuracy.quantity, accuracy.quantity),
             str(accuracy.runs),
-            format_percent(accuracy.median_error),
-            format_percent(accuracy.p90_error),
+            units.format_percent(accuracy.median_error),
+            units.format_percent(accuracy.p90_error),
             signed_percent(accuracy.bias),
-            format_percent(accuracy.coverage),
+            units.format_percent(accuracy.coverage),
         )
         for accuracy in accuracies
     )
@@ -239,6 +234,6 @@ def record_in_words(accuracy: QuantityAccuracy) -> str:
     runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
     return (
         f"**{accuracy.device_key}**: {runs} inside the 80 % interval; median error "
-        f"{format_percent(accuracy.median_error)}, p90 {format_percent(accuracy.p90_error)}, "
+        f"{units.format_percent(accuracy.median_error)}, p90 {units.format_percent(accuracy.p90_error)}, "
         f"bias {signed_percent(accuracy.bias)}"
     )

@@ -13,7 +13,7 @@ from advisor.units import format_seconds, format_tokens
 from advisor.workflows.diff import CalibrationDiff, Diff, Difference, Promise, Side
 from trainer.schema import to_dict
 
-NOTHING = "no setting differs that decides what is trained, how, or on what"
+NOTHING = "no setting of the training differs"
 _STEPS = Quantity("all steps", format_seconds)
 _COST = Quantity("cost of all steps", COST.words)
 _SMALLEST = 0.0005  # a change that is written as 0.1 %; below it none is
@@ -35,7 +35,7 @@ def differences(found: Diff) -> Table:
         for d in found.differences
     )
     return Table(
-        columns=("setting", found.one.name, found.other.name, "alone, in the first, it is predicted to give"), rows=rows
+        columns=("setting", found.one.name, found.other.name, "predicted effect of it alone on the first"), rows=rows
     )
 
 
@@ -49,7 +49,7 @@ def effect(difference: Difference, before: Promise) -> str:
     changes = [f"{name} {ratio_words(ratio)}" for name, ratio in _ratios(before, after)]
     if before.loss is not None and after.loss is None:
         changes.append("loss outside what the laws were fitted on")
-    return ", ".join(changes) or "no change that is predicted"
+    return ", ".join(changes) or "no predicted change"
 
 
 def ratio_words(ratio: float) -> str:
@@ -111,7 +111,7 @@ def notes(found: Diff) -> Iterator[str]:
         if promise.why_not and promise.step_seconds is not None:
             yield f"of {side.name} its plan's promise stands: {promise.why_not}"
         elif promise.why_not:
-            yield f"nothing is predicted of {side.name}: {promise.why_not}"
+            yield f"no prediction for {side.name}: {promise.why_not}"
 
 
 def calibration_tables(found: CalibrationDiff) -> tuple[Table, Table]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
 from advisor.history.comparison import Comparison
-from advisor.report import measured, several, words
+from advisor.report import measured, rows, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.workflows.analysis import Analysis
 
@@ -18,20 +19,7 @@ if TYPE_CHECKING:
     from advisor.report.plots import Plot
 
 _ROWS = 20
-_STYLE = """
-:root { color-scheme: light dark; --line: #8885; --dim: #888; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.verdict { border-left: 4px solid #0072B2; padding: .2rem 1rem; }
-.finding { border: 1px solid var(--line); border-left-width: 4px; border-radius: 4px; padding: .4rem 1rem;
-  margin: .8rem 0; }
-.error { border-left-color: #D55E00; } .warning { border-left-color: #E69F00; } .note { border-left-color: #8C8C8C; }
-.finding h3 { font-size: 1rem; margin: .3rem 0; } .dim { color: var(--dim); font-size: .85rem; }
-table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .8rem .15rem 0; text-align: left;
-  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; vertical-align: top; }
-.scroll { overflow-x: auto; } .chart { width: 100%; background: #fff; border-radius: 4px; }
-code { background: #8882; padding: .1rem .3rem; }
-"""
+_STYLE = Path(__file__).with_name("page.css")
 
 
 def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, left_out: Sequence[str] = ()) -> str:
@@ -60,8 +48,8 @@ def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, lef
     scripts = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub forgets a default
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"{'<hr>'.join(parts)}"
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE.read_text(encoding="utf-8")}</style>'
+        f"</head><body>{'<hr>'.join(parts)}"
         f"<script>{scripts}</script><script>{draw}</script></body></html>\n"
     )
 
@@ -80,9 +68,9 @@ def _figures(drawn: Sequence[Plot], specs: list[dict[str, Any]]) -> list[str]:
 def _several(
     analyses: Sequence[Analysis], comparison: Comparison | None, left_out: Sequence[str], figures: list[str]
 ) -> str:
-    runs = several.run_table(analyses)
-    tables = several.compared(comparison) if comparison is not None else []
-    lines = [*left_out, *(several.said(comparison) if comparison is not None else ())]
+    runs = rows.run_table(analyses)
+    tables = rows.compared(comparison) if comparison is not None else []
+    lines = [*left_out, *(rows.said(comparison) if comparison is not None else ())]
     against = "".join(_table(table.columns, table.rows) for table in tables) + _list(lines)
     parts = (("Compared with each other", against), ("Over each other", "".join(figures)))
     body = "".join(f"<h2>{escape(title)}</h2>{content}" for title, content in parts if content)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from advisor.findings.case import Finding
 from advisor.history.comparison import Comparison
-from advisor.report import measured, several, words
+from advisor.report import measured, rows, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.report.table import in_markdown
 from advisor.report.table import markdown_table as table
@@ -21,10 +21,10 @@ def report(analyses: Sequence[Analysis], comparison: Comparison | None, left_out
     """The document of one run; of several the runs beside each other first, then the document of each."""
     documents = [document(analysis) for analysis in analyses]
     if len(analyses) > 1:
-        parts = ["# Runs", in_markdown(several.run_table(analyses))]
+        parts = ["# Runs", in_markdown(rows.run_table(analyses))]
         if comparison is not None:
-            parts += ["## Compared with each other", *map(in_markdown, several.compared(comparison))]
-        lines = [*left_out, *(several.said(comparison) if comparison is not None else ())]
+            parts += ["## Compared with each other", *map(in_markdown, rows.compared(comparison))]
+        lines = [*left_out, *(rows.said(comparison) if comparison is not None else ())]
         parts.append("\n".join(f"- {line}" for line in lines))
         documents.insert(0, ("\n\n".join(part for part in parts if part) + "\n"))
     return "\n\n---\n\n".join(documents)

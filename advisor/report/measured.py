@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from advisor import units
 from advisor.findings.measured import CardReadings, Spread
 from advisor.findings.run_metrics import power_limit_watts
 from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.quantities import COST, TIME
 from advisor.report.words import Pairs
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_energy,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_tokens,
-    format_watts,
-)
 from advisor.workflows.analysis import Analysis
 
 SPREAD = ("", "mean", "least", "most", "last", "rows")
@@ -37,20 +26,20 @@ _MACHINE = (
 
 
 def _celsius(value: float | None) -> str:
-    return f"{format_number(value)} °C"
+    return f"{units.format_number(value)} °C"
 
 
 def _megahertz(value: float | None) -> str:
-    return f"{format_number(value)} MHz"
+    return f"{units.format_number(value)} MHz"
 
 
 _QUANTITIES: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "utilization": ("time with a kernel", format_percent),
-    "memory_used_bytes": ("memory in use", format_bytes),
-    "power_watts": ("power", format_watts),
+    "utilization": ("time with a kernel", units.format_percent),
+    "memory_used_bytes": ("memory in use", units.format_bytes),
+    "power_watts": ("power", units.format_watts),
     "temperature_celsius": ("temperature", _celsius),
     "sm_clock_mhz": ("SM clock", _megahertz),
-    "memory_utilization": ("time with memory traffic", format_percent),
+    "memory_utilization": ("time with memory traffic", units.format_percent),
 }
 
 Rows = list[tuple[str, ...]]
@@ -59,14 +48,14 @@ Rows = list[tuple[str, ...]]
 def spreads(analysis: Analysis) -> Rows:
     """Throughput, step time and gradients (columns `SPREAD`)."""
     found, gradients = analysis.measured, analysis.measured.gradients
-    memory = "GPU memory" + (f" of {format_bytes(found.device_bytes)}" if found.device_bytes else "")
+    memory = "GPU memory" + (f" of {units.format_bytes(found.device_bytes)}" if found.device_bytes else "")
     rows = [
-        _spread("training loss", found.loss, format_number),
-        _spread("tokens per second", found.tokens_per_second, format_rate),
-        _spread("step time", found.step_seconds, format_seconds),
-        _spread(memory, found.memory_bytes, format_bytes),
-        _spread("gradient norm", gradients.norm, format_number),
-        _spread("clipped", gradients.clipped, format_percent),
+        _spread("training loss", found.loss, units.format_number),
+        _spread("tokens per second", found.tokens_per_second, units.format_rate),
+        _spread("step time", found.step_seconds, units.format_seconds),
+        _spread(memory, found.memory_bytes, units.format_bytes),
+        _spread("gradient norm", gradients.norm, units.format_number),
+        _spread("clipped", gradients.clipped, units.format_percent),
     ]
     return [row for row in rows if row]
 
@@ -74,9 +63,9 @@ def spreads(analysis: Analysis) -> Rows:
 def _spread(name: str, spread: Spread | None, words: Callable[[float | None], str]) -> tuple[str, ...]:
     if spread is None:
         return ()
-    at = "" if spread.high_step is None else f" (step {format_count(spread.high_step)})"
+    at = "" if spread.high_step is None else f" (step {units.format_count(spread.high_step)})"
     most = words(spread.high) + at
-    return name, words(spread.mean), words(spread.low), most, words(spread.last), format_count(spread.count)
+    return name, words(spread.mean), words(spread.low), most, words(spread.last), units.format_count(spread.count)
 
 
 def gradients(analysis: Analysis) -> Pairs:
@@ -84,7 +73,7 @@ def gradients(analysis: Analysis) -> Pairs:
     found = analysis.measured.gradients
     if found.above_clip is None:
         return []
-    return [(f"norms above the threshold of {format_number(found.clip)}", format_percent(found.above_clip))]
+    return [(f"norms above the threshold of {units.format_number(found.clip)}", units.format_percent(found.above_clip))]
 
 
 def cards(analysis: Analysis) -> Rows:
@@ -105,14 +94,14 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
         title = f"{title}, of {words(of)}" if of else title
         rows.append((name, title, words(spread.mean), words(spread.low), words(spread.high)))
     if card.joules is not None:
-        rows.append((name, "energy", format_energy(card.joules / JOULES_PER_KWH), "", ""))
+        rows.append((name, "energy", units.format_energy(card.joules / JOULES_PER_KWH), "", ""))
     if card.throttled is not None:
         why = f" ({', '.join(card.reasons)})" if card.reasons else ""
-        rows.append((name, "held back", f"{format_percent(card.throttled)} of the readings{why}", "", ""))
-    took = f" in {format_seconds(card.seconds)}" if card.seconds is not None else ""
-    rows.append((name, "readings", f"{format_count(card.readings)}{took}", "", ""))
+        rows.append((name, "held back", f"{units.format_percent(card.throttled)} of the readings{why}", "", ""))
+    took = f" in {units.format_seconds(card.seconds)}" if card.seconds is not None else ""
+    rows.append((name, "readings", f"{units.format_count(card.readings)}{took}", "", ""))
     if card.silent_seconds is not None:
-        rows.append((name, "no answer", f"in the last {format_seconds(card.silent_seconds)}", "", ""))
+        rows.append((name, "no answer", f"in the last {units.format_seconds(card.silent_seconds)}", "", ""))
     return rows
 
 
@@ -127,11 +116,15 @@ def next_data(analysis: Analysis) -> Pairs:
     asked = analysis.next_run
     if asked is None:
         return []
-    epochs = format_number(asked.epochs) + ("" if asked.epochs_known else " (this run's own number is not known)")
-    rows = [("data", asked.name), ("its tokens", format_estimate(asked.tokens, format_tokens)), ("epochs", epochs)]
-    rows.append(("steps at this batch", format_estimate(asked.steps, format_count)))
+    epochs = units.format_number(asked.epochs) + ("" if asked.epochs_known else " (this run's own number is not known)")
+    rows = [
+        ("data", asked.name),
+        ("its tokens", units.format_estimate(asked.tokens, units.format_tokens)),
+        ("epochs", epochs),
+    ]
+    rows.append(("steps at this batch", units.format_estimate(asked.steps, units.format_count)))
     if asked.times_this is not None:
-        rows.append(("times the steps of this run", format_estimate(asked.times_this, format_number)))
+        rows.append(("times the steps of this run", units.format_estimate(asked.times_this, units.format_number)))
     return [*rows, ("not known", asked.note)] if asked.note else rows
 
 

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from advisor import units
 from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.measured import CARDS, Rows, card_rows
-from advisor.units import (
-    UNKNOWN,
-    format_bytes,
-    format_energy,
-    format_number,
-    format_percent,
-    format_seconds,
-    format_watts,
-)
 from advisor.workflows.monitor import Watched, WatchedCard
 
 LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
 SUMMARY = CARDS
 _FORMATS: dict[str, Callable[[float | None], str]] = {
-    "power_watts": format_watts,
-    "utilization": format_percent,
-    "memory_used_bytes": format_bytes,
-    "temperature_celsius": lambda value: f"{format_number(value)} °C",
+    "power_watts": units.format_watts,
+    "utilization": units.format_percent,
+    "memory_used_bytes": units.format_bytes,
+    "temperature_celsius": lambda value: f"{units.format_number(value)} °C",
 }
 
 
 def headline(watched: Watched) -> str:
     """How long, and how many readings a second."""
-    rate = UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
-    return f"{format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
+    rate = units.UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
+    return f"{units.format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
 
 
 def live(watched: Watched) -> Rows:
@@ -46,15 +38,15 @@ def _live(card: WatchedCard) -> tuple[str, ...]:
         for name, words in _FORMATS.items()
     }
     return (
-        f"{seen.card} {card.name}" + (f": no answer for {format_seconds(seen.silent_seconds)}" if lost else ""),
+        f"{seen.card} {card.name}" + (f": no answer for {units.format_seconds(seen.silent_seconds)}" if lost else ""),
         now["power_watts"],
-        format_watts(power.mean) if power else "-",
-        format_watts(power.high) if power else "-",
+        units.format_watts(power.mean) if power else "-",
+        units.format_watts(power.high) if power else "-",
         now["utilization"],
         now["memory_used_bytes"],
         now["temperature_celsius"],
-        format_energy(seen.joules / JOULES_PER_KWH) if seen.joules is not None else "-",
-        format_percent(seen.throttled) if seen.throttled is not None else "-",
+        units.format_energy(seen.joules / JOULES_PER_KWH) if seen.joules is not None else "-",
+        units.format_percent(seen.throttled) if seen.throttled is not None else "-",
     )
 
 

@@ -1,12 +1,14 @@
-"""A plan in words: its sentence, what its speed rests on, its bill, the loss on the way. No arithmetic."""
+"""A plan in words: sentence, basis, bill, loss on the way, what a what-if or an arrival changes. No arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+from advisor import units
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.planning.spending import Part, largest_first, parts
-from advisor.planning.stages import stages
+from advisor.options import Goal
+from advisor.planning.stages import Part, largest_first, parts, stages
 from advisor.prediction.software import words_of
 from advisor.records import Estimate, Grounds, Plan, Run, Workload
 from advisor.report.quantities import (
@@ -28,10 +30,15 @@ from advisor.report.quantities import (
     Quantity,
     basis,
 )
-from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_number, format_percent, format_seconds, format_tokens
+from advisor.report.render import to_plain
+from advisor.report.table import Table, in_markdown
+from advisor.units import Formatter
 
-# What each part of the wall clock and of the dollars is called, by its key in `plan.spending`.
+if TYPE_CHECKING:
+    from advisor.planning.explore import Effect
+    from advisor.workflows.plan import Beside
+
+# What each part of the wall clock and of the dollars is called, by its key in `planning.stages`.
 PARTS = {
     "provisioning": "ordering the machine",
     "download": "software and data",
@@ -44,36 +51,47 @@ PARTS = {
     "storage": "checkpoint storage",
 }
 IN_ALL = "in all"
-GATE = "goes on if its evaluation is at most"
+GATE = "continues if the evaluation is at most"
 WHAT, BASIS = "what", "basis"  # titles around the estimates of a bill
-DEPENDS, RESTS_ON, LEFT_OUT = (
-    "What the choice depends on",
-    "It rests on",
-    "Not searched",
-)  # headings over a plan's texts
+DEPENDS, RESTS_ON, LEFT_OUT = "What the choice depends on", "It rests on", "Not searched"  # headings of a plan's texts
+COLUMNS = ("", "as planned", "as it goes on")
+_QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
 
 def sentence(plan: Plan) -> str:
     """The recommendation in one sentence: what to train, on what, how long and for how much."""
     cost = COST.of(plan.bill.cost_usd) if plan.bill.cost_usd else "unknown cost"
-    tokens, epochs = f"{format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
+    tokens, epochs = f"{units.format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
     if epochs is not None and epochs > 1:
-        tokens += f", {format_number(epochs)} times over your {format_tokens(plan.chosen.tokens / epochs)}"
+        tokens += f", {units.format_number(epochs)} times over your {units.format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.chosen.total_seconds)
     return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
 
+def document(plan: Plan, more: Beside | None = None) -> dict[str, Any]:
+    """A plan as JSON has it, with its answer in words and what is shown beside it."""
+    words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(stages(plan))}
+    beside = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
+    return to_plain(plan) | words | to_plain(beside)
+
+
 def what(plan: Plan) -> str:
     """What to train, and on what."""
+    size = units.format_count(plan.chosen.parameters)
+    return f"Train depth {plan.chosen.depth} ({size} parameters) on {device(plan)}"
+
+
+def device(plan: Plan) -> str:
+    """What a plan runs on, and from whom it is rented."""
     workload = plan.workload
-    device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
+    words = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
     if plan.offer.machines > 1:
-        device += f" ({plan.offer.machines} machines)"
+        words += f" ({plan.offer.machines} machines)"
     if plan.offer.provider is not None:
-        device += f" from {plan.offer.provider}{' (spot)' if plan.offer.spot else ''}"
+        words += f" from {plan.offer.provider}{' (spot)' if plan.offer.spot else ''}"
     elif plan.offer.source == OWN_MACHINE and workload.gpu != "cpu":
-        device += " of your own"
-    return f"Train depth {plan.chosen.depth} ({format_count(plan.chosen.parameters)} parameters) on {device}"
+        words += " of your own"
+    return words
 
 
 def how(plan: Plan) -> str:
@@ -101,35 +119,34 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their expected times, which allow for lucky estimates; "
-            "a calibration narrows them."
+            f" {count} kinds of GPU were compared by their mean times, so that no lucky estimate wins; "
+            "a calibration narrows the estimates."
         )
     return text
 
 
 def briefly(grounds: Grounds | None) -> str:
-    """A cell of a table: "measured here", or how many published runs, as in "1 run on this GPU, 6 on other GPUs …"."""
+    """Say in a cell of a table that the speed was measured here, or on how many published runs it rests."""
     if grounds is None:
         return "unknown"
     if grounds.calibration is not None:
         return "measured here"
     runs = "run" if grounds.card_runs == 1 else "runs"
-    related = grounds.generation_runs - grounds.card_runs
-    return f"{grounds.card_runs} {runs} on this GPU, {related} on other GPUs of its kind ({grounds.generation})"
+    related = f"{grounds.generation_runs - grounds.card_runs} on the same generation ({grounds.generation})"
+    return f"{grounds.card_runs} published {runs} on this GPU and {related}"
 
 
 def batch(run: Run) -> str:
     """Micro-batch, accumulation and checkpointing, in words."""
     work = run.workload
-    accumulated = f", {work.grad_accum} accumulation steps" if work.grad_accum > 1 else ""
+    accumulated = f", {work.grad_accum} gradient-accumulation steps" if work.grad_accum > 1 else ""
     return f"{work.micro_batch} sequences{accumulated}{''.join(f', {words}' for words in savings(work))}"
 
 
 def savings(run: Workload) -> Iterator[str]:
     """How a configuration saves memory, in words."""
     if run.activation_checkpointing != "none":
-        part = "feed-forward " if run.activation_checkpointing == "selective" else ""
-        yield f"{part}activations recomputed"
+        yield f"{run.activation_checkpointing} activation checkpointing"
     if run.sharding == "full":
         yield "model sharded over the GPUs"
 
@@ -156,13 +173,13 @@ def bill(plan: Plan) -> Table:
     if standing.bits_per_byte is not None:
         rows.append(BITS.row(standing.bits_per_byte))
     if bill.disk_bytes:
-        each, kept = format_bytes(bill.checkpoint_bytes), format_bytes(bill.disk_bytes)
+        each, kept = units.format_bytes(bill.checkpoint_bytes), units.format_bytes(bill.disk_bytes)
         rows.append(("disk for checkpoints", f"{kept} ({each} each)", "exact"))
     return Table(columns=(WHAT, INTERVAL, BASIS), rows=tuple(rows))
 
 
 def summary(plan: Plan) -> Table:
-    """The quantities by which plans are told apart; what is not known is left out."""
+    """The quantities that distinguish plans; unknown ones are left out."""
     run = plan.chosen
     values = (
         (TIME, run.total_seconds),
@@ -199,9 +216,9 @@ def course(plan: Plan) -> Table | None:
     columns += [GATE] if gated else []
     rows = [
         (
-            format_percent(stage.share),
-            format_count(stage.step),
-            format_tokens(stage.tokens),
+            units.format_percent(stage.share),
+            units.format_count(stage.step),
+            units.format_tokens(stage.tokens),
             TIME.words(stage.seconds),
             "unknown" if stage.usd is None else COST.words(stage.usd),
             LOSS.of(stage.loss),
@@ -209,15 +226,15 @@ def course(plan: Plan) -> Table | None:
         )
         for stage in way
     ]
-    return Table(columns=tuple(columns), rows=tuple(rows), title="To expect on the way", numbers=numbers)
+    return Table(columns=tuple(columns), rows=tuple(rows), title="Expected along the way", numbers=numbers)
 
 
 def _part(part: Part, plan: Plan) -> str:
     """A part's name, with how often it happens."""
     seconds = plan.run.checkpoint.every_seconds
     often = {
-        "steps": f" ({format_count(plan.run.steps)})",
-        "checkpoints": f" (every {format_seconds(seconds)})" if seconds else "",
+        "steps": f" ({units.format_count(plan.run.steps)})",
+        "checkpoints": f" (every {units.format_seconds(seconds)})" if seconds else "",
     }
     return f"{PARTS[part.key]}{often.get(part.key, '')}"
 
@@ -232,3 +249,98 @@ def _memory(run: Run) -> list[tuple[Quantity, Estimate | None]]:
         (RESERVED, prediction.peak_reserved_bytes),
         (ALLOCATED, prediction.peak_allocated_bytes),
     ]
+
+
+def markdown(plan: Plan, goal: Goal) -> str:
+    """The plan in Markdown; `goal` is the one whose command line is shown."""
+    return "\n".join(_lines(plan, goal)) + "\n"
+
+
+def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
+    from advisor.planning.command import plan_command
+
+    yield from (f"# {plan.run.name}", "", " ".join(filter(None, (sentence(plan), speed_rests_on(plan)))), "")
+    yield in_markdown(summary(plan))
+    yield from ("", "## Why", "", *(f"- {reason}" for reason in plan.reasons))
+    if plan.warnings:
+        yield from ("", "## Mind", "", *(f"- {warning}" for warning in plan.warnings))
+    if plan.search and plan.search.sensitivity:
+        yield from ("", f"## {DEPENDS}", "", *(f"- {text}" for text in plan.search.sensitivity))
+    if way := course(plan):
+        yield from ("", f"## {way.title}", "", in_markdown(way))
+    yield from ("", "## Again", "", "```", plan_command(goal, "plan.yaml"), "advisor launch plan.yaml", "```", "")
+    yield from (f"## {RESTS_ON}", "", *(f"- {text}" for text in plan.inputs), "", f"{plan.id}, {plan.created}")
+
+
+def in_words(effect: Effect) -> str:
+    """An effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
+    if effect.refused:
+        return effect.refused
+    parts = [
+        signed(effect.seconds, TIME.words),
+        signed(effect.usd, COST.words),
+        signed(effect.device_bytes, DEVICE_MEMORY.words),
+        f"{LOSS.column} {signed(effect.loss, LOSS.words)}" if effect.loss else "",
+        {None: "", True: "with activation checkpointing", False: "no activation checkpointing"}[effect.recomputes],
+    ]
+    return " · ".join(part for part in parts if part) or "changes next to nothing"
+
+
+def signed(value: float | None, words: Formatter) -> str:
+    """A difference with its sign; empty where there is none or it is unknown."""
+    return words.change(value) if value else ""
+
+
+def comparison(base: Run, shown: Run, effect: Effect) -> Table:
+    """The run as it was chosen and as it is now, number by number, with the differences."""
+    rows = (
+        (TIME, effect.seconds, [run.total_seconds for run in (base, shown)]),
+        (COST, effect.usd, [run.cost_usd for run in (base, shown)]),
+        (DEVICE_MEMORY, effect.device_bytes, [run.prediction.device_bytes for run in (base, shown)]),
+        (LOSS, effect.loss, [run.loss for run in (base, shown)]),
+    )
+    cells = tuple(
+        (quantity.column, quantity.of(before), quantity.of(after), signed(change, quantity.words))
+        for quantity, change, (before, after) in rows
+    )
+    return Table(columns=("", "as chosen", "what if", "change"), rows=cells)
+
+
+def kept(base: Run, shown: Run) -> str:
+    """What a what-if left as it was, and what it chose anew."""
+    runs = (base, shown)
+    named = [
+        ("depth", *(units.format_count(run.depth) for run in runs)),
+        ("context", *(units.format_count(run.workload.shape.seq_len) for run in runs)),
+        ("tokens", *(units.format_tokens(run.tokens) for run in runs)),
+        ("global batch", *(f"{units.format_tokens(run.workload.step_tokens)} tokens" for run in runs)),
+        ("micro-batch", *(units.format_count(run.workload.micro_batch) for run in runs)),
+        ("activation checkpointing", *(run.workload.activation_checkpointing for run in runs)),
+    ]
+    same = [f"{name} {before}" for name, before, after in named if before == after]
+    other = [f"{name} {after} instead of {before}" for name, before, after in named if before != after]
+    return f"Kept: {', '.join(same)}." + (f" Other: {', '.join(other)}." if other else "")
+
+
+def before_and_after(before: Plan, after: Plan) -> Table:
+    """Both plans, row by row."""
+    rows = [
+        ("GPU", before.workload.gpu, after.workload.gpu),
+        ("depth", str(before.chosen.depth), str(after.chosen.depth)),
+        ("micro-batch × accumulation", _batch(before), _batch(after)),
+        ("activation checkpointing", before.run.activation_checkpointing, after.run.activation_checkpointing),
+        ("steps", units.format_count(before.run.steps), units.format_count(after.run.steps)),
+        ("tokens", units.format_tokens(before.chosen.tokens), units.format_tokens(after.chosen.tokens)),
+    ]
+    estimates = zip(_QUANTITIES, _promised(before), _promised(after), strict=True)
+    rows += [(quantity.name, quantity.of(old), quantity.of(new)) for quantity, old, new in estimates if old or new]
+    return Table(columns=COLUMNS, rows=tuple(rows))
+
+
+def _promised(plan: Plan) -> tuple[Estimate | None, ...]:
+    run = plan.chosen
+    return run.step_seconds, run.tokens_per_second, run.total_seconds, run.cost_usd, run.loss
+
+
+def _batch(plan: Plan) -> str:
+    return f"{plan.run.micro_batch} × {plan.run.grad_accum}"

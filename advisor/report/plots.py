@@ -74,7 +74,20 @@ def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
         yield Plot(title="Gradient norm", caption="", chart=chart)
     yield from _parts(analysis)
     yield from _memory(analysis)
-    yield from _telemetry(analysis)
+    for name, title in _TELEMETRY:
+        readings = telemetry_points(analysis.run, name)
+        if len(readings) < 2:
+            continue
+        cards = sorted({card for _, _, card in readings})
+        rows = [{"hours": hours, "value": value, "series": f"GPU {card}"} for hours, value, card in readings]
+        colours = {f"GPU {card}": charts.PARTS[place % len(charts.PARTS)] for place, card in enumerate(cards)}
+        words = title
+        if name.endswith("_bytes"):
+            rows, unit = charts.in_unit(rows, "value", format_bytes)
+            words = f"{title}, {unit}"
+        across, [timed] = charts.timed(rows)
+        chart = charts.lines(timed, x=across, y=_value(words), colours=colours)
+        yield Plot(title=f"Telemetry: {title}", caption="", chart=chart)
 
 
 def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:
@@ -118,7 +131,7 @@ def _step_times(analysis: Analysis) -> Iterator[Plot]:
             colours={"seconds per step": charts.ACTUAL},
             log_y=True,
         )
-        yield Plot(title="Step time", caption="Tokens per step are not known (--config tells them).", chart=chart)
+        yield Plot(title="Step time", caption="Tokens per step are not known (--config states them).", chart=chart)
 
 
 def _parts(analysis: Analysis) -> Iterator[Plot]:
@@ -140,20 +153,3 @@ def _memory(analysis: Analysis) -> Iterator[Plot]:
         rows, unit = charts.in_unit(rows, "value", format_bytes)
         chart = charts.lines(rows, x=_STEP, y=_value(unit), colours=colours)
         yield Plot(title="Device memory as logged", caption="", chart=chart)
-
-
-def _telemetry(analysis: Analysis) -> Iterator[Plot]:
-    for name, title in _TELEMETRY:
-        readings = telemetry_points(analysis.run, name)
-        if len(readings) < 2:
-            continue
-        cards = sorted({card for _, _, card in readings})
-        rows = [{"hours": hours, "value": value, "series": f"GPU {card}"} for hours, value, card in readings]
-        colours = {f"GPU {card}": charts.PARTS[place % len(charts.PARTS)] for place, card in enumerate(cards)}
-        words = title
-        if name.endswith("_bytes"):
-            rows, unit = charts.in_unit(rows, "value", format_bytes)
-            words = f"{title}, {unit}"
-        across, [timed] = charts.timed(rows)
-        chart = charts.lines(timed, x=across, y=_value(words), colours=colours)
-        yield Plot(title=f"Telemetry: {title}", caption="", chart=chart)

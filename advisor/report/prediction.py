@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from advisor.prediction.comm import assumed_network
+from advisor import units
+from advisor.prediction.comm import AssumedNetwork
+from advisor.prediction.depths import TOKENS_PER_PARAMETER, DepthOption, Download, MemoryBill
+from advisor.prediction.layout_batch import LayoutPrediction
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.prediction.profile import Profile
 from advisor.prediction.software import words_of
 from advisor.prediction.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
-from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
+from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT, TIME
 from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_number, format_seconds, format_tokens
+from advisor.workflows.predict import Predicted
 
 ESTIMATES = {  # fields of a prediction, in the order in which they are shown
     "step_seconds": STEP_TIME,
@@ -22,6 +24,15 @@ ESTIMATES = {  # fields of a prediction, in the order in which they are shown
     "peak_allocated_bytes": ALLOCATED,
     "peak_reserved_bytes": RESERVED,
 }
+_PARTS = (
+    ("weights", "weights_bytes"),
+    ("gradients and 16-bit copies", "gradients_bytes"),
+    ("optimizer", "optimizer_bytes"),
+    ("activations", "activations_bytes"),
+    ("logits", "logits_bytes"),
+    ("driver, workspaces, allocator", "overhead_bytes"),
+)
+_SHORT = ("weights", "gradients", "optimizer", "activations", "logits", "rest")
 
 
 def partial_words(workload: Workload) -> str:
@@ -38,10 +49,10 @@ def partial_words(workload: Workload) -> str:
 def heading(prediction: Prediction) -> str:
     """What is predicted: model, batch, devices."""
     w = prediction.workload
-    size = f"depth {w.shape.depth}, width {w.shape.width}, {format_count(prediction.parameters)} parameters"
+    size = f"depth {w.shape.depth}, width {w.shape.width}, {units.format_count(prediction.parameters)} parameters"
     if words := partial_words(w):
         trained = int(trained_parameters(WorkloadArrays.of([w]))[0])
-        size += f", {words} ({format_count(trained)} trained)"
+        size += f", {words} ({units.format_count(trained)} trained)"
     batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens"
     batch += f", {w.grad_accum} gradient-accumulation steps," if w.grad_accum > 1 else ""
     precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
@@ -53,26 +64,25 @@ def quantities(prediction: Prediction) -> Table:
     """Each number with its interval and where it comes from."""
     shown = ESTIMATES | ({"peak_reserved_bytes": PROCESS_MEMORY} if prediction.workload.gpu == "cpu" else {})
     rows = [quantity.row(getattr(prediction, name)) for name, quantity in shown.items()]
-    rows.append(("FLOPs per token", format_number(prediction.flops_per_token), "exact"))
+    rows.append(("FLOPs per token", units.format_number(prediction.flops_per_token), "exact"))
     return Table(columns=("", "80 % interval", "basis"), rows=tuple(rows))
 
 
 def verdict(prediction: Prediction) -> str:
     """Whether it fits the device, and how sure that is."""
-    device, chance = format_bytes(prediction.device_memory_bytes), prediction.fit_probability
+    device, chance = units.format_bytes(prediction.device_memory_bytes), prediction.fit_probability
     if chance is None:
         return "how much memory the GPU has is unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
     return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
 
 
-def network(prediction: Prediction, profile: Profile) -> str | None:
-    """What is taken to join machines, and a step on what else may; None for a single one."""
-    step = prediction.step_seconds
-    joined = assumed_network(prediction.workload, profile.spec, step.value) if step else None
+def network(joined: AssumedNetwork | None) -> str | None:
+    """What is assumed to join machines, and a step time on Ethernet; None for a single machine."""
     if joined is None:
         return None
-    return f"assumes {joined.words}; on 100 Gb/s Ethernet a step takes {format_seconds(joined.ethernet_step_seconds)}"
+    slow = units.format_seconds(joined.ethernet_step_seconds)
+    return f"assumes {joined.words}; on 100 Gb/s Ethernet a step takes {slow}"
 
 
 def time_unknown(prediction: Prediction) -> str | None:
@@ -86,24 +96,46 @@ def sharding_alone(w: Workload, mfu: Estimate | None) -> str:
     """What data parallelism with sharded state comes to, and how many GPUs of it a step has sequences for."""
     sequences = w.step_tokens // w.shape.seq_len
     return (
-        f"sharding alone: MFU {MFU.expected(mfu)} on {w.gpus} x {w.gpu}. Every GPU needs a sequence of its own, so "
-        f"with {sequences:,} sequences a step ({format_tokens(w.step_tokens)} tokens) it ends at {sequences:,} GPUs; "
-        "more of them need another kind of parallelism, or a larger global batch"
+        f"with sharding alone: MFU {MFU.expected(mfu)} on {w.gpus} x {w.gpu}. Every GPU needs a sequence of its own, "
+        f"with {sequences:,} sequences a step ({units.format_tokens(w.step_tokens)} tokens) it ends at {sequences:,} "
+        "GPUs; more of them need another kind of parallelism, or a larger global batch"
     )
 
 
 def document(prediction: Prediction) -> dict[str, object]:
-    """What `predict` promises of one configuration, as JSON has it."""
-    return {
+    """Gives one prediction as JSON has it, and of a whole answer everything that is shown beside it."""
+    found: dict[str, object] = {
         "parameters": prediction.parameters,
         "flops_per_token": prediction.flops_per_token,
         **{name: _estimate(getattr(prediction, name)) for name in ESTIMATES},
         "fits": prediction.fits,
         "fit_probability": prediction.fit_probability,
     }
+    if not isinstance(prediction, Predicted):
+        return found
+    return {
+        "gpu": prediction.workload.gpu,
+        "workload": prediction.workload,
+        **found,
+        "memory_parts": prediction.memory_parts,
+        "would_fit": prediction.would_fit,
+        "depths": prediction.other_depths,
+        "data": prediction.data,
+        **beside(prediction),
+        "sources": prediction.sources,
+    }
 
 
-def rest_of_line(prediction: Prediction, assumed: Sequence[str] = ()) -> str:
+def beside(predicted: Predicted) -> dict[str, str | None]:
+    """Says whose software a prediction is for, which published run is closest, and what joins the machines."""
+    return {
+        "for": predicted.made_for,
+        "closest published run": predicted.closest_run,
+        "network": network(predicted.network),
+    }
+
+
+def rest_of_line(prediction: Prediction | LayoutPrediction, assumed: Sequence[str] = ()) -> str:
     """`document` as JSON text without its opening brace, several times faster than by way of dicts.
 
     For a table of many rows, where each begins with its number; a time that is not predicted is an `error` in words.
@@ -112,7 +144,7 @@ def rest_of_line(prediction: Prediction, assumed: Sequence[str] = ()) -> str:
     estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
     fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
     error = ""
-    if prediction.step_seconds is None:
+    if isinstance(prediction, Prediction) and prediction.step_seconds is None:
         error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
     chance = "null" if prediction.fit_probability is None else f"{prediction.fit_probability:.4g}"
     said = f', "assumed": {json.dumps(assumed, ensure_ascii=False)}' if assumed else ""
@@ -134,3 +166,56 @@ def _estimate_text(name: str, e: Estimate | None) -> str:
 
 def _unjoined(w: Workload) -> str:
     return f"the catalog does not say what joins {w.gpus} GPUs of type {w.gpu}"
+
+
+def memory(bill: MemoryBill) -> Table:
+    """Each part's expected bytes and its share of the GPU's memory."""
+    of = bill.device_bytes
+    rows = [(name, units.format_bytes(value := getattr(bill, field)), _share(value, of)) for name, field in _PARTS]
+    rows.append(("all of it", units.format_estimate(bill.total, units.format_bytes), _share(bill.total.value, of)))
+    if bill.headroom_bytes is not None:
+        rows.append(("free", units.format_bytes(bill.headroom_bytes), _share(bill.headroom_bytes, of)))
+    return Table(columns=("GPU memory at its peak, by part", "expected", "of the GPU's"), rows=tuple(rows))
+
+
+def _share(value: float, of: float | None) -> str:
+    return "-" if of is None else units.format_percent(value / of)
+
+
+def options(found: Sequence[DepthOption], own: int) -> Table:
+    """A row per depth: size, step time against the configuration's own, memory by part, what is free."""
+    columns = (
+        *("depth", "parameters", "step time", "times this", *_SHORT, "free", "fits"),
+        f"{TOKENS_PER_PARAMETER:g} tokens per parameter",
+        "steps take",
+    )
+    chosen = tuple(place for place, one in enumerate(found) if one.depth == own)
+    return Table(columns=columns, rows=tuple(map(_option, found)), title="At other depths", chosen=chosen)
+
+
+def _option(one: DepthOption) -> tuple[str, ...]:
+    bill = one.memory
+    parts = [units.format_bytes(getattr(bill, field)) if bill else "-" for _, field in _PARTS]
+    return (
+        f"{one.depth} x {one.width}",
+        units.format_count(one.parameters),
+        STEP_TIME.expected(one.step_seconds),
+        "-" if one.step_ratio is None else units.format_number(one.step_ratio),
+        *parts,
+        units.format_bytes(bill.headroom_bytes) if bill and bill.headroom_bytes is not None else "-",
+        {True: "yes", False: "no", None: "perhaps"}[one.fits],
+        units.format_tokens(one.tokens),
+        TIME.expected(one.hours.scaled(3600)) if one.hours is not None else "-",
+    )
+
+
+def to_fetch(data: Download, *, billed: bool = True) -> str:
+    """Tokens → characters → shards → gigabytes → time, in a sentence; of a plan whether its bill has the time."""
+    unbilled = "" if billed else "; not in the bill, because no data are given (--data-tokens adds them)"
+    size = f"{data.shards:,} compressed shards of 100 MB, {units.format_number(data.download_bytes / 1e9)} GB"
+    return (
+        f"data: {units.format_tokens(data.tokens)} tokens are about {units.format_tokens(data.characters)} characters "
+        f"of English, {size}, "
+        f"{TIME.of(data.seconds)} at {units.format_bandwidth(data.bytes_per_second)}; tokenizing takes one core "
+        f"about {units.format_seconds(data.prepare_core_seconds)}{unbilled}"
+    )

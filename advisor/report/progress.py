@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+from advisor import units
 from advisor.engines.state import RunState, goes_on
-from advisor.history.adopted import AdoptedProgress
 from advisor.history.progress import Progress
-from advisor.report import adopted_progress
-from advisor.units import (
-    format_count,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_tokens,
-    format_usd,
-)
+from advisor.units import HOUR
 from trainer.schema import Outcome
 
 NEXT = {
@@ -29,36 +20,35 @@ NEXT = {
 }
 
 
-def line(progress: Progress | AdoptedProgress) -> str:
+def line(progress: Progress) -> str:
     """A run that goes on, on one line: steps, loss, tokens/s, time left and dollars; or what it waits for."""
-    if isinstance(progress, AdoptedProgress):
-        return adopted_progress.progress_line(progress)
     if progress.state != RunState.RUNNING:
         because = f": {progress.reason}" if progress.reason else ""
-        seen = f"; last heard of at step {format_count(progress.step)}" if progress.step else ""
+        seen = f"; last heard of at step {units.format_count(progress.step)}" if progress.step else ""
         return f"{progress.state}{because}{seen}"
-    if progress.tokens_per_second is None:
+    if progress.step_seconds is None:
         expected = progress.eta_seconds
-        left = f"; about {format_estimate(expected, format_seconds)} to go" if expected is not None else ""
-        return f"starting, {format_seconds(progress.elapsed_seconds)} so far{left}"
-    parts = [f"step {format_count(progress.step)}/{format_count(progress.steps)}"]
-    parts += [f"loss {_loss(progress)}", format_rate(progress.tokens_per_second)]
+        left = f"; about {units.format_estimate(expected, units.format_seconds)} to go" if expected is not None else ""
+        return f"starting, {units.format_seconds(progress.elapsed_seconds)} so far{left}"
+    parts = [f"step {units.format_count(progress.step)}/{units.format_count(progress.steps)}"]
+    if progress.tokens_per_second is None:  # an adopted command's
+        parts.append(f"{units.format_seconds(progress.step_seconds)} a step")
+    else:
+        parts += [f"loss {_loss(progress)}", units.format_rate(progress.tokens_per_second)]
     if progress.mfu is not None:
-        parts.append(f"MFU {format_percent(progress.mfu)}")
+        parts.append(f"MFU {units.format_percent(progress.mfu)}")
     if progress.eta_seconds is not None:
-        parts.append(f"{format_estimate(progress.eta_seconds, format_seconds)} left")
+        parts.append(f"{units.format_estimate(progress.eta_seconds, units.format_seconds)} left")
     if progress.usd_per_hour:
-        at_end = format_estimate(progress.usd_at_end, format_usd)
-        parts.append(f"{format_usd(progress.usd_so_far)} so far, {at_end} at the end")
+        at_end = f", {units.format_estimate(progress.usd_at_end, units.format_usd)} at the end"
+        parts.append(f"{units.format_usd(progress.usd_so_far)} so far{at_end if progress.usd_at_end else ''}")
     if progress.stops_early:
-        parts.append(f"a limit stops it in {format_seconds(progress.guard_seconds_left)}")
+        parts.append(f"a limit stops it in {units.format_seconds(progress.guard_seconds_left)}")
     return "   ".join(parts)
 
 
-def closing_lines(progress: Progress | AdoptedProgress, run_dir: Path) -> list[str]:
+def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     """How a run stands, in words, with the next command."""
-    if isinstance(progress, AdoptedProgress):
-        return adopted_progress.closing_lines(progress, run_dir)
     if goes_on(progress.state):
         return [line(progress), f"next: advisor watch {run_dir}"]
     if progress.state == RunState.NEVER_STARTED:
@@ -66,20 +56,21 @@ def closing_lines(progress: Progress | AdoptedProgress, run_dir: Path) -> list[s
         return [f"{run_dir} was never started{because}", f"next: advisor resume {run_dir}"]
     words = (progress.outcome or progress.state).replace("_", " ")
     because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
+    tokens = f"{units.format_tokens(progress.tokens)} tokens in " if progress.tokens_planned else ""
     parts = [
-        f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
-        f"{format_tokens(progress.tokens)} tokens in {format_seconds(progress.elapsed_seconds)}",
+        f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps",
+        f"{tokens}{units.format_seconds(progress.elapsed_seconds)}",
     ]
     if progress.total_seconds_predicted is not None and progress.outcome == Outcome.COMPLETED:
-        parts[-1] += f" (planned {format_estimate(progress.total_seconds_predicted, format_seconds)})"
+        parts[-1] += f" (planned {units.format_estimate(progress.total_seconds_predicted, units.format_seconds)})"
     if progress.tokens_per_second is not None:
-        parts.append(format_rate(progress.tokens_per_second))
+        parts.append(units.format_rate(progress.tokens_per_second))
     if progress.smoothed_loss is not None:
         parts.append(f"training loss {_loss(progress)}")
     if progress.eval_loss is not None:
-        parts.append(f"validation loss {format_number(progress.eval_loss)}")
+        parts.append(f"validation loss {units.format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:
-        parts.append(format_usd(progress.usd_so_far))
+        parts.append(units.format_usd(progress.usd_so_far))
     lines = [f"{words}{because}", ", ".join(parts)]
     if progress.message:
         lines.append(f"warning: {progress.message}")
@@ -89,17 +80,24 @@ def closing_lines(progress: Progress | AdoptedProgress, run_dir: Path) -> list[s
 
 def _loss(progress: Progress) -> str:
     """The smoothed training loss, and the interval that the plan expects it in at this step."""
-    loss, expected = format_number(progress.smoothed_loss), progress.loss_expected
+    loss, expected = units.format_number(progress.smoothed_loss), progress.loss_expected
     if expected is None:
         return loss
-    return f"{loss} (planned {format_number(expected.low)} to {format_number(expected.high)} here)"
+    return f"{loss} (planned {units.format_number(expected.low)} to {units.format_number(expected.high)} here)"
+
+
+def enough(hours: float) -> str:
+    """A limit on time that has room for what is left, as it is typed."""
+    return units.write_duration(math.ceil(hours * HOUR))
 
 
 def _next(progress: Progress, run_dir: Path) -> str:
     if progress.outcome == Outcome.STOPPED and progress.more_hours is not None:
-        return f"its limit has no room for a step more: advisor resume {run_dir} --max-hours {progress.more_hours:.3g}"
+        return (
+            f"its limit has no room for a step more: advisor resume {run_dir} --deadline {enough(progress.more_hours)}"
+        )
     if progress.outcome is not None:
         return NEXT[Outcome(progress.outcome)].format(run=run_dir)
     if progress.checkpoint_step is not None:
-        return f"go on from step {format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
+        return f"go on from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
     return f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"

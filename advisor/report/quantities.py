@@ -7,22 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advisor import units
 from advisor.records import Estimate
-from advisor.units import (
-    Formatter,
-    format_bytes,
-    format_centre,
-    format_energy,
-    format_estimate,
-    format_mass,
-    format_number,
-    format_percent,
-    format_rate,
-    format_sample_rate,
-    format_seconds,
-    format_usd,
-    format_watts,
-)
+from advisor.units import Formatter
 
 INTERVAL = "predicted (80 % interval)"  # the title above estimates
 
@@ -42,11 +29,11 @@ class Quantity:
 
     def of(self, estimate: Estimate | None) -> str:
         """An estimate with its interval; "unknown" for None."""
-        return format_estimate(estimate, self.words)
+        return units.format_estimate(estimate, self.words)
 
     def expected(self, estimate: Estimate | None) -> str:
         """An estimate's expected value alone, in the digits it has beside its interval; "unknown" for None."""
-        return format_centre(estimate, self.words)
+        return units.format_centre(estimate, self.words)
 
     def row(self, estimate: Estimate | None) -> tuple[str, str, str]:
         """Name, estimate with its interval, basis."""
@@ -58,22 +45,22 @@ def basis(estimate: Estimate | None) -> str:
     return estimate.basis if estimate else "-"
 
 
-TIME = Quantity("time", format_seconds)  # from the order of the machine to the end
-COST = Quantity("cost", format_usd)
-LOSS = Quantity("validation loss", format_number, "loss")
-STEP_TIME = Quantity("step time", format_seconds)
-THROUGHPUT = Quantity("throughput", format_rate, "tokens/s")  # a column says the unit, its cells do not
-SAMPLE_RATE = Quantity("samples", format_sample_rate, "samples/s")  # where tokens mean nothing
-MFU = Quantity("MFU", format_percent)
+TIME = Quantity("time", units.format_seconds)  # from the order of the machine to the end
+COST = Quantity("cost", units.format_usd)
+LOSS = Quantity("validation loss", units.format_number, "loss")
+STEP_TIME = Quantity("step time", units.format_seconds)
+THROUGHPUT = Quantity("throughput", units.format_rate, "tokens/s")  # a column says the unit, its cells do not
+SAMPLE_RATE = Quantity("samples", units.format_sample_rate, "samples/s")  # where tokens mean nothing
+MFU = Quantity("MFU", units.format_percent)
 # Three measures of memory: what a device must hold, context included, and the two that PyTorch reports
-DEVICE_MEMORY = Quantity("memory per GPU, all of it", format_bytes, "memory per GPU")
-PROCESS_MEMORY = Quantity("process memory", format_bytes)  # a CPU's
-RESERVED = Quantity("peak memory, reserved", format_bytes)
-ALLOCATED = Quantity("peak memory, allocated", format_bytes)
-POWER = Quantity("power of the GPUs", format_watts)
-ENERGY = Quantity("energy of the GPUs", format_energy)
-CARBON = Quantity("CO2e, whole site", format_mass)
-BITS = Quantity("bits per byte", format_number)
+DEVICE_MEMORY = Quantity("memory per GPU, all of it", units.format_bytes, "memory per GPU")
+PROCESS_MEMORY = Quantity("process memory", units.format_bytes)  # a CPU's
+RESERVED = Quantity("peak memory, reserved", units.format_bytes)
+ALLOCATED = Quantity("peak memory, allocated", units.format_bytes)
+POWER = Quantity("power of the GPUs", units.format_watts)
+ENERGY = Quantity("energy of the GPUs", units.format_energy)
+CARBON = Quantity("CO2e, whole site", units.format_mass)
+BITS = Quantity("bits per byte", units.format_number)
 
 
 def memory_of(gpu: str) -> Quantity:

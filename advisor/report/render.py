@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import json
 import math
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -55,11 +53,6 @@ def to_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numpy, which this module does not import
         return to_plain(value.tolist())
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def print_json(value: Any) -> None:
-    """Write one JSON document to stdout: the only thing a command prints there under --json."""
-    sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @cache

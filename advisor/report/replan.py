@@ -15,7 +15,7 @@ _TOKENS = ("tokens", "global_batch")
 _NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
           "gpus": "cards", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
           "kv_heads": "key/value heads", "ffn_width": "feed-forward width",
-          "activation_checkpointing": "recomputation"}  # fmt: skip
+          "activation_checkpointing": "activation checkpointing"}  # fmt: skip
 
 
 def table(found: Replan, plan: Plan) -> Table:
@@ -72,8 +72,8 @@ def sentences(found: Replan) -> tuple[str, ...]:
     """What was kept, what changed, what the speed rests on, and what had to be assumed of the run."""
     kept = ", ".join(f"{name_of(knob)} {value(knob.name, knob.here)}" for knob in found.knobs if knob.kept)
     changed = ", ".join(in_words(knob) for knob in found.knobs if not knob.kept)
-    assumed = (f"assumed of the run: {text}" for text in found.unsure)
-    fate = (f"what became of the run that is planned again: {found.fate}",) if found.fate else ()
+    assumed = (f"assumed about the run: {text}" for text in found.unsure)
+    fate = (f"result of the run that is planned again: {found.fate}",) if found.fate else ()
     return (*fate, f"as in the run: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
 
 

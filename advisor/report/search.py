@@ -6,33 +6,27 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from advisor import units
+from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.explain import verdict
 from advisor.planning.explore import chances
 from advisor.planning.sensitivity import machine
-from advisor.records import Estimate, Goal, Plan, Run, ScalingPoint, SearchReport
+from advisor.records import Estimate, Plan, Run, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
-from advisor.units import (
-    Formatter,
-    format_bytes,
-    format_centre,
-    format_count,
-    format_number,
-    format_percent,
-    format_tokens,
-)
+from advisor.units import Formatter
 
 # One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
 # 1 % of it is 2 / 0.353 = 5.7 % of compute.
 SCORE = (
-    "score: what runs are ranked by, lower is better; 1 % of it is worth 6 % of compute. A loss law used beyond "
-    "the sizes that it was fitted on: not a loss to expect"
+    "score ranks runs (lower is better): 1 % of it is worth 6 % of compute. It extends the loss law beyond its data, "
+    "so it is not a loss forecast"
 )
 MARKS = {  # behind a micro-batch: how it saves memory
-    STAR: "activations recomputed in the backward pass: little memory, about a third more time",
-    "†": "feed-forward activations recomputed in the backward pass: less memory, about 5 % more time",
+    STAR: "full activation checkpointing: little memory, about a third more time",
+    "†": "selective activation checkpointing (feed-forward): less memory, about 5 % more time",
     "‡": "model sharded over the GPUs",
 }
 REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
@@ -51,7 +45,17 @@ def kept(goal: Goal, run: Run) -> str:
     """How likely a run keeps the budget and the deadline, as far as there are such; never said to be certain."""
     likely = chances(goal, run)
     said = (("budget", likely.budget), ("deadline", likely.deadline))
-    return ", ".join(f"{name} {min(max(100 * p, 1), 99):.0f} %" for name, p in said if p is not None)
+    return ", ".join(f"{name} {_percent(p)}" for name, p in said if p is not None)
+
+
+def within(limit: str, chance: float) -> str:
+    """How likely one limit is kept, beside its number; never said to be certain."""
+    even = 0.45 <= chance <= 0.55
+    return f"even odds to stay within the {limit}" if even else f"{_percent(chance)} to stay within the {limit}"
+
+
+def _percent(chance: float) -> str:
+    return f"{min(max(100 * chance, 1), 99):.0f} %"
 
 
 def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -73,14 +77,14 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
         "model": model(run),
         "batch": batch(run),
         memory_of(run.offer.gpu).column: DEVICE_MEMORY.of(run.prediction.device_bytes),
-        "headroom": format_bytes(run.headroom_bytes),
+        "headroom": units.format_bytes(run.headroom_bytes),
         STEP_TIME.column: STEP_TIME.of(run.step_seconds),
         TIME.column: TIME.of(run.total_seconds),
-        "tokens": format_tokens(run.tokens),
-        "epochs": format_number(run.standing.epochs),
+        "tokens": units.format_tokens(run.tokens),
+        "epochs": units.format_number(run.standing.epochs),
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),
-        "score": format_number(run.score),
+        "score": units.format_number(run.score),
         CHANCE: kept(goal, run),
         "why": run.standing.why,
     }
@@ -98,13 +102,13 @@ def options(runs: Sequence[Run], goal: Goal) -> Table:
 
 
 def model(run: Run) -> str:
-    """Depth and size, in words."""
-    return f"depth {run.depth}, {format_count(run.parameters)} parameters"
+    """Size and depth, in words."""
+    return f"{units.format_count(run.parameters)} parameters, depth {run.depth}"
 
 
 def weighed(search: SearchReport) -> str:
     """How many runs were looked at."""
-    return f"{format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were weighed."
+    return f"{units.format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were compared."
 
 
 def front(plan: Plan, search: SearchReport) -> Table:
@@ -116,13 +120,13 @@ def front(plan: Plan, search: SearchReport) -> Table:
 
 def near_misses(search: SearchReport) -> Table:
     """The runs that would be better, and what stands against each."""
-    return _runs("Would be better, but breaks one limit", search.near_misses, RULED_OUT)
+    return _runs("Better, but ruled out by one limit", search.near_misses, RULED_OUT)
 
 
 def machines(plan: Plan, search: SearchReport) -> Table:
     """The plan, and the best run on each other machine that was asked for by name."""
     rows = (plan.chosen, *search.machines)
-    table = _runs("The machines asked for, each at its best", rows, REMARK, plan)
+    table = _runs("The best run on each machine asked for", rows, REMARK, plan)
     memory = tuple(DEVICE_MEMORY.expected(run.prediction.device_bytes) for run in rows)
     place = table.columns.index(REMARK)
     return replace(
@@ -140,12 +144,12 @@ def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) 
         (
             machine(run, ", "),
             str(run.depth),
-            format_count(run.parameters),
-            format_tokens(run.tokens),
+            units.format_count(run.parameters),
+            units.format_tokens(run.tokens),
             TIME.expected(run.total_seconds),
             COST.expected(run.cost_usd),
             LOSS.expected(run.loss),
-            format_number(run.score),
+            units.format_number(run.score),
             "the plan" if run is chosen else run.standing.why,
             batch(run),
         )
@@ -183,11 +187,11 @@ def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
     rows = tuple(
         (
             str(run.depth),
-            format_count(run.parameters),
+            units.format_count(run.parameters),
             f"{run.workload.micro_batch} x {run.workload.grad_accum}{''.join(marks(run))}",
-            format_count(run.steps),
-            format_tokens(run.tokens),
-            format_centre(run.tokens_per_second, format_tokens),
+            units.format_count(run.steps),
+            units.format_tokens(run.tokens),
+            units.format_centre(run.tokens_per_second, units.format_tokens),
             DEVICE_MEMORY.expected(run.prediction.device_bytes),
             TIME.expected(run.total_seconds),
             COST.expected(run.cost_usd),
@@ -209,16 +213,16 @@ def scaling(plan: Plan) -> Table:
     rows = tuple(
         (
             str(p.gpus),
-            _as_promised(p.tokens_per_second, promised.tokens_per_second, format_tokens),
-            format_percent(p.efficiency),
+            _as_promised(p.tokens_per_second, promised.tokens_per_second, units.format_tokens),
+            units.format_percent(p.efficiency),
             _as_promised(p.total_seconds, promised.total_seconds, TIME.words),
             _as_promised(p.cost_usd, promised.cost_usd, COST.words),
-            "as planned" if p.other_batch_tokens is None else format_count(p.other_batch_tokens),
-            _rented_from(p),
+            "as planned" if p.other_batch_tokens is None else units.format_count(p.other_batch_tokens),
+            f"{p.provider or 'as given'}{f', {p.rented} rented' if _idle(p) else ''}",
         )
         for p in points
     )
-    title = "The same run on more and fewer GPUs, each at the micro-batch that suits it"
+    title = "The same run on more and fewer GPUs, each at its best micro-batch"
     table = Table(columns=names, rows=rows, title=title, numbers=names[:-1])
     if all(p.other_batch_tokens is None for p in points):
         table = table.without(OTHER_BATCH)
@@ -229,14 +233,14 @@ def scaling(plan: Plan) -> Table:
 def _as_promised(number: float | None, promised: Estimate | None, words: Formatter) -> str:
     """A number in words: the plan's own where it is the same."""
     same = number is not None and promised is not None and math.isclose(number, promised.value, rel_tol=1e-6)
-    return format_centre(promised, words) if same else words(number)
+    return units.format_centre(promised, words) if same else words(number)
 
 
 def pays(search: SearchReport) -> str:
     """Up to how many GPUs the run gains more than it pays."""
     if search.pays_up_to_gpus is None:
         most = search.scaling[-1].gpus
-        return f"More GPUs pay as far as this goes ({most}): they shorten the run by more than they raise the bill."
+        return f"More GPUs pay, up to {most} at least: they shorten the run by more than they raise the bill."
     return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
 
 
@@ -249,7 +253,3 @@ def notes(tables: Sequence[Table], said: Collection[str] = ()) -> list[str]:
 
 def _idle(point: ScalingPoint) -> bool:
     return (point.rented or 0) > point.gpus
-
-
-def _rented_from(point: ScalingPoint) -> str:
-    return f"{point.provider or 'as given'}{f', {point.rented} rented' if _idle(point) else ''}"

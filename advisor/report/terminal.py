@@ -12,7 +12,7 @@ from advisor.history.comparison import Comparison
 from advisor.history.scoring import ScoredRun
 from advisor.report import comparison as words_of_runs
 from advisor.report import measured, render, words
-from advisor.report import several as words_of_several
+from advisor.report import rows as words_of_several
 from advisor.report.rows import phase_rows
 from advisor.report.table import on_console
 from advisor.workflows.analysis import Analysis
@@ -63,11 +63,11 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         yield f"not known: {missing}"
     if analysis.insufficient and everything:
         yield ""
-        yield "checks that could not be made, and what each lacks:"
+        yield "checks that were not possible, and what each needs:"
         for check in analysis.insufficient:
             yield f"    {check.code}: {check.missing}"
     elif analysis.insufficient:
-        yield Text(f"{len(analysis.insufficient)} checks could not be made (--all names them)", style="dim")
+        yield Text(f"{len(analysis.insufficient)} checks were not possible (--all lists them)", style="dim")
     if analysis.run.notes:
         yield ""
         for note in analysis.run.notes:

@@ -1,4 +1,4 @@
-"""What each setting of a run does on a device, in words and as a document. No arithmetic but of logs to percents."""
+"""What each setting of a run does on a device, in words and as a document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.workflows.tune import Tuned
 from trainer.schema import RunConfig, to_dict
 
 COLUMNS = ("setting", "speed", "95 %", "memory", "loss", "repeats", "")
-NONE = "no effect that clears the noise"
+NONE = "no effect beyond the noise"
 
 
 def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
@@ -37,9 +37,9 @@ def verdict(effect: Effect) -> str:
     if effect.speed is None:
         return f"does not run: {effect.failure}"
     if effect.faster and effect.loses:
-        return "faster, and learns worse"
+        return "faster, but learns worse"
     word = "faster" if effect.faster else "slower" if effect.slower else NONE
-    return f"{word}, and learns worse" if effect.loses else word
+    return f"{word}, but learns worse" if effect.loses else word
 
 
 def base_words(config: RunConfig) -> str:
@@ -50,7 +50,9 @@ def base_words(config: RunConfig) -> str:
         f"micro-batch {config.micro_batch} × {config.grad_accum}",
         config.precision,
         "compiled" if config.compile else "not compiled",
-        f"{config.activation_checkpointing} recomputation" if config.activation_checkpointing != "none" else "",
+        f"{config.activation_checkpointing} activation checkpointing"
+        if config.activation_checkpointing != "none"
+        else "",
         config.optimizer.name,
         "" if kernels == Kernels() else kernel_words(kernels),
     ]
@@ -67,18 +69,19 @@ def conclusion(tuned: Tuned) -> Iterator[str]:
     """The best, what it gains, how the best two go together, and what plans do with it."""
     tuning = tuned.tuning
     if tuning.best is None:
-        yield "nothing is surely faster than the base"
+        yield "no setting is clearly faster than the base"
     else:
         best = tuning.effect(tuning.best)
         assert best.speed is not None
         gain = f"{_percent(best.speed.value)} ({_percent(best.speed.low)} to {_percent(best.speed.high)})"
         yield f"best: {tuning.best.name}, {gain} against the base"
     if tuning.untried:
-        yield f"not tried, the time was up: {', '.join(tuning.untried)} (--budget-seconds)"
+        yield f"not tried for lack of time: {', '.join(tuning.untried)} (--budget-seconds)"
     if tuning.together is not None:
         yield _interaction(tuning.variants[-1].name, tuning.together)
     yield (
-        f"one burst scatters by {format_percent(tuning.noise.deviation)}; intervals hold for all settings at once; "
+        f"step times of equal bursts differ by {format_percent(tuning.noise.deviation)}; the intervals allow for "
+        "the number of settings; "
         f"{len(tuning.visits)} bursts in {format_seconds(tuning.seconds)}"
     )
     if tuned.calibrated is not None:
@@ -96,7 +99,7 @@ def _interaction(names: str, together: Interval) -> str:
 
 
 def document(tuned: Tuned) -> dict[str, Any]:
-    """What --json prints; speeds are logs of steps a second against the base."""
+    """What --json prints; a speed is the logarithm of steps per second relative to the base."""
     tuning = tuned.tuning
     return {
         "device": {"key": tuned.device_key, **to_dict(tuned.device)},

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Callable
 
+from advisor import units
 from advisor.findings.case import Finding
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import price
@@ -13,19 +14,7 @@ from advisor.findings.run_metrics import logged_mfu
 from advisor.findings.savings import worth_saying
 from advisor.readers.run_table import Status
 from advisor.records import Estimate
-from advisor.units import (
-    HOUR,
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_usd,
-    format_usd_rate,
-    write_duration,
-)
+from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis
 
 Pairs = list[tuple[str, str]]
@@ -82,9 +71,9 @@ def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return format_count(value)
+        return units.format_count(value)
     if isinstance(value, float):
-        return format_count(value) if value >= 1e4 else format_number(value)
+        return units.format_count(value) if value >= 1e4 else units.format_number(value)
     return str(value)
 
 
@@ -101,16 +90,16 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
     rows += [_bill(f"saved by acting on {finding.code}", finding.saved_hours, finding.saved_usd) for finding in worth]
     if len(worth) > 1 and analysis.savings is not None:
-        rows.append(_bill("saved by all of these together", analysis.savings.hours, analysis.savings.usd))
+        rows.append(_bill("total saving (overlaps counted once)", analysis.savings.hours, analysis.savings.usd))
         if any(finding.code in EXPECTED for finding in worth):
-            rows.append(("(interruptions that may come are not in it)", "", ""))
+            rows.append(("(future interruptions are not included)", "", ""))
     elif len(worth) > 1:
         rows.append(("(savings overlap: do not add them up)", "", ""))
     return rows
 
 
 def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str, str, str]:
-    cost = format_estimate(usd, format_usd) if usd is not None else "unknown"
+    cost = units.format_estimate(usd, units.format_usd) if usd is not None else "unknown"
     return name, _estimated_hours(hours) if hours is not None else "unknown", cost
 
 
@@ -130,9 +119,9 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
             # one that says it came to its end trained, and printed no step
             ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
-        cost = format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
+        cost = units.format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
         steps, losses = _range(part.first_step, part.last_step, _plain), _range(part.first_loss, part.last_loss, _loss)
-        takes = "unknown" if seconds is None else format_seconds(seconds)
+        takes = "unknown" if seconds is None else units.format_seconds(seconds)
         rows.append((name, ended, steps, losses, takes, cost, _cut(part.status_reason)))
     if len(rows) > _MOST_RUNS:
         left = len(rows) - _MOST_RUNS
@@ -146,7 +135,7 @@ def _range(first: float | None, last: float | None, shown: Callable[[float], str
 
 
 def _loss(loss: float) -> str:
-    return format_number(loss) if math.isfinite(loss) else "not a number"
+    return units.format_number(loss) if math.isfinite(loss) else "not a number"
 
 
 def _cut(text: str, most: int = 90) -> str:
@@ -158,34 +147,36 @@ def saving(finding: Finding) -> str:
     if finding.saved_hours is None or not worth_saying(finding.saved_hours, finding.saved_usd):
         return ""
     dear = finding.saved_usd is not None and finding.saved_usd.value > 0  # one's own machine costs nothing by the hour
-    usd = f", {format_estimate(finding.saved_usd, format_usd)}" if dear else ""
+    usd = f", {units.format_estimate(finding.saved_usd, units.format_usd)}" if dear else ""
     return f"{_estimated_hours(finding.saved_hours)}{usd}"
 
 
 def speed(analysis: Analysis) -> Pairs:
     """Throughput and MFU, as they are and as they should be."""
     expected = analysis.case.expected
-    rows = [("tokens per second", format_rate(analysis.tokens_per_second))]
+    rows = [("tokens per second", units.format_rate(analysis.tokens_per_second))]
     if expected is not None and expected.tokens_per_second is not None:
-        rows.append(("tokens per second expected here", format_estimate(expected.tokens_per_second, format_rate)))
+        rows.append(
+            ("tokens per second expected here", units.format_estimate(expected.tokens_per_second, units.format_rate))
+        )
     rows.append(mfu(analysis))
     if expected is not None and expected.mfu is not None:
-        rows.append(("MFU expected here", format_estimate(expected.mfu, format_percent)))
+        rows.append(("MFU expected here", units.format_estimate(expected.mfu, units.format_percent)))
     if expected is not None and expected.peak_reserved_bytes is not None:
-        rows.append(("memory expected here", format_estimate(expected.peak_reserved_bytes, format_bytes)))
+        rows.append(("memory expected here", units.format_estimate(expected.peak_reserved_bytes, units.format_bytes)))
     usd = price(analysis.case)
-    rows.append(("price per hour, all GPUs", format_usd_rate(usd)))
+    rows.append(("price per hour, all GPUs", units.format_usd_rate(usd)))
     if source := analysis.case.notes.get("price"):
         rows.append(("price from", source))
     return rows
 
 
 def mfu(analysis: Analysis) -> tuple[str, str]:
-    """The name and the number: by exact FLOPs; as logged where the model's shape or the card is not known."""
+    """The name and value of MFU, by exact FLOPs, or as logged if the model's shape or the GPU is unknown."""
     logged = logged_mfu(analysis.case)
     if analysis.mfu is None and logged is not None:
-        return "MFU", f"{format_percent(logged)} as logged"
-    return "MFU, exact FLOPs over the dense peak", format_percent(analysis.mfu)
+        return "MFU", f"{units.format_percent(logged)} as logged"
+    return "MFU, exact FLOPs over the dense peak", units.format_percent(analysis.mfu)
 
 
 def outlook(analysis: Analysis) -> Pairs:
@@ -193,7 +184,9 @@ def outlook(analysis: Analysis) -> Pairs:
     forecast = analysis.forecast
     rows = []
     loss = forecast.loss
-    shown = format_estimate(loss.final_loss, format_number) if loss.final_loss is not None else "not predicted"
+    shown = (
+        units.format_estimate(loss.final_loss, units.format_number) if loss.final_loss is not None else "not predicted"
+    )
     rows.append(("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown))
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
@@ -206,7 +199,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
         (
             f"{place.gpus} x {place.name}",
             _estimated_hours(place.whole_hours) if place.whole_hours else "-",
-            format_estimate(place.whole_usd, format_usd) if place.whole_usd else "-",
+            units.format_estimate(place.whole_usd, units.format_usd) if place.whole_usd else "-",
             place.note or ("fits" if place.fits else "does not fit" if place.fits is False else ""),
         )
         for place in analysis.forecast.elsewhere
@@ -216,7 +209,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
 def reproduce(analysis: Analysis, source: str | None = None) -> str:
     """The command that gives this report again, of a log that is called `source` there."""
     given = analysis.given
-    seconds = None if given.targets.hours is None else write_duration(round(given.targets.hours * HOUR))
+    seconds = None if given.targets.hours is None else units.write_duration(round(given.targets.hours * HOUR))
     stated = (
         ("--gpu", given.gpu),
         ("--gpus", given.gpus),
@@ -226,8 +219,8 @@ def reproduce(analysis: Analysis, source: str | None = None) -> str:
         ("--plan", given.plan),
         ("--format", given.format),
         ("--target-loss", given.targets.final_loss),
-        ("--target-usd", given.targets.usd),
-        ("--target-time", seconds),
+        ("--budget", given.targets.usd),
+        ("--deadline", seconds),
         ("--next-data", given.next_data.name if given.next_data else None),
     )
     said = [f"{value:g}" if isinstance(value, float) else str(value) for _, value in stated if value is not None]
@@ -237,12 +230,12 @@ def reproduce(analysis: Analysis, source: str | None = None) -> str:
 
 
 def _hours(hours: float | None) -> str:
-    return format_seconds(hours * HOUR) if hours is not None and math.isfinite(hours) else "unknown"
+    return units.format_seconds(hours * HOUR) if hours is not None and math.isfinite(hours) else "unknown"
 
 
 def _usd(usd: float | None) -> str:
-    return format_usd(usd) if usd is not None else "unknown"
+    return units.format_usd(usd) if usd is not None else "unknown"
 
 
 def _estimated_hours(hours: Estimate) -> str:
-    return format_estimate(hours.scaled(HOUR), format_seconds)
+    return units.format_estimate(hours.scaled(HOUR), units.format_seconds)

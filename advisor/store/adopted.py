@@ -53,7 +53,7 @@ class Knob:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one trainer is told what to do."""
+    """Which options one trainer takes."""
 
     name: str
     knobs: tuple[Knob, ...] = ()
@@ -132,7 +132,7 @@ class KnobVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Adopted:
-    """A training command that was adopted: how it is told what to do, and what it did."""
+    """A training command that was adopted: the options it takes, and what its bursts measured."""
 
     name: str
     created: str  # ISO 8601, UTC
@@ -218,11 +218,6 @@ def load_adopted(home: Path, name: str) -> Adopted:
         hint = f"there is: {', '.join(near)}" if near else "adopt one: advisor adopt -- python train.py …"
         raise AdvisorError(f"no adopted command is called {name!r}", hint, exit_code=2)
     return _read(Adopted, path, "adopted command")
-
-
-def is_adopted_plan(raw: dict[str, Any]) -> bool:
-    """Whether a YAML mapping is the plan of an adopted command."""
-    return "steps_are_set" in raw
 
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:

@@ -182,7 +182,7 @@ def measured_run_from_dict(raw: Mapping[str, Any]) -> MeasuredStep:
 
 
 def workload_to_dict(w: Workload) -> dict[str, Any]:
-    """A workload as the flat mapping stored with each burst; the device is the document's."""
+    """A workload as the flat mapping stored with each burst; the device is stored once for the whole document."""
     return to_dict(w.shape) | {
         "micro_batch": w.micro_batch,
         "grad_accum": w.grad_accum,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+@cache
 def profiles_folder() -> Path:
     """The shipped profiles: inside the package of an installed wheel, beside it in a checkout."""
     installed = _PACKAGE / "_profiles"
@@ -32,7 +34,7 @@ def advisor_home() -> Path:
 
 
 def names_apart(paths: Sequence[str]) -> list[str]:
-    """What each is called beside the others: the end of its path that tells it from them."""
+    """What each is called beside the others: the end of its path that differs from theirs."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-length:]) for part in parts]

@@ -34,11 +34,8 @@ def keep_logs(
 ) -> Path:
     """Write logs (their names and contents) under a name; the same name replaces. Raises AdvisorError."""
     if not _NAME.fullmatch(name):
-        raise AdvisorError(
-            f"{name!r} cannot be the name of kept logs",
-            "take up to 60 letters, digits, dots, dashes or underscores, a letter or digit first",
-            exit_code=2,
-        )
+        hint = "take up to 60 letters, digits, dots, dashes or underscores, a letter or digit first"
+        raise AdvisorError(f"{name!r} cannot be the name of kept logs", hint, exit_code=2)
     about = {"schema": 1, "kept_at": now.astimezone(UTC).isoformat(), "files": [file for file, _ in files]}
     folder = home / "logs" / name
     with disk_errors("keep the logs in", folder):

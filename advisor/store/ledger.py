@@ -123,10 +123,9 @@ class Ledger:
         db.execute("BEGIN IMMEDIATE")
         version = _version(db)  # again: another process may have upgraded it while this one waited
         if version > len(MIGRATIONS):
-            raise AdvisorError(
-                f"the ledger {self.path} was written by a newer version (schema {version}, not {len(MIGRATIONS)})",
-                "upgrade training-advisor, or set ADVISOR_HOME to another folder",
-            )
+            message = f"the ledger {self.path} was written by a newer version (schema {version}, not {len(MIGRATIONS)})"
+            hint = "upgrade training-advisor, or set ADVISOR_HOME to another folder"
+            raise AdvisorError(message, hint)
         for script in MIGRATIONS[version:]:
             for statement in filter(str.strip, script.split(";")):
                 db.execute(statement)  # not executescript: that would commit half-way

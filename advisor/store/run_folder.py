@@ -1,24 +1,27 @@
-"""A run folder on disk: its files by name, its launch record, its configuration, what it is called."""
+"""A run folder on disk: its files by name, its launch record, its configuration, and what its owner says of it."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord, RunRow
-from advisor.store.disk import bad_fields, disk_errors, read_json, read_yaml, write_atomic
+from advisor.store.disk import bad_fields, disk_errors, dump_yaml, read_json, read_yaml, write_atomic
 from advisor.store.plan_files import load_plan
 from trainer.schema import ConfigError, RunConfig, config_from_dict, record_from_dict, to_dict
 
 LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
 CHECKPOINTS = "checkpoints"
 SIGHTING = "engine.json"  # of a run that was started elsewhere
+ABOUT = "about.yaml"
+LONGEST_NAME, LONGEST_NOTE, MOST_TAGS = 80, 10_000, 20
+_TAG = re.compile(r"[\w][\w.+-]{0,29}")
 
 
 def is_run_folder(path: Path) -> bool:
@@ -51,23 +54,21 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
     path = run_dir / LAUNCH
     if not path.exists():
         return None
-    raw = _of_this_schema(read_json(path, "launch record"), run_dir)
+    # A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer.
+    launch = read_json(path, "launch record")
+    schema = launch.get("schema", 1)
+    if schema == 1:
+        engine = launch.pop("launcher", "local")
+        raw = launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
+    else:
+        if isinstance(schema, int) and schema > LaunchRecord.schema:
+            newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
+            raise AdvisorError(newer, "upgrade training-advisor")
+        raw = launch
     try:
         return record_from_dict(LaunchRecord, raw)
     except ConfigError as error:
         raise bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
-
-
-def _of_this_schema(launch: dict[str, Any], run_dir: Path) -> dict[str, Any]:
-    """A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer."""
-    schema = launch.get("schema", 1)
-    if schema == 1:
-        engine = launch.pop("launcher", "local")
-        return launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
-    if isinstance(schema, int) and schema > LaunchRecord.schema:
-        newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
-        raise AdvisorError(newer, "upgrade training-advisor")
-    return launch
 
 
 def read_run_plan(run_dir: Path) -> Plan | None:
@@ -101,3 +102,48 @@ def _started(run_dir: Path) -> float:
         with open(run_dir / LOG, encoding="utf-8", errors="replace") as file:
             first = re.search(r'"time":\s*([0-9.]+)', file.readline(1 << 20))
     return float(first.group(1)) if first else fallback
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """A run in its owner's words; empty where they said nothing."""
+
+    name: str = ""
+    note: str = ""
+    tags: tuple[str, ...] = ()
+
+
+def read_about(run_dir: Path) -> About:
+    """What was written down of a run; AdvisorError when the file is damaged."""
+    path = run_dir / ABOUT
+    if not path.exists():
+        return About()
+    try:
+        return record_from_dict(About, read_yaml(path, "note of a run"))
+    except ConfigError as error:
+        raise bad_fields("note of a run", path, error, f"remove it to go on without it: rm {path}") from error
+
+
+def write_about(run_dir: Path, about: About) -> None:
+    """Keep it, whole or not at all; AdvisorError for a name, note or tag that is none."""
+    write_atomic(run_dir / ABOUT, dump_yaml(to_dict(checked(about))))
+
+
+def checked(about: About) -> About:
+    """The same, tidied: blanks at the ends gone, each tag once; AdvisorError for what cannot be kept."""
+    name, note = about.name.strip(), about.note.strip()
+    tags = tuple(dict.fromkeys(tag.strip().lower() for tag in about.tags if tag.strip()))
+    if len(name) > LONGEST_NAME or any(not letter.isprintable() for letter in name):
+        raise AdvisorError(
+            f"a name is one line of at most {LONGEST_NAME} characters", "say more in a note", exit_code=2
+        )
+    if len(note) > LONGEST_NOTE:
+        raise AdvisorError(f"a note has at most {LONGEST_NOTE:,} characters", "keep the rest in a file", exit_code=2)
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise AdvisorError(
+                f"{tag[:40]!r} is no tag", "letters, digits and . + - _, 30 at most: wide-batch", exit_code=2
+            )
+    if len(tags) > MOST_TAGS:
+        raise AdvisorError(f"a run has at most {MOST_TAGS} tags", "drop one: --untag TAG", exit_code=2)
+    return About(name=name, note=note, tags=tags)

@@ -21,7 +21,6 @@ import yaml
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import MeasuredStep, Plan
 from advisor.run_records import RunRow, ScoreRow
-from advisor.store.about import read_about
 from advisor.store.calibration import (
     Calibration,
     Quality,
@@ -34,7 +33,7 @@ from advisor.store.disk import bad_fields, disk_errors, dump_yaml, listed, read_
 from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, run_row
+from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, read_about, run_row
 from trainer.schema import ConfigError, record_from_dict
 
 CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # what every calibration document must have
@@ -105,11 +104,8 @@ class Store:
         """Remove one of the user's calibrations; AdvisorError for one that is not there or came with the program."""
         entry = self._calibration_entry(calibration_id)
         if entry.shipped:
-            raise AdvisorError(
-                f"{calibration_id} came with the program and stays",
-                f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}",
-                exit_code=2,
-            )
+            hint = f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}"
+            raise AdvisorError(f"{calibration_id} came with the program and stays", hint, exit_code=2)
         with disk_errors("remove the calibration", entry.path):
             entry.path.unlink(missing_ok=True)
         return entry.path
@@ -120,7 +116,7 @@ class Store:
             if entry.id == calibration_id:
                 return entry
         near = close_matches(calibration_id, [entry.id for entry in entries])
-        hint = f"did you mean {' or '.join(near)}?" if near else "see them all: advisor profiles"
+        hint = f"did you mean {' or '.join(near)}?" if near else "see them all: advisor calibrate --list"
         raise AdvisorError(f"no calibration is called {calibration_id!r}", hint, exit_code=2)
 
     # Observations: what finished runs taught about a device

@@ -1,1 +1,1 @@
-"""Programs that train, each behind one adapter."""
+"""Training programs, each with an adapter of the same interface."""

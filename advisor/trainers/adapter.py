@@ -1,4 +1,4 @@
-"""What the advisor needs of a program that trains."""
+"""The interface of a trainer for the advisor."""
 
 from __future__ import annotations
 
@@ -14,59 +14,63 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LogEnd:
-    """How a run's log stands at its end. None: it does not say."""
+    """The latest state in a run's log; None marks what the log does not contain."""
 
-    unix_seconds: float  # when the log was written last
-    attempt: int = 0  # the newest; 0: the log does not count them
-    outcome: Outcome | None = None  # of the newest attempt; None: no word of an end
+    unix_seconds: float  # time of the last record
+    attempt: int = 0  # number of the latest attempt; 0 if the log does not count attempts
+    outcome: Outcome | None = None  # of the latest attempt; None if the log has no end
     reason: str | None = None
-    step: int | None = None  # the newest
+    step: int | None = None  # last step
     loss: float | None = None
-    host: str | None = None  # where the newest attempt runs, or ran, and as which process
+    host: str | None = None  # machine and process of the latest attempt
     pid: int | None = None
     process_started: float | None = None  # Unix seconds
 
 
 class Trainer(Protocol):
-    """One program that trains, started in a run folder of its own."""
+    """A training program that runs in a run folder of its own."""
 
     @property
     def name(self) -> str:
-        """What launch records call it."""
+        """The name of the trainer in launch records."""
 
     @property
     def log_name(self) -> str:
-        """The file of the run folder that it logs to."""
+        """The name of the log file in the run folder."""
+
+    @property
+    def plan_field(self) -> str:
+        """A field that its plans have, and no other trainer's."""
 
     def files(self, config: RunConfig) -> Mapping[str, str]:
-        """The configuration files of a planned run: name inside the run folder and text."""
+        """Return the configuration files of a planned run: name in the run folder and text."""
 
     def command(self, folder: Path, gpus: int) -> tuple[str, ...]:
-        """The command line that trains what the files of `folder` say, on so many devices of one machine."""
+        """Return the command line that trains with the files of `folder`, on `gpus` devices of one machine."""
+
+    def python(self, folder: Path) -> str:
+        """The Python that a run was trained with."""
 
     def read_log(self, folder: Path) -> RunTable:
-        """What a run logged; raises AdvisorError when there is no log or it cannot be read."""
+        """Read the log of a run. Raises AdvisorError if there is no readable log."""
 
     def log_end(self, folder: Path) -> LogEnd | None:
-        """How far a run's log goes and how it ends, at little cost; None before its first word.
-
-        Raises AdvisorError for a damaged log.
-        """
+        """Read only the end of a run's log; None if it has no records. Raises AdvisorError for a damaged log."""
 
     def planned_steps(self, folder: Path) -> int:
-        """How many steps a run is to do; raises AdvisorError for a damaged folder."""
+        """Return the planned number of steps. Raises AdvisorError for a damaged folder."""
 
     def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """What all attempts cost so far, at little cost; None where there was none, or nobody knows a price."""
+        """Return the cost of all attempts so far without reading the log; None without attempts or without a price."""
 
     def used_seconds(self, folder: Path) -> float:
-        """What earlier attempts count against the configuration's time limit; raises AdvisorError for a damaged log."""
+        """Return the seconds of earlier attempts against the time limit. Raises AdvisorError for a damaged log."""
 
     def needed_seconds(self, folder: Path) -> float:
-        """What an attempt must have left of its limit to do a step; 0 where no limit ended the last one."""
+        """Return the seconds that a new attempt needs for a step; 0 unless the time limit ended the last attempt."""
 
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """What earlier attempts cost, each at its own price; at the given one where that is not known."""
+        """Return the cost of earlier attempts. `usd_per_hour` applies to attempts without a recorded price."""
 
     def burst_worker(self, device: str) -> tuple[str, ...] | None:
-        """The command of a process that answers burst requests as trainer/worker.py does; None: it has none."""
+        """Return the command of a process that runs bursts like trainer/worker.py; None if there is none."""

@@ -1,9 +1,10 @@
-"""Training commands of others, adopted: the guard of a run writes `steps.jsonl` from the probe, or from its own log."""
+"""Adopted training commands. The guard of a run writes `steps.jsonl`, from the probe or from the command's own log."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
 from bisect import bisect_right
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from advisor.readers.run_table import RunTable
 
 LOG, RECIPE, PROBE_FOLDER = "steps.jsonl", "recipe.yaml", "probe"
-NAME = "adopted"
 
 
 def recipe_of(folder: Path) -> Recipe:
-    """The recipe that an adopted run was launched with; raises AdvisorError."""
+    """Read the recipe of an adopted run. Raises AdvisorError if it is unusable."""
     path = folder / RECIPE
     try:
         return record_from_dict(Recipe, read_yaml(path, "recipe"))
@@ -34,7 +34,7 @@ def recipe_of(folder: Path) -> Recipe:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run's log, without a last line that is being written; raises AdvisorError for a damaged one."""
+    """Read the records of a run's log, without an incomplete last line. Raises AdvisorError for a damaged log."""
     path = folder / LOG
     if not path.exists():
         return []
@@ -47,31 +47,28 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 class AdoptedLog:
-    """The log of an adopted run, while its guard writes it."""
+    """Writes the log of an adopted run."""
 
     def __init__(self, folder: Path):
         self.folder, self._told, self._last, self._witnesses = folder, 0, 0, 0
 
     def attempts(self) -> int:
-        """How often the run was started before."""
+        """Count the earlier attempts."""
         return sum(record["kind"] == "header" for record in read_log(self.folder))
 
     def header(self, plan: AdoptedPlan, attempt: int, began: float, command: Sequence[str]) -> None:
-        """A new attempt."""
+        """Write the start of a new attempt."""
         who = {"host": socket.gethostname(), "pid": os.getpid(), "plan": plan.id, "trainer": plan.trainer,
                "basis": plan.basis, "reference_seconds": plan.reference_seconds}  # fmt: skip
         self._write([{"kind": "header", "time": began, "attempt": attempt, **who, "command": list(command)}])
 
     def steps(
-        self,
-        moments: Sequence[float],
-        durations: Sequence[float],
-        memory: Mapping[str, int],
+        self, moments: Sequence[float], durations: Sequence[float], memory: Mapping[str, int],
         numbers: Sequence[int] | None = None,
-    ) -> None:
-        """What came since: when each step of this attempt ended, how long it took (the first: unknown), the memory.
+    ) -> None:  # fmt: skip
+        """Write the new steps of this attempt: end, duration (unknown for the first step) and memory.
 
-        `numbers` says which steps they are, where not each was seen.
+        `numbers` are the step numbers, if the probe did not see every step.
         """
         new = range(self._told, len(moments))
         self._told = len(moments)
@@ -80,14 +77,14 @@ class AdoptedLog:
         self._write([{"kind": "step", "time": moments[i], "step": at[i], "seconds": took[i], **memory} for i in new])
 
     def witnesses(self, readings: Sequence[Mapping[str, Any]], moments: Sequence[float]) -> None:
-        """What the reference kernel took since, and after which step of this attempt."""
+        """Write the new timings of the reference kernel, each with the preceding step of this attempt."""
         new = readings[self._witnesses :]
         self._witnesses = len(readings)
         self._write([{"kind": "witness", "time": reading["time"], "step": bisect_right(moments, reading["time"]),
                       "reference_seconds": reading["reference_seconds"]} for reading in new])  # fmt: skip
 
     def final(self, outcome: Outcome, reason: str, began: float, now: float) -> None:
-        """The end of this attempt."""
+        """Write the end of this attempt."""
         self._write([{"kind": "final", "time": now, "outcome": outcome.value, "reason": reason, "seconds": now - began,
                       "step": self._last}])  # fmt: skip
 
@@ -98,12 +95,12 @@ class AdoptedLog:
 
 
 def spent_seconds(folder: Path) -> float:
-    """What the attempts that are over lived, up to their last word."""
+    """Return the duration of all attempts, each up to its last record."""
     return sum(attempt[-1]["time"] - attempt[0]["time"] for attempt in attempts_of(read_log(folder)))
 
 
 def attempts_of(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The records of each attempt, its header first."""
+    """Group records by attempt; each group starts with the header."""
     attempts: list[list[dict[str, Any]]] = []
     for record in records:
         if record["kind"] == "header":
@@ -114,27 +111,36 @@ def attempts_of(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]
 
 
 class AdoptedTrainer:
-    """Any command, run by `advisor.adopt.guard`."""
+    """Any training command, run by `advisor.adopt.guard`."""
 
-    name = NAME
+    name = "adopted"
     log_name = LOG
+    plan_field = "steps_are_set"
 
     def files(self, config: RunConfig) -> Mapping[str, str]:
-        """None: an adopted plan is no configuration of our trainer."""
+        """Return no files, because an adopted plan has no configuration of our trainer."""
         return {}
 
     def command(self, folder: Path, gpus: int) -> tuple[str, ...]:
-        """The guard, which starts the command."""
+        """Return the command of the guard, which starts the training command."""
         return (sys.executable, "-m", "advisor.adopt.guard", str(folder))
 
+    def python(self, folder: Path) -> str:
+        """Its command's own where that is seen, else this interpreter."""
+        program = shutil.which(load_adopted_plan(folder / PLAN).command[0])
+        if program is None or Path(program).name.startswith("python"):
+            return program or sys.executable
+        beside = Path(program).parent / "python"
+        return str(beside) if beside.exists() else sys.executable
+
     def read_log(self, folder: Path) -> RunTable:
-        """Its steps as the probe saw them, or its own log told them."""
-        from advisor.readers.adopted_log import adopted_run  # numpy: launching and listing start without it
+        """Read the steps from the probe or from the command's own log."""
+        from advisor.readers.adopted_log import adopted_run  # imports numpy, which launching does not need
 
         return adopted_run(folder, attempts_of(read_log(folder)))
 
     def log_end(self, folder: Path) -> LogEnd | None:
-        """From the newest attempt."""
+        """Read the state of the latest attempt."""
         attempts = attempts_of(read_log(folder))
         if not attempts:
             return None
@@ -152,27 +158,27 @@ class AdoptedTrainer:
         )
 
     def planned_steps(self, folder: Path) -> int:
-        """By its plan."""
+        """Read the planned steps from the plan."""
         return load_adopted_plan(folder / PLAN).steps
 
     def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """Up to the last word of its log."""
+        """Return the cost of all attempts up to the last record; None without a price."""
         return None if usd_per_hour is None else self.used_usd(folder, usd_per_hour)
 
     def used_seconds(self, folder: Path) -> float:
-        """What all attempts lived."""
+        """Return the duration of all attempts."""
         return spent_seconds(folder)
 
     def needed_seconds(self, folder: Path) -> float:
-        """Not known."""
+        """Return 0, because the duration of a step is unknown."""
         return 0.0
 
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """The same at the run's price."""
+        """Return the cost of all attempts at one price."""
         return spent_seconds(folder) / 3600 * usd_per_hour
 
     def burst_worker(self, device: str) -> tuple[str, ...] | None:
-        """None: `advisor adopt` measures it."""
+        """Return None, because `advisor adopt` measures bursts itself."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""The trainer of this repository, `python -m trainer`."""
+"""The trainer of this project, `python -m trainer`."""
 
 from __future__ import annotations
 
@@ -20,41 +20,48 @@ from trainer.schema import Outcome, RunConfig, dump_config
 if TYPE_CHECKING:
     from advisor.readers.run_table import RunTable
 
-TAIL_BYTES = 65536  # more than the last records of any run
+TAIL_BYTES = 65536  # enough for the last records of any run
 
 
 class OwnTrainer:
-    """Reads `run.yaml`, writes `log.jsonl` beside its checkpoints."""
+    """Trains with `run.yaml` and writes `log.jsonl` beside the checkpoints."""
 
     name = "own"
     log_name = LOG
+    plan_field = "run"
 
     def files(self, config: RunConfig) -> Mapping[str, str]:
-        """One file, `run.yaml`."""
+        """Return one file, `run.yaml`."""
         return {CONFIG: dump_config(config)}
 
     def command(self, folder: Path, gpus: int) -> tuple[str, ...]:
-        """This very interpreter; under torchrun when there is more than one device."""
+        """Return a command of this Python interpreter, with torchrun for several devices."""
         trainer = ("-m", "trainer", str(folder / CONFIG), "--out", str(folder))
         if gpus == 1:
             return (sys.executable, *trainer)
         torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}")
         return (sys.executable, *torchrun, *trainer)
 
+    def python(self, folder: Path) -> str:
+        return sys.executable
+
     def read_log(self, folder: Path) -> RunTable:
-        """The table of `log.jsonl`, with the telemetry beside it."""
-        from advisor.readers.folder import own_run  # all readers: launching and listing start without them
+        """Read `log.jsonl` and the telemetry."""
+        from advisor.readers.folder import own_run  # imports all readers, which launching does not need
 
         return own_run(folder)
 
     def log_end(self, folder: Path) -> LogEnd | None:
-        """From the last records; a long log's header is looked for further up."""
+        """Read the last records, and the header of the latest attempt, which may be further up in a long log."""
         path = folder / self.log_name
         records = _last_records(path)
         if not records:
             return None
-        header = _last_header(path, records)
-        final = _last(records, "header", "final")  # a header: the attempt that ended before it is history
+        if not (header := _last(records, "header")):
+            with disk_errors("read", path), open(path, "rb") as file:
+                lines = [line for line in file if b'"header"' in line[:200] and line.endswith(b"\n")]
+            header = json.loads(lines[-1]) if lines else {}
+        final = _last(records, "header", "final")  # a header means that a new attempt has started since the last end
         outcome = final.get("outcome")
         step = _last(records, "step")
         return LogEnd(
@@ -70,30 +77,30 @@ class OwnTrainer:
         )
 
     def planned_steps(self, folder: Path) -> int:
-        """By its configuration."""
+        """Read the planned steps from the configuration."""
         return read_run_config(folder).steps
 
     def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """By its budget, without a look at the log."""
+        """Read the cost from the budget file, without reading the log."""
         with disk_errors("read the budget in", folder):
             spent = read_spent(folder)
         unknown = usd_per_hour is None and any(attempt.usd_per_hour is None for attempt in spent.attempts)
         return None if unknown or not spent.attempts else spent.usd(usd_per_hour or 0.0)
 
     def used_seconds(self, folder: Path) -> float:
-        """Seconds of every attempt, as the trainer itself adds them up."""
+        """Return the seconds of all attempts, summed as in the trainer."""
         return _spent(folder).seconds
 
     def needed_seconds(self, folder: Path) -> float:
-        """As the last attempt reckoned when its limit ended it."""
+        """Return the seconds that the last attempt recorded when the time limit ended it."""
         return _spent(folder).needed_seconds or 0.0
 
     def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """Dollars of every attempt, as the trainer itself adds them up."""
+        """Return the dollars of all attempts, summed as in the trainer."""
         return _spent(folder).usd(usd_per_hour)
 
     def burst_worker(self, device: str) -> tuple[str, ...]:
-        """`python -m trainer.bursts`."""
+        """Return the command `python -m trainer.bursts`."""
         return (sys.executable, "-m", "trainer.bursts", "--device", device)
 
 
@@ -105,12 +112,12 @@ def _spent(folder: Path) -> Spent:
             return spent
         try:
             return with_log(spent, load_run_log(path))
-        except RunLogError:  # the trainer passes over such a line as well, and says so
+        except RunLogError:  # the trainer also ignores a damaged log here, with a warning
             return spent
 
 
 def _last_records(path: Path) -> list[dict[str, Any]]:
-    """The last records of a log; empty before there is one."""
+    """Read the last records of a log; empty if there is no log."""
     if not path.exists():
         return []
     with disk_errors("read", path):
@@ -125,17 +132,8 @@ def _last_records(path: Path) -> list[dict[str, Any]]:
 
 
 def _last(records: Sequence[dict[str, Any]], *kinds: str) -> dict[str, Any]:
-    """The newest record of these kinds; empty where there is none."""
+    """Return the last record of these kinds, or an empty dict."""
     return next((record for record in reversed(records) if record["kind"] in kinds), {})
-
-
-def _last_header(path: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The newest header, from the log's end or, in a long log, from wherever it stands."""
-    if header := _last(records, "header"):
-        return header
-    with disk_errors("read", path), open(path, "rb") as file:
-        lines = [line for line in file if b'"header"' in line[:200] and line.endswith(b"\n")]
-    return json.loads(lines[-1]) if lines else {}
 
 
 OWN = OwnTrainer()

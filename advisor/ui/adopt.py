@@ -6,13 +6,14 @@ import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
 from advisor.adopt.plan import AdoptedGoal, says_how_long
 from advisor.adopt.session import in_words
 from advisor.adopt.splits import batch_options
+from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
@@ -23,21 +24,23 @@ from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
 from advisor.ui import adopted_run, loaders
-from advisor.ui.controls import ADOPT, in_controls
+from advisor.ui.controls import ADOPT, in_controls, typed_deadline
 from advisor.ui.launch_form import FILES, PLACES, offer_files
 from advisor.ui.live import printed_last
 from advisor.ui.tables import plain, side_by_side, table
-from advisor.units import format_seconds, parse_deadline, parse_tokens, parse_usd
-from advisor.workflows.adopt import BUDGET_SECONDS, Adoption, adoption_of, plan_adopted
-from advisor.workflows.adopt_beside import (
+from advisor.units import format_percent, format_seconds, parse_deadline, parse_tokens, parse_usd
+from advisor.workflows.adopt import (
+    BUDGET_SECONDS,
     Adopting,
+    Adoption,
+    adoption_of,
     cancel_adopting,
     look_adopting,
+    plan_adopted,
     runs_of_command,
     start_adopting,
 )
-from advisor.workflows.adopt_elsewhere import COMMAND_TARGETS, Elsewhere, export_adopted
-from advisor.workflows.adopt_launch import launch_adopted
+from advisor.workflows.adopt_launch import COMMAND_TARGETS, Elsewhere, export_adopted, launch_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.preflight import training_here
 
@@ -53,7 +56,7 @@ def page() -> None:
     """A command in; what it was found to be, a plan, its runs."""
     st.title("Adopt", anchor=False)
     st.markdown(
-        "Any command that trains is measured by short bursts on this machine, as it is: nothing of it is changed and "
+        "Any command that trains is measured by short bursts on this machine. The command is not changed and "
         "nothing is installed. Then it is planned, launched within limits, watched and compared."
     )
     store = loaders.store()
@@ -63,7 +66,7 @@ def page() -> None:
     else:
         if now is not None and not now.done:
             said = "  \n".join(in_controls(line, ADOPT, plain) for line in now.said) or "it said nothing"
-            st.warning(f"**{plain(now.name)}** was not adopted.  \n{said}", icon=":material/warning:")
+            st.error(f"**{plain(now.name)}** was not adopted.  \n{said}", icon=":material/error:")
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
     name = _picked(adopted_names(store.home), now)
     if name is not None:
@@ -72,12 +75,20 @@ def page() -> None:
         adopted = done.adopted
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
         st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
+        if done.held_out is not None and done.held_out.median > BELIEVED_MEDIAN:
+            # The page Calibrate rejects a calibration of this error.
+            error, limit = format_percent(round(done.held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
+            st.warning(
+                f"Typical error {error} (limit {limit}): do not rely on the plan below. Adopt it again with nothing "
+                "else running.",
+                icon=":material/warning:",
+            )
         left, right = side_by_side("adopted", (1, 1))
         with left:
-            st.subheader("Its knobs, and what each was seen to do", anchor=False)
+            st.header("Its knobs, and the tested effect of each", anchor=False)
             _table(words.knobs_table(adopted))
         with right:
-            st.subheader("Its bursts", anchor=False)
+            st.header("Its bursts", anchor=False)
             _table(words.bursts_table(adopted, done.held_out))
             _scatter(done)
         _plan(done.adopted)
@@ -89,26 +100,29 @@ def _form(busy: str, *, opened: bool) -> None:
     with st.expander("Adopt a command", icon=":material/add:", expanded=opened):
         if busy:
             st.info(
-                f"{plain(busy)} is training on this machine: what is measured beside it would be too slow.",
+                f"{plain(busy)} is training on this machine: bursts beside it would be too slow.",
                 icon=":material/hourglass_empty:",
             )
+        kept: Any = {"persist_state": "session"}  # a command that fails is mended, not typed again
         with st.form("adopt", border=False):
             text = st.text_area(
-                "Command", key="adopt-command", height=90, placeholder="python train.py --data my.txt --epochs 3",
+                "Command", key="adopt-command", **kept, height=90,
+                placeholder="python train.py --data my.txt --epochs 3",
                 help="As you type it in a terminal; it is started without a shell.",
             )  # fmt: skip
             left, right = st.columns(2)
             folder = left.text_input(
-                "Folder", str(Path.home()), key="adopt-folder", help="Where it is typed, on the machine of this app."
+                "Folder", str(Path.home()), key="adopt-folder", **kept, help="Its folder, on the machine of this app."
             )
-            name = right.text_input("Name", key="adopt-name", help="What to call it. Empty: by its script.")
+            name = right.text_input("Name", key="adopt-name", **kept, help="Name. Empty: that of its script.")
             knobs = left.text_input(
-                "Knobs that its help does not show", key="adopt-knobs", placeholder="micro_batch=--bsz steps=--iters",
-                help="KNOB=OPTION, parted by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
+                "Knobs that its help does not show", key="adopt-knobs", **kept,
+                placeholder="micro_batch=--bsz steps=--iters",
+                help="KNOB=OPTION, separated by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
                 "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",
             )  # fmt: skip
             seconds = right.number_input(
-                "Time for the bursts (seconds)", min_value=20, value=int(BUDGET_SECONDS), key="adopt-seconds",
+                "Time for the bursts (seconds)", min_value=20, value=int(BUDGET_SECONDS), key="adopt-seconds", **kept,
                 help="More bursts, narrower intervals.",
             )  # fmt: skip
             if st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy)):
@@ -141,7 +155,7 @@ def _live() -> None:
     )
     for line in now.said:
         st.caption(plain(line))
-    if st.button("Cancel", icon=":material/cancel:", help="Its burst is ended; what was measured is lost."):
+    if st.button("Cancel", icon=":material/cancel:", help="The burst is stopped; its measurements are lost."):
         with st.spinner("ending it"):
             cancel_adopting(loaders.store())
         st.rerun()
@@ -163,7 +177,7 @@ def _picked(names: list[str], now: Adopting | None) -> str | None:
 def _scatter(done: Adoption) -> None:
     """Each batch, predicted from the others, against what was measured."""
     if done.held_out is None:
-        st.caption("From four measured batches on, each is predicted from the others and set against its steps.")
+        st.caption("With four measured batches or more, each is predicted from the others and compared with its steps.")
         return
     rows = charts.held_out_rows(done.held_out, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
     st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
@@ -172,10 +186,10 @@ def _scatter(done: Adoption) -> None:
 
 def _plan(adopted: Adopted) -> None:
     """What is wanted of it, and the run that follows."""
-    st.subheader("Plan", anchor=False)
+    st.header("Plan", anchor=False)
     goal = _goal()
-    if goal == AdoptedGoal(usd_per_hour=goal.usd_per_hour, gpus=goal.gpus) and not says_how_long(adopted):
-        st.info("Say how long it is to train: a deadline, a budget with a price, steps, tokens, samples or epochs.",
+    if goal == AdoptedGoal(usd_per_gpu_hour=goal.usd_per_gpu_hour, gpus=goal.gpus) and not says_how_long(adopted):
+        st.info("State how long it trains: a deadline, a budget with a price, steps, tokens, samples or epochs.",
                 icon=":material/lightbulb:")  # fmt: skip
         return
     try:
@@ -197,25 +211,27 @@ def _goal() -> AdoptedGoal:
     with st.container(key="pair-adopt-goal"):
         first, second = st.columns(4), st.columns(4)
     deadline = first[0].text_input("Deadline", key="adopt_deadline", bind=QUERY, placeholder="8 h",
-                                   help="As many steps as surely end by then: 3 min, 8 h, 18:00.")  # fmt: skip
+                                   help="Time for the whole run, kept 9 times in 10: 3 min, 8 h, 18:00.")  # fmt: skip
     budget = first[1].text_input("Budget", key="adopt_budget", bind=QUERY, placeholder="$20",
-                                 help="As many steps as this pays for; needs the price.")  # fmt: skip
-    price = first[2].text_input("Price ($ per hour)", key="adopt_price", bind=QUERY, help="Of this machine.")
-    steps = first[3].text_input("Steps", key="adopt_steps", bind=QUERY, help="So many optimizer steps: 2000, 10k.")
+                                 help="The most that the run may cost; needs the price.")  # fmt: skip
+    price = first[2].text_input(
+        "Price ($ per GPU-hour)", key="adopt_price", bind=QUERY, help="Price of a GPU of this machine."
+    )
+    steps = first[3].text_input("Steps", key="adopt_steps", bind=QUERY, help="Number of optimizer steps: 2000, 10k.")
     tokens = second[0].text_input("Tokens", key="adopt_tokens", bind=QUERY,
-                                  help="So many: 10M, 2B. With epochs: those of one epoch.")  # fmt: skip
+                                  help="Number of tokens: 10M, 2B. With epochs: tokens of one epoch.")  # fmt: skip
     samples = second[1].text_input("Samples", key="adopt_samples", bind=QUERY,
-                                   help="The same where tokens mean nothing.")  # fmt: skip
+                                   help="Number of samples, if the command does not count tokens.")  # fmt: skip
     epochs = second[2].text_input("Epochs", key="adopt_epochs", bind=QUERY,
-                                  help="Passes over its data, or over so many tokens or samples.")  # fmt: skip
+                                  help="Passes over its data, or over the tokens or samples given here.")  # fmt: skip
     gpus = second[3].number_input("Processes", 1, 1024, value=None, key="adopt_gpus", bind=QUERY,
                                   placeholder="as the command",
-                                  help="That train together: one a GPU. Needs a knob for it.")  # fmt: skip
+                                  help="Processes that train together, one per GPU. Needs a knob for it.")  # fmt: skip
     return AdoptedGoal(
         gpus=int(gpus) if gpus else None,
-        deadline_seconds=parse_deadline(deadline, datetime.now()) if deadline.strip() else None,
+        deadline_seconds=parse_deadline(typed_deadline(deadline), datetime.now()) if deadline.strip() else None,
         budget_usd=parse_usd(budget) if budget.strip() else None,
-        usd_per_hour=parse_usd(price) if price.strip() else None,
+        usd_per_gpu_hour=parse_usd(price) if price.strip() else None,
         steps=parse_tokens(steps) if steps.strip() else None,
         tokens=parse_tokens(tokens) if tokens.strip() else None,
         rows=parse_tokens(samples) if samples.strip() else None,
@@ -238,7 +254,7 @@ def _launch(plan: AdoptedPlan) -> None:
     where = st.segmented_control(
         "Where", [name for name in PLACES if name != "SkyPilot"], default="this machine", required=True,
         key="adopted-where",
-        help="Elsewhere its program, data and environment must be there; its guard and its probe are taken along.",
+        help="Another machine must have its program, data and environment; the guard and the probe are copied.",
     )  # fmt: skip
     engine, asked, explained = PLACES[where]
     if where == FILES:
@@ -270,9 +286,9 @@ def _there() -> Elsewhere:
     left, right = st.columns(2)
     line = left.text_input(
         "Bootstrap line", key="adopted-bootstrap", placeholder="source .venv/bin/activate",
-        help="Typed there before the command, in its folder: what makes its environment.",
+        help="Shell line that prepares its environment there; it runs in the folder before the command.",
     )  # fmt: skip
-    folder = right.text_input("Folder there", key="adopted-there", help="Where it is typed there. Empty: as here.")
+    folder = right.text_input("Folder there", key="adopted-there", help="Its working folder there. Empty: as here.")
     return Elsewhere(bootstrap=line.strip() or None, folder=folder.strip() or None)
 
 
@@ -282,7 +298,7 @@ def _runs(name: str) -> None:
     folders = runs_of_command(store, name)
     if not folders:
         return
-    st.subheader("Its runs", anchor=False)
+    st.header("Its runs", anchor=False)
     for warning in st.session_state.pop(_SAID, ()):
         st.caption(f":material/warning: {in_controls(warning, ADOPT, plain)}")
     wanted = st.session_state.get(_WATCHED)

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import PurePosixPath
+from typing import Any
 
 import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding, Severity
-from advisor.findings.coverage import coverage
-from advisor.report import measured, several, words
+from advisor.findings.registry import coverage
+from advisor.report import measured, words
+from advisor.report import rows as report_rows
 from advisor.report.markdown import report as in_markdown
 from advisor.report.plots import beside_the_loss
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
@@ -81,9 +83,9 @@ def _example(given: Given, stamped: tuple[int, ...]) -> Judged:
 
 def _empty() -> None:
     st.info(
-        "Drop a log above: you get what happened, what it cost, what was wasted and what to change, each with its "
+        "Drop a log above. The report shows what happened, the cost, the waste and what to change, each with its "
         "evidence. nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard, W&B and many more "
-        "formats are recognised by themselves.",
+        "formats are detected.",
         icon=":material/lightbulb:",
     )
     if st.button("Look at a recorded example", icon=":material/visibility:", key="analyze-show-example"):
@@ -101,18 +103,18 @@ def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | No
         return
     names = names_of(judged.analyses)
     with st.container(border=True):
-        table(on_page(several.run_table(judged.analyses)))
+        table(on_page(report_rows.run_table(judged.analyses)))
         for text in judged.left_out:
             st.caption(plain(text))
         _downloads(judged, f"{len(names)}-runs", keep)
     workbench.curves(judged.analyses)
     if judged.comparison is not None:
-        st.subheader("Compared with each other", anchor=False)
-        for shown in several.compared(judged.comparison):
+        st.header("Compared with each other", anchor=False)
+        for shown in report_rows.compared(judged.comparison):
             table(on_page(shown))
-        for text in several.said(judged.comparison):
+        for text in report_rows.said(judged.comparison):
             st.caption(plain(text))
-    st.subheader("One of them", anchor=False)
+    st.header("One of them", anchor=False)
     name = st.selectbox("Run", names, key="analyze-run", help="Its own report is below.")
     _single(judged.analyses[names.index(name) if name in names else 0], None, uploads)
 
@@ -129,13 +131,13 @@ def _single(
     if judged is not None:
         workbench.curves([analysis])
     pairs(words.runs(analysis), [name.capitalize() for name in words.RUNS], right=("Takes", "Costs"))
-    st.subheader("Findings", anchor=False)
+    st.header("Findings", anchor=False)
     if not analysis.findings:
         nothing_found(analysis, "Nothing wrong was found")
     for finding in dearest_first(analysis.findings):
         finding_card(finding)
     if analysis.insufficient:
-        with st.expander(f"{len(analysis.insufficient)} checks could not judge: what they would need"):
+        with st.expander(f"{len(analysis.insufficient)} checks were not possible: what they need"):
             pairs(
                 ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
                 ("Check", "Is missing"),
@@ -147,28 +149,17 @@ def _single(
 def _downloads(judged: Judged, stem: str, keep: Callable[[], None] | None) -> None:
     """Written when they are asked for; a click does not run the page again, which would lose the others."""
     with st.container(horizontal=True):
-        st.download_button(
-            "HTML report",
-            lambda: _html(judged),
-            file_name=f"{stem}.html",
-            mime="text/html",
-            icon=":material/download:",
-            help="One file with its charts, readable without a network.",
-            on_click="ignore",
-        )
-        st.download_button(
-            "Markdown",
-            lambda: in_markdown(judged.analyses, judged.comparison, judged.left_out),
-            file_name=f"{stem}.md",
-            mime="text/markdown",
-            icon=":material/download:",
-            help="The same report as text.",
-            on_click="ignore",
-        )
-        st.download_button(
-            "CSV", lambda: as_csv(judged.analyses), file_name=f"{stem}.csv", mime="text/csv",
-            icon=":material/download:", help="The table that was read from the log.", on_click="ignore",
+        files: tuple[tuple[str, Callable[[], Any], str, str], ...] = (
+            ("HTML report", lambda: _html(judged), "html", "One file with its charts, readable without a network."),
+            ("Markdown", lambda: in_markdown(judged.analyses, judged.comparison, judged.left_out), "markdown",
+             "The same report as text."),
+            ("CSV", lambda: as_csv(judged.analyses), "csv", "The table that was read from the log."),
         )  # fmt: skip
+        for label, written, kind, explained in files:
+            st.download_button(
+                label, written, f"{stem}.{kind.replace('markdown', 'md')}", f"text/{kind}",
+                icon=":material/download:", help=explained, on_click="ignore",
+            )  # fmt: skip
         if keep is not None:
             keep()
 
@@ -187,7 +178,7 @@ def nothing_found(analysis: Analysis, words: str) -> None:
         st.success(f"{words}: {how_much}.", icon=":material/check_circle:")
         return
     lacking = f"; for the rest the log would need {', '.join(looked.lacking[:3])}" if looked.lacking else ""
-    st.info(f"Too little to judge by: only {how_much}{lacking}.", icon=":material/question_mark:")
+    st.info(f"Too little data to judge: only {how_much}{lacking}.", icon=":material/question_mark:")
 
 
 def _worded(text: str) -> str:
@@ -227,7 +218,7 @@ def _figures(analysis: Analysis) -> None:
     drawn = list(beside_the_loss(analysis))
     if not drawn:
         return
-    st.subheader("More charts", anchor=False)
+    st.header("More charts", anchor=False)
     for first in range(0, len(drawn), 2):
         for column, plot in zip(side_by_side(f"charts-{first}", (1, 1)), drawn[first : first + 2], strict=False):
             column.markdown(f"**{plain(plot.title)}**")
@@ -237,7 +228,7 @@ def _figures(analysis: Analysis) -> None:
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
-    st.subheader("Numbers", anchor=False)
+    st.header("Numbers", anchor=False)
     left, right = side_by_side("numbers", (1, 1))
     with left:
         pairs(words.money(analysis), ("Money and time", "Takes", "Costs"), right=("Takes", "Costs"))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from advisor.findings.forecast import Targets
 from advisor.hardware.catalog import load_gpus
@@ -103,40 +104,27 @@ def close() -> None:
 
 def given() -> Given:
     """What is stated beside the log, in an expander."""
-    with st.expander("What the log may not say: GPU, price, targets"):
-        columns = st.columns(3)
-        cards = ["cpu", *sorted(load_gpus())]
+    with st.expander("If the log does not state them: GPU, price, targets"):
+        def number(column: DeltaGenerator, label: str, key: str, help: str, empty: str = "") -> float | None:
+            return column.number_input(
+                label, min_value=0.0, value=None, placeholder=empty, key=key, bind=QUERY, help=help
+            )  # fmt: skip
+
+        columns, below = st.columns(3), st.columns(3)
         gpu = columns[0].selectbox(
-            "GPU", cards, index=None, placeholder="as the log says", key="log_gpu", bind=QUERY, help="Type to search."
-        )
+            "GPU", ["cpu", *sorted(load_gpus())], index=None, placeholder="as the log says", key="log_gpu", bind=QUERY,
+            help="Type to search.",
+        )  # fmt: skip
         gpus = columns[1].number_input(
             "Number of GPUs", 1, value=None, placeholder="as the log says", key="log_gpus", bind=QUERY, help="In all."
         )
-        price = columns[2].number_input(
-            "Price ($ per GPU and hour)",
-            min_value=0.0,
-            value=None,
-            placeholder="the cheapest in the catalog",
-            key="log_price",
-            bind=QUERY,
-            help="What you pay. Without it the catalog's cheapest price for the GPU is taken.",
-        )
-        columns = st.columns(3)
-        loss = columns[0].number_input(
-            "Loss to reach",
-            min_value=0.0,
-            value=None,
-            key="log_loss",
-            bind=QUERY,
-            help="In the log's own unit: says whether the run will get there.",
-        )
-        usd = columns[1].number_input(
-            "Budget ($)", min_value=0.0, value=None, key="log_usd", bind=QUERY,
-            help="Says whether the whole run stays within it.",
+        price = number(
+            columns[2], "Price ($ per GPU-hour)", "log_price", "What you pay. Empty: the catalog's cheapest price.",
+            "the cheapest in the catalog",
         )  # fmt: skip
-        hours = columns[2].number_input(
-            "Deadline (hours)", min_value=0.0, value=None, key="log_hours", bind=QUERY, help="From the run's start."
-        )
+        loss = number(below[0], "Loss to reach", "log_loss", "In the log's own unit: will the run reach it?")
+        usd = number(below[1], "Budget ($)", "log_usd", "Will the whole run stay within it?")
+        hours = number(below[2], "Deadline (hours)", "log_hours", "From the run's start.")
     return Given(
         gpu=gpu,
         gpus=gpus,

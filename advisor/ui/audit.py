@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import streamlit as st
@@ -14,7 +16,7 @@ from advisor.report import audit as words
 from advisor.ui import loaders
 from advisor.ui.tables import plain, table
 from advisor.ui.uploads import safe_name
-from advisor.workflows.audit import audit_cards, drafted
+from advisor.workflows.audit import CARDS, asking, audit_cards, drafted
 
 MOST_MEGABYTES = 5
 PASTED = "pasted.md"
@@ -32,14 +34,15 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report: claims about speed, memory, time, money, loss and data are found in its "
-            "sentences and tables and held against their own arithmetic, data sheets and predictions. No model is "
-            "asked and nothing is sent anywhere.",
+            "Paste a plan or a report. Its written arithmetic and labelled values are judged at once; nothing is sent "
+            "anywhere. To have its sentences judged too, give the prompt that appears here to an assistant of yours, "
+            "and paste the answer.",
             icon=":material/lightbulb:",
         )
         return
     name, content = given
-    judged, card = _judged(name, content, loaders.store_stamp())
+    answer = None if Path(name).suffix.lower() in CARDS else _answer(name, content)
+    judged, card = _judged(name, content, answer, loaders.store_stamp())
     stem = Path(name).stem
     with st.container(border=True):
         st.markdown(f"**{plain(words.verdict_line(judged))}**")
@@ -84,25 +87,44 @@ def _source() -> tuple[str, bytes] | None:
     return (PASTED, text.encode()) if text.strip() else None
 
 
-@st.cache_resource(max_entries=16, show_spinner="finding and judging its claims")
-def _judged(name: str, content: bytes, stamped: tuple[int, ...]) -> tuple[Audit, str | None]:
-    """The audit, and the card that was drafted; None where a card was given."""
-    del stamped  # in the key only
+def _answer(name: str, content: bytes) -> str | None:
+    """The prompt to copy and the field for what an assistant answered; None: nothing yet."""
+    with st.expander("Have an assistant read the sentences", icon=":material/forum:"):
+        st.caption(
+            "Copy the prompt into any assistant and paste its answer below. It only reads: what it says is judged "
+            "where the text has its words and numbers. In a terminal: `advisor audit report.md --reader CMD`."
+        )
+        with _as_file(name, content) as path:
+            st.code(asking(path).prompt, language=None, height=160)
+        return st.text_area("The assistant's answer, in JSON", key="audit-answer", height=120).strip() or None
+
+
+@contextlib.contextmanager
+def _as_file(name: str, content: bytes) -> Iterator[Path]:
+    """What was given as a file; errors name it as it was called."""
     with tempfile.TemporaryDirectory(prefix="advisor-audit-") as folder:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
-            [judged] = audit_cards([path], loaders.store())
-            return judged, drafted(path)
+            yield path
         except AdvisorError as error:
             hint = error.hint.replace(str(path), name) if error.hint else None
             raise AdvisorError(error.message.replace(str(path), name), hint, exit_code=error.exit_code) from None
 
 
+@st.cache_resource(max_entries=16, show_spinner="judging its claims")
+def _judged(name: str, content: bytes, answer: str | None, stamped: tuple[int, ...]) -> tuple[Audit, str | None]:
+    """The audit, and the card that was drafted; None where a card was given."""
+    del stamped  # in the key only
+    with _as_file(name, content) as path:
+        [judged] = audit_cards([path], loaders.store(), answer=answer)
+        return judged, drafted(path, answer)
+
+
 def _section(section: words.Section) -> None:
     """The claims of one verdict; what holds is folded away."""
     colour, icon = _LOOKS[section.ruling]
-    st.subheader(f":{colour}[{icon}] {section.title}", anchor=False)
+    st.header(f":{colour}[{icon}] {section.title}", anchor=False)
     if section.ruling is Ruling.HOLDS:
         with st.expander("Each with its arithmetic"):
             table([_holding(claim) for claim in section.claims])

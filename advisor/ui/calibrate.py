@@ -8,18 +8,19 @@ import streamlit as st
 
 from advisor.calibration import background
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
-from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import Evidence
 from advisor.calibration.one_burst import describe
-from advisor.calibration.quality import with_quality
-from advisor.calibration.summary import burst_lines
+from advisor.calibration.quality import burst_lines, with_quality
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
+from advisor.options import FAMILIES
 from advisor.report import charts
 from advisor.report.calibration import consequence, verdict
 from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
-from advisor.ui import loaders, plan
-from advisor.ui.tables import plain, right_aligned, table
+from advisor.ui import loaders
+from advisor.ui.controls import go
+from advisor.ui.tables import plain, side_by_side, table, typed
 from advisor.units import (
     format_bandwidth,
     format_centre,
@@ -50,29 +51,36 @@ def page() -> None:
         busy = ", ".join(training_here(loaders.store()))
         own = [entry for entry in entries if not entry.shipped]
         if own:
-            _newest(own[0], busy)
+            same = [entry for entry in own if entry.device_key == own[0].device_key]
+            used = [entry for entry in same if entry.quality and entry.quality.verdict != Verdict.REJECTED]
+            _newest(own[0], used[0] if used else None, busy)
         _form(card is not None, busy)
         if now is not None:
             _result(now)
     _known(entries)
 
 
-def _newest(entry: CalibrationEntry, busy: str) -> None:
-    """Whether to plan on what was measured last, and the way on: to the plan, or to measure once more."""
+def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -> None:
+    """Whether to plan on what was measured last, and the way on: to the plan, or to measure once more.
+
+    `used` is what plans take: the newest of the device that was not rejected.
+    """
     quality, held = entry.quality, _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
     assert quality is not None  # `page` judged it
     good = quality.verdict == Verdict.GOOD
     found = str(quality.verdict) if good else consequence(quality, entry.device_key)
     if held is not None:
         median, inside = (format_percent(round(share, 2)) for share in (held.median, held.coverage))
-        found = f"±{median}, {inside} inside the 80 % interval: {found}"
+        found = f"Typical error {median}; {inside} of checks within the 80 % range: {found}"
+    if used is not None and used is not entry and used.quality is not None:
+        found += f". Plans keep using {used.id} ({used.quality.verdict})"
     kind, icon = (st.success, ":material/check_circle:") if good else (st.warning, ":material/warning:")
     kind(f"**{plain(entry.device_name or entry.device_key)}** ({plain(entry.id)})  \n{plain(found)}.", icon=icon)
     with st.container(horizontal=True):
-        if quality.verdict != Verdict.REJECTED and st.button(
+        if used is not None and st.button(
             "Plan with it", icon=":material/arrow_forward:", type="primary" if good else "secondary"
         ):
-            st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params={"gpu": entry.device_key})
+            go("plan", {"gpu": entry.device_key})
         if not good and st.button("Repeat it", icon=":material/replay:", type="primary", disabled=bool(busy)):
             seconds = (CPU_DEFAULTS if entry.device_key == "cpu" else CUDA_DEFAULTS).budget_seconds
             options = ["--gpu", entry.device_key, "--family", entry.family or "nanochat", "--fresh"]
@@ -81,7 +89,8 @@ def _newest(entry: CalibrationEntry, busy: str) -> None:
     if held is not None:
         points = charts.held_out_rows(held, describe)
         with st.expander("Predicted and measured: each configuration, predicted from the others", expanded=True):
-            st.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
+            square, _ = side_by_side("held-out", (2, 3))
+            square.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
             st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
 
 
@@ -95,26 +104,20 @@ def _form(has_card: bool, busy: str) -> None:
     """Start one; not while a run trains here, since both would be measured wrong."""
     if busy:
         st.info(
-            f"{plain(busy)} is training on this machine: what is measured beside it would be too slow, and so would "
-            "the run be. Wait for its end, or stop it on the page Launch and watch.",
+            f"{plain(busy)} is training on this machine. A calibration beside it would slow the run and measure "
+            "too slow steps. Wait for its end, or stop it on the page Launch and watch.",
             icon=":material/hourglass_empty:",
         )
     defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
     with st.form("calibrate", border=True):
         columns = st.columns(4)
-        device = columns[0].selectbox(
-            "Device", ["auto", "cpu"], help="auto: the first GPU of this machine, else its CPU."
-        )
-        family = columns[1].selectbox("Model family", ["nanochat", "gpt2", "llama"], help="The shape that is trained.")
-        seconds = columns[2].number_input(
-            "Time limit (seconds)",
-            min_value=15,
-            value=int(defaults.budget_seconds),
-            help="More bursts, narrower intervals. It ends within the limit.",
-        )
-        price = columns[3].number_input(
-            "Price ($ per hour)", min_value=0.0, value=None, help="To say what the calibration cost. Empty: unknown."
-        )
+        auto = "auto: the first GPU of this machine, else its CPU."
+        device = columns[0].selectbox("Device", ["auto", "cpu"], help=auto)
+        family = columns[1].selectbox("Model family", FAMILIES, help="The shape that is trained.")
+        least, usual, narrow = 15, int(defaults.budget_seconds), "More bursts, narrower intervals."
+        seconds = columns[2].number_input("Time limit (seconds)", min_value=least, value=usual, help=narrow)
+        cost = "Shows the cost of the calibration. Empty: unknown."
+        price = columns[3].number_input("Price ($ per hour)", min_value=0.0, value=None, help=cost)
         if price:
             st.caption(f"At most {format_usd(background.cost_usd(price, seconds))} for the whole calibration.")
         if st.form_submit_button("Calibrate", icon=":material/speed:", disabled=bool(busy)):
@@ -137,7 +140,7 @@ def _live() -> None:
         st.caption(now.said[-1])
     if now.calibration is not None:
         _bursts(now.calibration)
-    if st.button("Cancel", icon=":material/cancel:", help="What was measured is kept; a new start goes on from there."):
+    if st.button("Cancel", icon=":material/cancel:", help="The measurements are kept; a new start continues."):
         with st.spinner("stopping"):
             background.cancel(loaders.store())
         st.rerun()
@@ -150,7 +153,7 @@ def _result(now: background.Background) -> None:
         )
         return
     if now.calibration.status != COMPLETE:
-        st.info("The last calibration was cut short; the same settings take it up where it stopped.")
+        st.info("The last calibration was interrupted; the same settings continue it.")
     with st.expander(f"Bursts of {now.calibration.id}", expanded=True):
         _bursts(now.calibration)
 
@@ -169,7 +172,7 @@ def _bursts(calibration: Calibration) -> None:
 
 
 def _known(entries: list[CalibrationEntry]) -> None:
-    st.subheader("What is known of each GPU and of this CPU", anchor=False)
+    st.header("What is known of each GPU and of this CPU", anchor=False)
     if not entries:
         st.info(
             "Nothing is calibrated yet. GPUs that were never calibrated are predicted from their data sheets and "
@@ -178,18 +181,18 @@ def _known(entries: list[CalibrationEntry]) -> None:
         )
         return
     now = datetime.now(UTC)
-    rows = [_entry_row(entry, now) for entry in entries]
+    frame, config = typed([_entry_row(entry, now) for entry in entries], ("Age", "Bursts", "Typical error", "Inside"))
     picked = st.dataframe(
-        rows,
+        frame,
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        column_config=right_aligned(("Age", "Bursts", "Held-out error", "Inside")),
+        column_config=config,
         key="calibrations",
     ).selection.rows
     st.caption(
-        "Held-out error: median / p90 of configurations predicted from the others. Inside: of them, within the 80 % "
-        "interval. Tick one to remove it, two of one GPU to compare them."
+        "Typical error: the median of configurations that were predicted from the others. Inside: the share of them "
+        "within their 80 % intervals. Tick one to remove it, two of one GPU to compare them."
     )
     if len(picked) == 1 and picked[0] < len(entries):
         _one(entries[picked[0]])
@@ -202,10 +205,10 @@ def _one(entry: CalibrationEntry) -> None:
     if entry.quality is not None:
         st.caption(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
     if entry.shipped:
-        st.caption("It came with the program and stays; one of your own goes before it.")
+        st.caption("It came with the program and cannot be removed; a calibration of your own replaces it.")
         return
     with st.popover("Remove it", icon=":material/delete:"):
-        st.markdown("Plans forget it; the runs that were planned on it stay as they are.")
+        st.markdown("Plans no longer use it; runs that were planned with it do not change.")
         if st.button(f"Remove {entry.id}", key="remove-calibration"):
             loaders.store().delete_calibration(entry.id)
             st.rerun()
@@ -219,13 +222,13 @@ def _entry_row(entry: CalibrationEntry, now: datetime) -> dict[str, str]:
     calibration = _calibration(entry)
     held = _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
     age = (now - datetime.fromisoformat(entry.created)).total_seconds()
-    right = f"{format_percent(held.median)} / {format_percent(held.p90)}" if held else "unknown"
+    right = format_percent(held.median) if held else "unknown"
     return {
         "Calibration": entry.id,
         "Device": entry.device_name or entry.device_key,
         "Age": format_seconds(age),
         "Bursts": str(len(calibration.bursts)),
-        "Held-out error": right,
+        "Typical error": right,
         "Inside": format_percent(held.coverage) if held else "unknown",
         "Verdict": verdict(entry.quality) if entry.quality else "unknown",
         "From": "shipped" if entry.shipped else "here",

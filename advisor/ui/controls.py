@@ -1,43 +1,45 @@
-"""Words written for the command line, said for a page: its controls instead of options, commands set as code."""
+"""Words written for the command line, said for a page: its controls instead of options; and the way to other pages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import streamlit as st
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus
+from advisor.options import OPTIONS
 
 ENTERED = "page-entered"  # session state: whether the last run drew another page than this one
-PLAN = {
-    "--gpu any": "GPUs left empty", "--spot any": "Spot machines: any", "--budget": "Budget",
-    "--deadline": "Deadline", "--tokens": "Training tokens", "--gpus": "How many GPUs", "--gpu": "GPUs",
-    "--seq-len": "Context length", "--depth": "Depth", "--price": "Own prices", "--kwh-price": "Electricity",
-    "--spot": "Spot machines", "--data": "Data", "--sure": "Be 9 in 10 sure of the limits", "--objective": "Minimise",
-    "--ratio-counts": "Parameters counted", "--ratio": "Tokens per parameter", "--provider": "Providers",
-    "--micro-batch": "Micro-batch", "--power-cap": "Power cap", "--interruptions": "Interrupted every",
-    "--value-of-time": "Value of time", "--checkpoint-every": "Checkpoint every",
-}  # fmt: skip
+PLAN = {"--gpu any": "GPUs left empty", "--spot any": "Spot machines: any"} | {
+    option.flag: option.label for option in OPTIONS.values()
+}
+SPEED_TEST = "Start a speed test on random tokens"
 LAUNCH = {
-    "--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)",
-    "--synthetic": "Train on random tokens",
+    "--budget": "Stop before more than ($)", "--deadline": "Stop after (hours)", "--synthetic": SPEED_TEST,
 }  # fmt: skip
-ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU and hour)"}
+ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU-hour)"}
 ADOPT = {
     "--deadline": "Deadline", "--budget-seconds": "Time for the bursts (seconds)", "--budget": "Budget",
-    "--price": "Price ($ per hour)", "--steps": "Steps", "--tokens": "Tokens", "--samples": "Samples",
+    "--price": "Price ($ per GPU-hour)", "--steps": "Steps", "--tokens": "Tokens", "--samples": "Samples",
     "--epochs": "Epochs", "--gpus": "Processes", "--knob": "Knobs that its help does not show", "--name": "Name",
 }  # fmt: skip
 # by the page's module
 OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT}
 
 _CODE = r"`[^`]*`"
-_VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|profiles"
-_COMMAND = rf"\badvisor (?:{_VERBS})\b[^;)\n]*"
+_VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
+_COMMAND = rf"\b(?:advisor (?:{_VERBS})|pip install|python -m)\b[^;)\n]*"
 _OPTION = r"(?<![\w-])--[a-z][a-z-]*(?: any\b)?"
 
 
 def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str]) -> str:
     """Markdown that says `text` with a page's `controls` in place of options; `literal` keeps words from being markup.
 
-    An option without a control is one of the command's alone, and marked as that.
+    Commands stay as they are, and so does an option without a control, which may be of somebody else's program.
     """
     done, end = [], 0
     for match in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
@@ -57,9 +59,58 @@ def _said(words: str, controls: Mapping[str, str]) -> str:
         return f"**{controls[words]}**"
     if option in controls:
         return f"**{controls[option]}**" + (f" {rest}" if rest else "")
-    return f"`{words}` (in a terminal)"
+    return f"`{words}`"
 
 
 def in_words(text: str, controls: Mapping[str, str]) -> str:
     """The same as plain text, for a table's cell."""
     return in_controls(text, controls, str).replace("**", "").replace("`", "")
+
+
+def products(text: str) -> str:
+    """Words with GPUs by the names that people know, in place of the catalog's keys."""
+    pattern, names = _products(tuple(load_gpus()))
+    return pattern.sub(lambda match: names[match[0]], text)
+
+
+@lru_cache(maxsize=4)
+def _products(keys: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, str]]:
+    gpus, longest_first = load_gpus(), "|".join(map(re.escape, sorted(keys, key=len, reverse=True)))
+    return re.compile(rf"(?<![\w.-])(?:{longest_first})(?![\w-])"), {key: gpus[key].product for key in keys}
+
+
+def typed_deadline(text: str) -> str:
+    """A deadline as a person types it into a field that shows "24 h": a bare number is hours.
+
+    AdvisorError (exit 2) for 8:00, which may be a time of day, eight hours or eight minutes.
+    """
+    if re.fullmatch(r"\s*\d+:\d\d\s*", text):
+        hint = f"today {text.strip()} for the clock, or {text.split(':')[0].strip()} h for a duration"
+        raise AdvisorError(f"Deadline {text.strip()!r} may be a time of day or a duration", hint, exit_code=2)
+    return f"{text.strip()} h" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else text
+
+
+def go(path: str, query: Mapping[str, Any] | None = None) -> None:
+    """Open another page with this address."""
+    # A page is known by its path alone. Without a query Streamlit refuses to leave a page that is bound to its address.
+    st.switch_page(st.Page(lambda: None, url_path=path, title=path), query_params=query or {})
+
+
+def from_address(name: str, known: Collection[str] | None = None) -> None:
+    """Put a control to what the address says, before it is drawn for the first time.
+
+    For controls whose words are not what the address holds: Streamlit's own binding would write the words. With `known`
+    it holds several of these.
+    """
+    if name in st.session_state or name not in st.query_params:
+        return
+    asked = st.query_params.get_all(name)
+    st.session_state[name] = asked[0] if known is None else [value for value in asked if value in known]
+
+
+def to_address(name: str, value: str | Sequence[str] | None) -> None:
+    """Keep the address in step with a control; without a value it says nothing."""
+    if value:
+        st.query_params[name] = value if isinstance(value, str) else list(value)
+    elif name in st.query_params:
+        del st.query_params[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -11,19 +10,20 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.report.data import facts
-from advisor.ui import loaders, plan, plan_answers
-from advisor.ui.controls import PLAN, in_controls
+from advisor.ui import loaders, plan_answers
+from advisor.ui.controls import PLAN, go, in_controls, typed_deadline
 from advisor.ui.tables import pairs, plain, side_by_side, table
 from advisor.ui.uploads import MOST_MEGABYTES, safe_name
-from advisor.units import format_number, format_tokens, parse_deadline, parse_usd
+from advisor.units import format_number, format_tokens
 from advisor.workflows.data import prepare_data, preview, read_data
-from advisor.workflows.goal import PlanOptions, goal_from
-from trainer.token_folder import META_FILE, TokenMeta
+from advisor.workflows.goal import goal_from, read_options
+from trainer.token_folder import TokenMeta
 
 QUERY: Final = "query-params"
 FOLDER = "folder"  # in the session and in the address: which token folder is looked at
 _STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
 _SHOWN = 120  # tokens at a time
+CORPUS = "python-library"  # the folder of the corpus that is made here
 
 
 def page() -> None:
@@ -46,24 +46,18 @@ def page() -> None:
     _tokens(folder, meta)
 
 
-def _home() -> Path:
-    """Where folders that this page prepares lie."""
-    return loaders.store().home / "data"
-
-
 def _picked() -> Path | None:
     """The folder of the address or of the form; below it those that were prepared here."""
-    held = sorted(path.parent for path in _home().glob(f"*/{META_FILE}"))
+    held = loaders.token_folders()
     text = st.text_input(
         "Token folder", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
         help="A folder that was prepared above, or by `advisor data prepare`, on the machine of this app.",
     )  # fmt: skip
     if held:
         with st.container(horizontal=True):
-            for path in held:
-                st.button(
-                    plain(path.name), key=f"pick-{path.name}", icon=":material/dataset:", on_click=_pick, args=(path,)
-                )
+            for path, words in held.items():
+                key = f"pick-{Path(path).name}"
+                st.button(plain(words), key=key, icon=":material/dataset:", on_click=_pick, args=(path,))
     if text.strip():
         return Path(text.strip()).expanduser()
     if not held:
@@ -71,31 +65,36 @@ def _picked() -> Path | None:
     return None
 
 
-def _pick(path: Path) -> None:
-    st.session_state[FOLDER] = str(path)
+def _pick(path: str) -> None:
+    st.session_state[FOLDER] = path
 
 
 def _prepare() -> None:
     """Text in, a token folder out; the page waits, and shows how far it is."""
-    with st.expander("Prepare text", icon=":material/add:"), st.form("prepare-data", border=False):
+    held = loaders.token_folders()
+    with st.expander("Prepare text", icon=":material/add:", expanded=not held), st.form("prepare-data", border=False):
         files = st.file_uploader(
             "Text, JSON lines or Parquet", accept_multiple_files=True, max_upload_size=MOST_MEGABYTES,
-            key="data-files", help="Kept only while they are prepared. Larger ones: `advisor data prepare` in a "
-            "terminal, or their path below.",
+            key="data-files", help="Stored only during preparation. For larger files use `advisor data prepare` "
+            "in a terminal, or give their path below.",
         )  # fmt: skip
         columns = st.columns((2, 1, 1))
         path = columns[0].text_input("or a file or folder on this machine", key="data-path", help="Read where it lies.")
         vocabulary = columns[1].number_input(
             "Vocabulary", 257, 200_000, 4096, key="data-vocabulary",
-            help="Tokens of the vocabulary to train; 256 stand for single bytes.",
+            help="Size of the vocabulary to train; 256 tokens are single bytes.",
         )  # fmt: skip
-        name = columns[2].text_input("Name", "my-data", key="data-name", help="Of the folder that is made.")
+        name = columns[2].text_input("Name", "my-data", key="data-name", help="Name of the new folder.")
         asked = st.form_submit_button("Prepare", icon=":material/play_arrow:")
-    if not asked:
+    corpus = str(loaders.data_home() / CORPUS) not in held and st.button(
+        "No text at hand? Make a small corpus of Python's own library", icon=":material/auto_stories:",
+        key="make-corpus", help="The source code that came with this Python: about 7 M tokens, in less than a minute.",
+    )  # fmt: skip
+    if not asked and not corpus:
         return
-    if not files and not path.strip():
+    if not corpus and not files and not path.strip():
         raise AdvisorError("there is no text to prepare", "upload some, or name a file or folder on this machine")
-    out = _home() / safe_name(name.strip() or "my-data").replace(" ", "-")
+    out = loaders.data_home() / (CORPUS if corpus else safe_name(name.strip() or "my-data").replace(" ", "-"))
     bar = st.progress(0.0, "reading")
 
     def moved(stage: str, done: int, total: int) -> None:
@@ -109,53 +108,44 @@ def _prepare() -> None:
         for one in inputs:
             if not one.exists():
                 raise AdvisorError(f"there is no file {one}", "name one that is on the machine of this app")
-        prepare_data(inputs, out, vocab_size=int(vocabulary), on_progress=moved)
+        prepare_data(None if corpus else inputs, out, vocab_size=int(vocabulary), on_progress=moved)
     st.session_state[FOLDER] = str(out)
     st.rerun()
 
 
 def _epochs(folder: Path, meta: TokenMeta) -> None:
     """What a plan within a budget and a deadline trains on these tokens, and how often it goes through them."""
-    st.subheader("What a plan makes of them", anchor=False)
+    st.header("What a plan does with these data", anchor=False)
     columns = st.columns(2)
     budget = columns[0].text_input("Budget", "$5", key="data_budget", bind=QUERY, help="The most that may be spent.")
     deadline = columns[1].text_input(
         "Deadline", "8 h", key="data_deadline", bind=QUERY, help="The most time that everything may take."
     )
     try:
-        goal = goal_from(
-            PlanOptions(
-                gpu="any",
-                data=folder,
-                budget=parse_usd(budget) if budget.strip() else None,
-                deadline=parse_deadline(deadline, datetime.now()) if deadline.strip() else None,
-            )
-        )
+        limits = {"budget": budget.strip() or None, "deadline": typed_deadline(deadline) or None}
+        goal = goal_from(read_options({"gpu": "any", "data": folder} | limits))
         answered = plan_answers.plan(goal, plan_answers.world(goal))
     except AdvisorError as error:
         st.warning("  \n".join(in_controls(t, PLAN, plain) for t in (error.message, error.hint) if t))
         return
     chosen = answered.chosen
     numbers = st.container(key="pair-epochs").columns(3)
-    numbers[0].metric(
-        "Epochs", format_number(chosen.standing.epochs), help="Times that training goes through all of them."
-    )
+    numbers[0].metric("Epochs", format_number(chosen.standing.epochs), help="Passes over the data.")
     numbers[1].metric("Tokens trained on", format_tokens(chosen.tokens))
     numbers[2].metric("Tokens there are", format_tokens(meta.tokens))
     for text in answered.warnings:
         if text.startswith("the data would be seen"):
             st.caption(":material/info: " + in_controls(text, PLAN, plain))
     if st.button("Plan on these data", icon=":material/arrow_forward:", type="primary", key="plan-on-data"):
-        asked = {"data": str(folder), "budget": budget, "deadline": deadline}
-        st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params=asked)
+        go("plan", {"data": str(folder), "budget": budget, "deadline": deadline})
 
 
 def _tokens(folder: Path, meta: TokenMeta) -> None:
     """Some tokens as text and by number, from where one likes."""
-    st.subheader("Some of the tokens", anchor=False)
+    st.header("Some of the tokens", anchor=False)
     first = st.number_input(
         "From token number", 0, max(0, meta.tokens - 1), 0, step=_SHOWN, key="data_first", bind=QUERY,
-        help="Of the training split, from 0 on.",
+        help="Sequence number in the training split, from 0 on.",
     )  # fmt: skip
     text, tokens = preview(folder, meta, int(first), _SHOWN)
     left, right = side_by_side("tokens", (1, 1))

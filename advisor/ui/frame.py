@@ -22,7 +22,7 @@ PAGES = (
     ("Runs", ":material/checklist:", runs.page, "runs"),
     ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),
     ("Audit", ":material/fact_check:", audit.page, "audit"),
-    ("GPUs", ":material/memory:", gpus.page, "gpus"),
+    ("What fits", ":material/memory:", gpus.page, "gpus"),
     ("Data", ":material/dataset:", data.page, "data"),
 )
 
@@ -38,17 +38,23 @@ _ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="non
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.5rem 2rem 2rem; max-width: 100rem; }
 .stMainBlockContainer h1 { padding-top: .25rem; font-size: 2.25rem; }
+.stMainBlockContainer h2 { font-size: 1.5rem; padding-block: .5rem; }
+.stMainBlockContainer h3 { font-size: 1.15rem; padding-block: .25rem; }
 [data-testid="stCaptionContainer"] { opacity: .85; }
 [data-testid="stButtonGroup"] [aria-checked="true"] p, [role="tab"][aria-selected="true"] p,
 [data-testid="stSliderThumbValue"], [data-testid="stSliderThumbValue"] p {
   color: light-dark(#005a8e, #7cc0ee);
 }
+[data-testid="stTable"] { overflow-x: auto; }
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
+.st-key-stale-answer { opacity: .55; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
-[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] * { white-space: normal; }
+[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"], [data-testid="stMetricDelta"] * {
+  white-space: normal; overflow: visible; height: auto;
+}
 :has(> .st-key-sticky-total) {
   position: sticky; top: 3.5rem; z-index: 5; padding-block: .25rem;
-  background: Canvas;
+  background: light-dark(#ffffff, #171614);
 }
 @media (max-width: 1100px) {
   [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
@@ -56,16 +62,38 @@ _STYLE = """<style>
   [class*="st-key-pair-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
   [class*="st-key-pair-"] [data-testid="stColumn"] { flex: 1 1 45%; min-width: 45%; }
 }
+@media (max-width: 640px) {
+  .st-key-cards [data-testid="stHorizontalBlock"]:has(> [data-testid="stColumn"]) {
+    flex-wrap: nowrap; overflow-x: auto;
+  }
+  .st-key-cards [data-testid="stColumn"] { flex: 0 0 82%; min-width: 82%; }
+}
 @media (max-width: 480px) {
+  .stMainBlockContainer { padding-inline: 1rem; }
+  [data-testid="stMetricValue"] { font-size: 1.5rem; }
   [data-testid="stButtonGroup"] [role="radio"] { padding-inline: .3rem; min-width: 0; }
 }
 </style>"""
+
+
+# Streamlit adds an entry to the browser's history for each change of a page's address, so that Back would only undo
+# sliders one by one, and the page would at once write them again: a page keeps one entry.
+_ONE_ENTRY_A_PAGE = """<script>
+if (!window.oneEntryAPage) {
+  window.oneEntryAPage = true;
+  const push = history.pushState.bind(history);
+  history.pushState = (state, title, url) =>
+    ["/", new URL(url ?? location, location).pathname].includes(location.pathname)
+      ? history.replaceState(state, title, url) : push(state, title, url);
+}
+</script>"""
 
 
 def main() -> None:
     """Draw the page that the address names; without a name it is the plan, with whatever the address asks of it."""
     st.set_page_config(page_title="training-advisor", page_icon=_ICON, layout="wide")
     st.html(_STYLE)
+    st.html(_ONE_ENTRY_A_PAGE, unsafe_allow_javascript=True)
     pages = [st.Page(guarded(function), title=title, icon=icon, url_path=path) for title, icon, function, path in PAGES]
 
     def home() -> None:

@@ -61,7 +61,8 @@ def keep(name: str, these: Held) -> None:
         with st.form("kept-logs", border=False):
             wanted = st.text_input(
                 "Name", name if known else "", key=_NAME, placeholder="warm-up-against-none",
-                help="The logs and the settings of this page are written to this machine; the same name replaces.",
+                help="Writes the logs and settings of this page to this machine. The same name replaces the old "
+                "ones.",
             )  # fmt: skip
             asked = st.form_submit_button("Keep", icon=":material/bookmark_add:")
         if asked:

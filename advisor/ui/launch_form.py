@@ -6,30 +6,43 @@ import datetime
 import io
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
 
-from advisor.engines.claim import running_with
 from advisor.engines.engines import parse_place
 from advisor.engines.export.targets import TARGETS
 from advisor.engines.guards import NO_DATA, parse_loss_stop
+from advisor.engines.jobs import running_with
+from advisor.errors import AdvisorError
 from advisor.hardware.offers import offers_by_provider
+from advisor.planning.explore import chances
 from advisor.records import Plan
 from advisor.report.cards import OFFER_NUMBERS, offer_rows
-from advisor.report.plan import sentence
+from advisor.report.plan import sentence, what
+from advisor.report.quantities import COST, TIME
+from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.ui import loaders
-from advisor.ui.controls import LAUNCH, in_controls
+from advisor.ui import loaders, plan_answers
+from advisor.ui.controls import LAUNCH, SPEED_TEST, go, in_controls
 from advisor.ui.tables import plain, table
+from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
-from advisor.workflows.launch import HERE, Limits, beforehand, launch, with_synthetic
-from advisor.workflows.preflight import Finding, preflight
+from advisor.workflows.launch import HERE, Limits, beforehand, launch, looked_at, with_synthetic
+from advisor.workflows.preflight import Check, Finding, preflight
 from trainer.schema import dump_config
 
 PLAN_KEY = "plan-to-launch"  # session state: path of the plan that the Plan page handed over
 WATCHED = "watched"  # session state: the run folder that is looked at
+SAID = "launch-said"  # session state: the run that was started last, and what was said of it
+_LIMITS = "launch-limits"  # session state: budget and deadline by the plan's id
+_CHECKED = "launch-checked"  # session state: what was asked of another place, and what it answered
+MOST_PLANS = 20
+LOOK_AGAIN_SECONDS = 5.0
+SURE = 0.9  # a limit that is kept more often than this needs no word
 FILES = "as files"
 # how a place is called here: the engine's name, what it asks for, and what that is
 PLACES = {
@@ -43,42 +56,56 @@ PLACES = {
 
 def chosen_plan() -> Plan | None:
     """The plan to launch: the one that page Plan handed over, or one that is picked."""
-    store = loaders.store()
-    saved = sorted((store.home / "plans").glob("*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    folder = loaders.store().home / "plans"
+    saved = sorted(folder.glob("*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_PLANS]
     handed = st.session_state.get(PLAN_KEY)
     if not saved:
         st.info("No plan yet: make one on the page Plan, then choose Launch there.", icon=":material/lightbulb:")
         return None
     names = [path.name for path in saved]
     start = names.index(Path(handed).name) if handed and Path(handed).name in names else None
+    called = {path.name: _called(str(path), path.stat().st_mtime_ns) for path in saved}
     name = st.selectbox(
-        "Plan to launch", names, index=start, placeholder="choose a plan", help="Plans saved on the page Plan."
-    )
+        "Plan to launch", names, index=start, key=f"{PLAN_KEY}-{handed}", format_func=called.__getitem__,
+        placeholder="choose a plan", help=f"The newest {MOST_PLANS} plans that were saved on the page Plan.",
+    )  # fmt: skip
     return load_plan(saved[names.index(name)]) if name else None
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _called(path: str, stamped: int) -> str:
+    """A plan in a line that tells it from others."""
+    del stamped  # in the key only
+    try:
+        plan = load_plan(Path(path))
+    except AdvisorError as error:
+        return f"{Path(path).name}: {error.message}"
+    cost = f", {COST.expected(plan.chosen.cost_usd)}" if plan.chosen.cost_usd else ""
+    planned = datetime.datetime.fromtimestamp(Path(path).stat().st_mtime)
+    return f"{what(plan)}, {TIME.expected(plan.chosen.total_seconds)}{cost} · planned {planned:%d %b %H:%M}"
 
 
 def form(plan: Plan) -> None:
     """Review it, say where it runs and when it must stop, and start it."""
     st.markdown(f"**{plain(sentence(plan))}**")
-    for warning in plan.warnings:
-        st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
-    with st.expander("The full configuration"):
-        left, right = st.columns(2)
-        left.caption("run.yaml: what the trainer is given")
-        left.code(dump_config(plan.run), language="yaml", height=380)
-        right.caption("plan.yaml: the promise and what it rests on")
-        right.code(dump_plan(plan), language="yaml", height=380)
     running = running_with(loaders.store(), plan.id)
     if running is not None:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
         return
+    for warning in plan.warnings:
+        if not warning.startswith(NO_DATA):  # `_data` says it, with the way out
+            st.caption(":material/info: " + in_controls(warning, LAUNCH, plain))
+    with st.expander("The full configuration"):
+        left, right = st.columns(2)
+        left.caption("run.yaml: the trainer's configuration")
+        left.code(dump_config(plan.run), language="yaml", height=380)
+        right.caption("plan.yaml: the predictions and their sources")
+        right.code(dump_plan(plan), language="yaml", height=380)
     if plan.run.data.path is None and not plan.run.data.synthetic:
-        st.info(f"{NO_DATA[0].upper()}{NO_DATA[1:]}. Prepare your text on the page Data, and plan with it.")
-        if not st.checkbox(LAUNCH["--synthetic"], help="A speed test, paid for like any run; its loss means nothing."):
-            return
+        _data(plan)
         plan = with_synthetic(plan, True)
     # Only missing GPUs keep this machine from running the plan at all.
-    checks = preflight(loaders.store(), plan, HERE)
+    checks = _checks_here(str(loaders.store().home), plan.id, plan)
     lacking = "; ".join(check.words for check in checks if check.of == "card" and check.finding is Finding.MISSING)
     if lacking:
         # Say that it cannot run here, and who rents the GPU.
@@ -94,40 +121,127 @@ def form(plan: Plan) -> None:
     )  # fmt: skip
     if where == FILES:
         # Offer the job for another engine.
-        holds = "Everything the run needs but its data: unpack it there."
+        if plan.run.data.synthetic:
+            st.warning("These files run a speed test on random tokens.", icon=":material/casino:")
+        holds = "All files of the run except its data: unpack it there."
         offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
-        st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")
+        st.caption("The run's folder, brought back, is scored against the plan by `advisor runs --import FOLDER`.")
     else:
-        _start(plan, where)
+        _start(plan, where, checks)
 
 
-def _start(plan: Plan, where: str) -> None:
+def _data(plan: Plan) -> None:
+    """Say that a plan has no data, and plan it again on some; what follows below it is a speed test."""
+    st.warning(
+        "This plan has no data. Choose what to train on, or start only a speed test: random tokens cost as much as any "
+        "run and teach nothing.",
+        icon=":material/dataset:",
+    )
+    folders = loaders.token_folders()
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        folder = st.selectbox(
+            "Data", list(folders), index=0 if folders else None, key=f"launch-data-{plan.id}",
+            format_func=lambda path: folders.get(path, path), accept_new_options=True,
+            placeholder="a token folder's path", help="Prepared on the page Data, or the path of a token folder.",
+        )  # fmt: skip
+        again = st.button("Plan again on these data", type="primary", icon=":material/replay:", disabled=not folder)
+        if st.button("Prepare data…", icon=":material/add:", help="Your own text, or a small corpus made here."):
+            go("data")
+    if again and folder:
+        # The vocabulary is now that of the data's tokenizer.
+        data = str(Path(folder).expanduser().resolve())
+        goal = replace(plan.goal, data=data, data_tokens=None, download_bytes_per_second=None, vocab_size=None)
+        with st.spinner("planning again"):
+            planned = plan_answers.plan(goal, plan_answers.world(goal))
+        remember_limits(planned, *_limits(plan))
+        st.session_state[PLAN_KEY] = str(loaders.store().save_plan(planned))
+        st.rerun()
+
+
+def remember_limits(plan: Plan, budget_usd: float | None, deadline_seconds: float | None) -> None:
+    """Keep the limits that a plan was made within: a plan of one run out of a search has none of its own."""
+    st.session_state.setdefault(_LIMITS, {})[plan.id] = (budget_usd, deadline_seconds)
+
+
+def _limits(plan: Plan) -> tuple[float | None, float | None]:
+    """The budget and the deadline of whoever made a plan."""
+    own = (plan.goal.budget_usd, plan.goal.deadline_seconds)
+    return st.session_state.get(_LIMITS, {}).get(plan.id, own)
+
+
+@st.cache_data(ttl=LOOK_AGAIN_SECONDS, max_entries=16, show_spinner="looking at what the run needs here")
+def _checks_here(home: str, plan_id: str, _plan: Plan) -> list[Check]:
+    """What the run needs of this machine, each looked at."""
+    del home, plan_id  # in the key only
+    return preflight(loaders.store(), _plan, HERE)
+
+
+def _start(plan: Plan, where: str, here: list[Check]) -> None:
+    """The limits, what was found to be there and missing, and the button; elsewhere it asks that place first."""
     engine, asked, explained = PLACES[where]
-    with st.form("launch", border=True):
-        name = st.text_input(asked, key=f"launch-at-{engine}", help=explained) if asked else ""
-        columns = st.columns(3)
-        usd = columns[0].number_input(
-            "Stop before more than ($)", min_value=0.0, value=None, help="Stops with a checkpoint. Needs a price."
-        )
-        hours = columns[1].number_input(
-            "Stop after (hours)", min_value=0.0, value=None, help="Stops with a checkpoint; it can be resumed later."
-        )
-        too_high = columns[2].text_input(
-            "Stop if the loss is too high (step:loss)", placeholder="500:4.2", help="Checked from that step on."
-        )
-        if not st.form_submit_button("Launch", type="primary", icon=":material/play_arrow:"):
-            return
-    place = parse_place(f"{engine}:{name.strip()}" if name.strip() else str(engine)) if asked else HERE
-    loss = [parse_loss_stop(too_high)] if too_high else []
-    limits = Limits(max_usd=usd or None, max_hours=hours or None, loss=loss)
-    store = loaders.store()
-    with st.spinner("looking at what it needs, then starting it"):
+    name = st.text_input(asked, key=f"launch-at-{engine}", help=explained).strip() if asked else ""
+    limits = _guard(plan)
+    store, place, checks = loaders.store(), HERE, here
+    if asked:
+        question = (plan.id, engine, name, limits)
+        if st.button("Check what it needs there", icon=":material/fact_check:", key="launch-check"):
+            place = parse_place(f"{engine}:{name}" if name else str(engine))
+            with st.spinner(f"asking {where}"):
+                st.session_state[_CHECKED] = (question, place, looked_at(store, plan, place, limits))
+        answered, place, checks = st.session_state.get(_CHECKED, (None, HERE, []))
+        checks = checks if answered == question else []
+    _show(checks)
+    ready = bool(checks) and not any(check.finding is Finding.MISSING for check in checks)
+    label = SPEED_TEST if plan.run.data.synthetic else "Launch"
+    kind: Literal["primary", "secondary"] = "secondary" if plan.run.data.synthetic else "primary"
+    if not st.button(label, type=kind, icon=":material/play_arrow:", disabled=not ready, key="launch-now"):
+        return
+    with st.spinner("starting it"):
         before = beforehand(store, plan, place, limits)
         handle = launch(store, plan, limits=limits, place=place)
-    for warning in (*before, *handle.warnings):
-        st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
+    said = [in_controls(warning, LAUNCH, plain) for warning in (*before, *handle.warnings)]
+    st.session_state[SAID] = str(handle.run_dir), said
     st.session_state[WATCHED] = str(handle.run_dir)
+    st.session_state.pop(PLAN_KEY, None)  # it runs: the run comes first from now on
     st.rerun()
+
+
+def _guard(plan: Plan) -> Limits:
+    """When the run must stop: the budget and the deadline that it was planned within, until somebody says otherwise."""
+    budget, deadline = _limits(plan)
+    columns = st.container(key="pair-guard").columns(3)
+    usd = columns[0].number_input(
+        LAUNCH["--budget"], min_value=0.0, value=budget if plan.offer.usd_per_hour else None, format="%.2f",
+        key=f"guard-usd-{plan.id}", help="Stops with a checkpoint. Needs a price. Empty: no limit.",
+    )  # fmt: skip
+    hours = columns[1].number_input(
+        LAUNCH["--deadline"], min_value=0.0, value=deadline / HOUR if deadline else None, format="%.3g",
+        key=f"guard-hours-{plan.id}",
+        help="Stops with a checkpoint; it can be resumed later. Empty: no limit.",
+    )  # fmt: skip
+    too_high = columns[2].text_input(
+        "Stop if the loss is too high (step:loss)", placeholder="500:4.2", key=f"guard-loss-{plan.id}",
+        help="Checked from that step on.",
+    )  # fmt: skip
+    goal = replace(plan.goal, budget_usd=usd or None, deadline_seconds=hours * HOUR if hours else None)
+    for limit, chance in zip(("budget", "deadline"), astuple(chances(goal, plan.chosen)), strict=True):
+        if chance is not None and chance < SURE:
+            st.caption(
+                f":material/casino: {format_percent(round(1 - chance, 2))} chance that the {limit} stops it before its "
+                "end; it then keeps a checkpoint."
+            )
+    return Limits(max_usd=usd or None, max_hours=hours or None, loss=[parse_loss_stop(too_high)] if too_high else [])
+
+
+def _show(checks: list[Check]) -> None:
+    """What a launch needs: what is missing and what to mind, then in one line what is there."""
+    kinds = {Finding.MISSING: (st.error, ":material/block:"), Finding.WARNING: (st.warning, ":material/warning:")}
+    for finding, (kind, icon) in kinds.items():
+        for check in checks:
+            if check.finding is finding:
+                kind(f"{capital(check.of)}: {in_controls(check.words, LAUNCH, plain)}", icon=icon)
+    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Finding.FINE]:
+        st.caption(":material/check_circle: " + plain("; ".join(fine)))
 
 
 def offer_files(

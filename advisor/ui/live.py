@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,24 +53,24 @@ GAUGES: dict[str, Callable[[float], str]] = {
 def curves(folder: Path, plan: Plan | None) -> None:
     """Loss against what is expected of it, and throughput against its promise."""
     try:
-        drawn = _drawn(str(folder), _grown(folder))
+        loss, evals, speed = _drawn(str(folder), _grown(folder))
     except (OSError, AdvisorError):
         st.caption("No log yet: the trainer is starting.")
         return
-    if not drawn.loss:
+    if not loss:
         st.caption("The first step has not ended yet.")
         return
     expected = _expected(plan) if plan is not None else None
     left, right = side_by_side("watch-curves", (1, 1))
-    left.altair_chart(_loss_chart(drawn, expected), width="stretch")
-    right.altair_chart(_speed_chart(drawn.speed, plan), width="stretch")
+    left.altair_chart(_loss_chart(loss, evals, expected), width="stretch")
+    right.altair_chart(_speed_chart(speed, plan), width="stretch")
     band = (
         "Blue band: what the plan promised (80 % interval)."
         if expected is not None
         else "Blue band: the throughput that the plan promised (80 % interval); the published loss laws say nothing of "
         "runs this small."
     )
-    st.caption(f"Orange: this run. {band} {format_tokens(drawn.loss[-1].tokens)} tokens seen.")
+    st.caption(f"Orange: this run. {band} {format_tokens(loss[-1].tokens)} tokens seen.")
 
 
 def _grown(folder: Path) -> int:
@@ -84,20 +83,12 @@ def _log(folder: Path) -> Path:
     return folder / trainer_of_run(folder).log_name
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Drawn:
-    """The curves of a run as far as its log goes."""
-
-    loss: list[Point]
-    evals: list[Point]
-    speed: list[Point]
-
-
 @st.cache_data(max_entries=16, show_spinner=False)
-def _drawn(folder: str, grown: int) -> _Drawn:
+def _drawn(folder: str, grown: int) -> tuple[list[Point], list[Point], list[Point]]:
+    """Training loss, validation loss and tokens per second of a run as far as its log goes."""
     del grown  # in the key only
     case = make_case(trainer_of_run(Path(folder)).read_log(Path(folder)))
-    return _Drawn(loss=points(case, "loss"), evals=points(case, "eval_loss"), speed=rate_points(case))
+    return points(case, "loss"), points(case, "eval_loss"), rate_points(case)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -105,9 +96,9 @@ def _expected(plan: Plan) -> Trajectory | None:
     return plan_trajectory(plan)
 
 
-def _loss_chart(drawn: _Drawn, expected: Trajectory | None) -> alt.LayerChart:
-    series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in drawn.loss]
-    series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in drawn.evals]
+def _loss_chart(loss: list[Point], evals: list[Point], expected: Trajectory | None) -> alt.LayerChart:
+    series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in loss]
+    series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in evals]
     band = []
     if expected is not None:
         rows = zip(expected.step.tolist(), expected.low.tolist(), expected.high.tolist(), strict=True)
@@ -162,13 +153,11 @@ def findings(folder: Path, over: bool) -> None:
     """What the analyzer says of the run so far, dearest first."""
     analysis = _judged(str(folder), _grown(folder) if over and _log(folder).exists() else None)
     if analysis is None:
-        st.caption("Nothing can be said of this run yet.")
+        st.caption("This run cannot be judged yet.")
         return
     outlook = analysis.forecast.loss
     if outlook.final_loss is not None and not over:
-        st.markdown(
-            f"Training loss at the end, by its course so far: {format_estimate(outlook.final_loss, format_number)}"
-        )
+        st.markdown(f"Training loss at the end, estimated so far: {format_estimate(outlook.final_loss, format_number)}")
     if not analysis.findings:
         so_far = f"Nothing wrong so far (looked at every {format_seconds(JUDGE_SECONDS)})"
         nothing_found(analysis, "Nothing wrong was found" if over else so_far)
@@ -202,5 +191,5 @@ def printed_last(folder: Path) -> None:
         text = file.read().decode("utf-8", "replace")
     lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :][-TAIL_LINES:]
     if lines:
-        with st.expander("What it printed last", icon=":material/terminal:"):
+        with st.expander("Its last output", icon=":material/terminal:"):
             st.code(hide_secrets("\n".join(lines)), language=None, wrap_lines=True)

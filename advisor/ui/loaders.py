@@ -7,15 +7,38 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.calibration.profiles import load_profile, profile_of
+from advisor.errors import AdvisorError
 from advisor.prediction.profile import Profile
-from advisor.prediction.software import software_of
+from advisor.records import Software
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store, default_store
+from advisor.units import format_bytes, format_tokens
+from advisor.workflows.data import read_data
+from trainer.token_folder import META_FILE
 
 
 def store() -> Store:
     """The user's store; ADVISOR_HOME is read anew, opening it costs nothing."""
     return default_store()
+
+
+def token_folders() -> dict[str, str]:
+    """The token folders that were prepared on the page Data: their paths, each with its tokens and size in words."""
+    found = {}
+    for path in sorted(file.parent for file in data_home().glob(f"*/{META_FILE}")):
+        try:
+            meta = read_data(path)
+        except AdvisorError as error:
+            found[str(path)] = f"{path.name} · damaged: {error.message}"
+            continue
+        assert meta is not None  # there is a path
+        found[str(path)] = f"{path.name} · {format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)} of text"
+    return found
+
+
+def data_home() -> Path:
+    """Where the folders that the page Data prepares lie."""
+    return store().home / "data"
 
 
 def stamp(folder: Path) -> tuple[int, ...]:
@@ -39,10 +62,10 @@ def _profile(
     return load_profile(key, default_store(), family=family, precision=precision, compile=compile)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
-def published_profile(key: str, family: str) -> Profile:
-    """A device as published software has it that trains a part of a model: no calibration speaks of that."""
-    return load_profile(key, default_store(), family=family, software=software_of(None))
+@st.cache_resource(max_entries=512, show_spinner=False)
+def published_profile(key: str, family: str, software: Software) -> Profile:
+    """A device as fine-tuning with other people's software has it: no calibration speaks of that."""
+    return load_profile(key, default_store(), family=family, precision="bf16", compile=False, software=software)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

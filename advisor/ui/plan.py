@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import urlencode
 
 import streamlit as st
 
+from advisor.engines.guards import NO_DATA
 from advisor.errors import AdvisorError
+from advisor.options import Goal
 from advisor.planning import explore
 from advisor.planning.alternatives import by_price
 from advisor.planning.command import plan_command
 from advisor.planning.sensitivity import machine
 from advisor.prediction.profile import Profile
-from advisor.records import Basis, Goal, Plan, Run
+from advisor.records import Basis, Plan, Run
+from advisor.report import plan as plan_words
 from advisor.report import search as runs
-from advisor.report import what_if
 from advisor.report.charts import Rows
-from advisor.report.plan import briefly, how, speed_rests_on, what
-from advisor.report.plan_markdown import markdown
-from advisor.report.quantities import COST, LOSS, TIME, memory_of
-from advisor.report.table import capital
+from advisor.report.plan import device, how, markdown, speed_rests_on
+from advisor.report.quantities import COST, LOSS, TIME
+from advisor.report.table import capital, in_markdown
 from advisor.store.plan_files import dump_plan
-from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, tables, watch
+from advisor.ui import (
+    launch_form,
+    loaders,
+    plan_answers,
+    plan_charts,
+    plan_elsewhere,
+    plan_form,
+    plan_what_if,
+    tables,
+)
+from advisor.ui.controls import go, products, to_address
 from advisor.ui.plan_tabs import plain, tabs, worded
-from advisor.units import HOUR, format_tokens, format_usd_rate
+from advisor.units import HOUR, format_count, format_tokens, format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
+AXES, TAB = "front-axes", "tab"  # in the session and in the address: what is drawn
+_LAST = "plan-last"  # session state: the last goal that had an answer
+# Validation losses of published models on OpenWebText, in nats per token (README of nanoGPT)
+ANCHORS = ((3.12, "GPT-2 small"), (2.84, "GPT-2 medium"), (2.67, "GPT-2 large"), (2.54, "GPT-2 XL"))
+NEAR = 0.1
+THIN = "every depth sees few tokens"  # how the planner's warning begins
 _ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "headroom")
 _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
-    Basis.MEASURED: ("green", "This very configuration was run on this device."),
+    Basis.MEASURED: ("green", "This configuration was run on this device."),
     Basis.INTERPOLATED: ("green", "Inside the range that was calibrated on this device."),
     Basis.EXTRAPOLATED: ("orange", "Outside the range that was calibrated on this device."),
     Basis.PRIOR: ("gray", "Never calibrated here: from data sheets and published runs, so the intervals are wide."),
@@ -38,22 +56,51 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 
 
 def page() -> None:
-    """The form, the answer under it, and everything that explains or varies it."""
+    """The form, and the answer under it; where there is none, what is wrong, and the last answer, dimmed."""
     st.title("What can I train?", anchor=False)
-    plan_form.begin(others=(PICK, plan_what_if.PREFIX.rstrip("_")))
+    plan_form.begin(others=(PICK, plan_what_if.PREFIX.rstrip("_"), AXES, TAB))
     try:
         goal = plan_form.goal()
+        if plan_elsewhere.show(goal):
+            return
         now = plan_answers.world(goal)
+        goal = _with_work(goal, now)
         answered = plan_answers.plan(goal, now)
     except AdvisorError as error:
         _refused(error)
+        if last := st.session_state.get(_LAST):
+            st.caption("Below is the answer to the last question that has one.")
+            now = plan_answers.world(last)
+            with st.container(key="stale-answer"):
+                _shown(last, plan_answers.plan(last, now), now)
         return
+    st.session_state[_LAST] = goal
+    _shown(goal, answered, now)
+
+
+def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
+    """A goal of least cost or time needs work to do: the model and tokens of the best run within the same limits."""
+    open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
+    if goal.objective == "loss" or not open_ended:
+        return goal
+    best = plan_answers.plan(replace(goal, objective="loss"), now).chosen
+    least = {"cost": "cheapest", "time": "fastest"}[goal.objective]
+    st.caption(
+        f":material/info: The {least} run that is as good as the best one within these limits: "
+        f"{format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. State tokens or a depth "
+        "for other work."
+    )
+    return replace(goal, depth=best.depth, tokens=best.tokens)
+
+
+def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
+    """The answer, and everything that explains or varies it."""
     # Say what the address asks for that is not known here, until the goal is another.
     if st.session_state.get("plan-goal", goal) != goal:
         st.session_state[plan_form.UNKNOWN] = []
     if unknown := st.session_state.get(plan_form.UNKNOWN):
         words = ", ".join(tables.plain(text) for text in unknown)
-        st.warning(f"Left out, because it is not known here: {words}.", icon=":material/link_off:")
+        st.warning(f"Left out, because it is unknown here: {words}.", icon=":material/link_off:")
     run = _picked(goal, answered)
     own = its = plan_answers.profile(goal, run.offer.gpu, now)
     changes, problem = plan_what_if.begin(run, (goal, explore.run_id(run))), None
@@ -67,18 +114,19 @@ def page() -> None:
             its, problem = own, error
     _answer(goal, answered, run, (shown, its), problem, varied=shown is not base)
     goal_shown = goal if shown is answered else shown.goal
-    _hand_over(goal_shown, shown)
+    _hand_over(goal, goal_shown, shown)
     _cards(goal, answered, run, now)
+    _notes(shown, its)
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
-        st.subheader("Every run worth its price", anchor=False)
+        st.header("Runs on the Pareto front", anchor=False)
         hours = None if goal.deadline_seconds is None else goal.deadline_seconds / HOUR
-        _front(answered, run, (goal.budget_usd, hours))
+        _front(answered, run, shown.chosen if shown is not base else None, (goal.budget_usd, hours))
         if shown is not base:
             st.markdown("**What the changes do**")
             plan_what_if.comparison(base.chosen, shown.chosen)
     with right:
-        st.subheader("What if", anchor=False)
+        st.header("What if", anchor=False)
         plan_what_if.total(shown.chosen, varied=shown is not base)
         plan_what_if.sliders(answered.goal, base.chosen, own, now)
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
@@ -94,6 +142,8 @@ def _refused(error: AdvisorError) -> None:
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
+    if "advisor calibrate" in hint and st.button("Calibrate this machine", icon=":material/speed:"):
+        go("calibrate")
 
 
 def _picked(goal: Goal, answered: Plan) -> Run:
@@ -111,10 +161,7 @@ def _picked(goal: Goal, answered: Plan) -> Run:
 
 def _pick(name: str | None) -> None:
     st.session_state[PICK] = name
-    if name and name != BALANCED:
-        st.query_params[PICK] = name
-    elif PICK in st.query_params:
-        del st.query_params[PICK]
+    to_address(PICK, name if name != BALANCED else None)
 
 
 def _answer(
@@ -128,8 +175,12 @@ def _answer(
 ) -> None:
     shown, its = current
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
-    st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{what(shown)}"))
+    chosen = shown.chosen
+    model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
+    st.markdown(products(plain(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}")))
     numbers = ((COST, shown.chosen.cost_usd), (TIME, shown.chosen.total_seconds), (LOSS, shown.chosen.loss))
+    chances = explore.chances(goal, shown.chosen)
+    odds = {COST: ("budget", chances.budget), TIME: ("deadline", chances.deadline)}
     columns = st.container(key="pair-numbers").columns(len(numbers) + 1)
     for column, (quantity, estimate) in zip(columns, numbers, strict=False):
         centre = quantity.expected(estimate)
@@ -138,36 +189,64 @@ def _answer(
             capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
             delta_description="80 % interval" if span else None,
         )  # fmt: skip
+        limit, chance = odds.get(quantity, ("", None))
+        if chance is not None:
+            column.caption(runs.within(limit, chance))
+        if quantity is LOSS and estimate is not None:
+            column.caption(_anchored(estimate.value))
     columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
-    _badge(shown.chosen.step_seconds.basis, its, "speed: ")
-    grounds = [f"{capital(how(shown))}."]
+    with columns[-1]:
+        _badge(shown.chosen.step_seconds.basis, its, "speed: ")
+    if problem is not None:
+        _refused(problem)
+    for text in explore.broken_limits(goal, shown.chosen):
+        st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
+    for text in shown.warnings:
+        if text.startswith(THIN):
+            st.warning(
+                f"Hardly worth it: {worded(text)}. Fine-tuning a published model may do better: page What fits.",
+                icon=":material/warning:",
+            )
+
+
+def _notes(shown: Plan, its: Profile) -> None:
+    """What the answer rests on, and what is to be known of it."""
+    notes = [f"{capital(how(shown))}."]
     if its.widening > 1:
         st.warning(
             f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
             icon=":material/warning:",
         )
     elif (rests := speed_rests_on(shown)) is not None:
-        grounds.append(rests)
+        notes.append(rests)
     if shown.offer.usd_per_hour:
         price = format_usd_rate(shown.offer.usd_per_hour)
-        grounds.append(f"{price} an hour: {shown.offer.source}. Newer prices: page GPUs.")
-    st.caption(plain(" ".join(grounds)))
-    if problem is not None:
-        _refused(problem)
-    for text in explore.broken_limits(goal, shown.chosen):
-        st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
+        notes.append(f"{price} an hour: {shown.offer.source}. Newer prices: page What fits.")
+    notes = [plain(products(text)) for text in notes]
     for text in shown.warnings:
-        if text not in its.caveats:  # said above
-            st.caption(":material/info: " + worded(text))
+        if text.startswith(NO_DATA):
+            notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
+        elif text not in its.caveats and not text.startswith(THIN):  # said above
+            notes.append(worded(capital(text)))
+    st.markdown("**What it rests on**")
+    st.caption("\n".join(f"- {text}" for text in notes))
 
 
-def _hand_over(goal_shown: Goal, shown: Plan) -> None:
+def _anchored(loss: float) -> str:
+    """A loss beside one that people know."""
+    known, name = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))
+    if abs(known - loss) <= NEAR:
+        return f"near {name} ({known} on web text)"
+    return f"{'not as good as' if loss > known else 'better than'} {name} ({known} on web text)"
+
+
+def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
     """Launch, and everything to take away."""
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
+            launch_form.remember_limits(shown, goal.budget_usd, goal.deadline_seconds)
             st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(shown))
-            # {}: without it Streamlit refuses to leave a page whose controls are bound to the address
-            st.switch_page(st.Page(watch.page, url_path="watch", title="Launch and watch"), query_params={})
+            go("watch")
         st.download_button(
             "plan.yaml", dump_plan(shown), "plan.yaml", "application/yaml", icon=":material/download:",
             help="The whole plan, ready for `advisor launch plan.yaml` on any machine.", on_click="ignore",
@@ -197,19 +276,24 @@ def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
 def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
     options, own_plan = answered.options, answered.chosen
     common, own = runs.apart(options, goal)
-    for column, option, words in zip(st.columns(len(options)), options, own, strict=True):
+    columns = st.container(key="cards").columns(len(options))
+    for column, option, words in zip(columns, options, own, strict=True):
         with column.container(border=True, height="stretch"):
             _card(
                 option,
                 words,
-                "" if option is own_plan else what_if.in_words(explore.against(option, own_plan)),
+                "" if option is own_plan else plan_words.in_words(explore.against(option, own_plan)),
                 plan_answers.profile(goal, option.offer.gpu, now),
                 shown=explore.run_id(option) == explore.run_id(shown),
             )
-    if alike := [f"{name} {words}" for name, words in common.items() if name in _ALIKE]:
+    if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
         st.caption(plain(f"The same for all of them: {', '.join(alike)}."))
+    with st.expander("Memory, batch and grounds of each, side by side", icon=":material/table_rows:"):
+        side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
+        st.markdown(products(in_markdown(side_by_side).replace("$", "\\$")))
     if answered.search and answered.search.sensitivity:
-        st.markdown("\n".join(f"- {worded(text)}" for text in answered.search.sensitivity))
+        st.markdown("**What would change it**")
+        st.markdown("\n".join(f"- {worded(capital(text))}" for text in answered.search.sensitivity))
 
 
 def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
@@ -218,9 +302,9 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         _badge(basis, profile)
-    heading = [words[name] for name in ("model", "on") if name in words]
+    heading = [products(words[name]) for name in ("model", "on") if name in words]
     if heading:
-        st.markdown(plain(f"##### {heading[0]}"))
+        st.markdown(plain(f"### {heading[0]}"))
     lines = [
         *heading[1:],
         " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
@@ -229,24 +313,16 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
     ]
     st.markdown(plain("  \n".join(line for line in lines if line)))
-    memory = memory_of(option.offer.gpu).column
-    small = [f"{name} {words[name]}" for name in (memory, "headroom") if name in words]
-    small += [f"batch of {words['batch']}"] if "batch" in words else []
-    if small:
-        st.caption(plain(", ".join(small)))
-    st.caption(worded(option.standing.why))
-    if basis is Basis.PRIOR and option.offer.gpu != "cpu":
-        rests = f"Speed from published runs: {briefly(option.grounds)}. "
-        st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.offer.gpu}`")
+    st.caption(worded(capital(option.standing.why)))
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
     st.button(label, key=f"card-{name}", disabled=shown, on_click=_pick, args=(name,), width="stretch")
 
 
-def _front(answered: Plan, shown: Run, limits: tuple[float | None, float | None]) -> None:
+def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
     search = answered.search
     if search is None or not search.front:
-        st.caption("No other run is worth its price: none is cheaper, sooner or better than this one.")
+        st.caption("No other run is cheaper, faster or better than this one.")
         return
     worth = sorted((*search.front, answered.chosen), key=by_price)
     by_loss = all(run.loss is not None for run in (*worth, *search.near_misses))
@@ -259,19 +335,23 @@ def _front(answered: Plan, shown: Run, limits: tuple[float | None, float | None]
     sights = [name for name, sight in plan_charts.SIGHTS.items() if priced or "usd" not in (sight.x, sight.y)]
     asked = sights[0]
     if len(sights) > 1:
-        asked = (
-            st.segmented_control(
-                "Axes", sights, default=sights[0], required=True, key="front-axes", label_visibility="collapsed"
-            )
-            or sights[0]
-        )
+        chosen = st.segmented_control(
+            "Axes", sights, default=sights[0], required=True, key=AXES, bind=plan_form.QUERY,
+            label_visibility="collapsed",
+        )  # fmt: skip
+        asked = chosen or sights[0]
     drawn = _front_spec(dots, missed, by_loss, asked, limits)
+    ring = varied or next((run for run in search.near_misses if explore.run_id(run) == explore.run_id(shown)), None)
+    if ring is not None and not (by_loss and ring.loss is None) and (ring.cost_usd or not priced):
+        row = _front_row(ring, answered, shown, named, by_loss=by_loss)
+        drawn = plan_charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
     event = st.vega_lite_chart(
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
     st.caption(
         "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
-        "Crosses would be better, but break one limit." + ("" if by_loss else f" {capital(runs.SCORE)}.")
+        "Crosses would be better, but break one limit. The ring is what is looked at."
+        + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
     if clicked and clicked != st.session_state.get("clicked"):
@@ -293,16 +373,16 @@ def _front_spec(
 def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
     """A run in the units of the chart, and in words."""
     name, loss = explore.run_id(run), run.loss.value if run.loss else None
-    where = "" if run.offer.gpu == "cpu" else f", {run.offer.gpus} x {run.offer.gpu}"
+    where = "" if run.offer.gpu == "cpu" else products(f", {run.offer.gpus} x {run.offer.gpu}")
     return {
         "id": name,
         "usd": run.cost_usd.value if run.cost_usd else None,
         "hours": run.total_seconds.value / HOUR,
         "quality": loss if by_loss else run.score,
         "shown": name == explore.run_id(shown),
-        "label": named.get(name) or f"depth {run.depth}{where}",
+        "label": named.get(name) or f"{format_count(run.parameters)}{where}",
         "model": runs.model(run),
-        "on": machine(run, ", "),
+        "on": products(machine(run, ", ")),
         TIME.column: TIME.of(run.total_seconds),
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from advisor.hardware.prices import live_prices_path
+from advisor.options import Goal, OwnMachine
 from advisor.planning import curves
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, OwnMachine, Plan
+from advisor.records import Plan, Prediction
 from advisor.ui import loaders
 from advisor.workflows import plan as workflow
 from advisor.workflows.data import read_data
@@ -50,7 +51,7 @@ def profile(goal: Goal, key: str, now: World) -> Profile:
     return next(p for p in profiles if p.key == key)
 
 
-@st.cache_resource(max_entries=256, show_spinner="searching every GPU, count and depth")
+@st.cache_resource(max_entries=256, show_spinner="searching all GPUs, counts and depths")
 def plan(goal: Goal, now: World) -> Plan:
     """The plan for a goal: the function behind `advisor plan`."""
     del now
@@ -63,7 +64,7 @@ def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -
     return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
 
 
-def throughput(shown: Plan, own: Profile) -> tuple[tuple[curves.RatePoint, ...], tuple[curves.MeasuredRate, ...]]:
+def throughput(shown: Plan, own: Profile) -> tuple[tuple[Prediction, ...], tuple[curves.MeasuredRate, ...]]:
     """The curve and the calibration's points."""
     return curves.throughput(own, shown.workload), curves.measured_rates(own, shown.workload)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,14 +51,16 @@ def front(
     both = pd.concat([data, crosses])
     pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
     titles = {"usd": f"{COST.name}, dollars", "hours": f"{TIME.name}, hours", "quality": quality}
+    better = {"x": " (\u2190 better)", "y": " (\u2193 better)"}
     words = {"usd": MONEY, "hours": HOURS}
 
-    def axis(field: str) -> dict[str, Any]:
+    def axis(field: str, way: str) -> dict[str, Any]:
+        title = titles[field] + better[way]
         if field in words:
-            return {"title": titles[field], "scale": _log(), "axis": _axis(words[field])}
-        return {"title": titles[field], "scale": alt.Scale(zero=False, padding=20), "axis": alt.Axis(tickCount=6)}
+            return {"title": title, "scale": _log(), "axis": _axis(words[field])}
+        return {"title": title, "scale": alt.Scale(zero=False, padding=20), "axis": alt.Axis(tickCount=6)}
 
-    x, y = alt.X(f"{sight.x}:Q", **axis(sight.x)), alt.Y(f"{sight.y}:Q", **axis(sight.y))
+    x, y = alt.X(f"{sight.x}:Q", **axis(sight.x, "x")), alt.Y(f"{sight.y}:Q", **axis(sight.y, "y"))
     tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
     legend = alt.Legend(orient="top", gradientLength=180, tickCount=4, titleLimit=300)
     colour: Any = alt.value(PREDICTED)
@@ -97,6 +99,17 @@ def front(
         if len(names.points)
     ]
     return layered(*layers, dots, *texts, height=TALL)
+
+
+def ringed(spec: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The drawn front with a ring where one more run lies: a what-if, which moves with its sliders, or a picked cross.
+
+    It is put into the finished drawing: making all of it anew takes longer than answering a slider.
+    """
+    dots = next(layer for layer in spec["layer"] if layer.get("mark", {}).get("type") == "circle")
+    encoding = {name: dots["encoding"][name] for name in ("x", "y", "tooltip")}
+    mark = {"type": "point", "filled": False, "size": 320, "strokeWidth": 3, "color": WARNING, "opacity": 1}
+    return spec | {"layer": [*spec["layer"], {"data": {"values": [row]}, "mark": mark, "encoding": encoding}]}
 
 
 def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import streamlit as st
 
+from advisor.options import Goal
 from advisor.planning import curves
-from advisor.planning.spending import largest_first
+from advisor.planning.stages import largest_first
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, Plan, Workload
+from advisor.records import Plan, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
@@ -18,8 +19,8 @@ from advisor.report.charts import Axis
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers, plan_charts
-from advisor.ui.controls import PLAN, in_controls, in_words
-from advisor.ui.tables import right_aligned
+from advisor.ui.controls import PLAN, from_address, in_controls, in_words, products, to_address
+from advisor.ui.tables import typed
 from advisor.units import (
     format_bytes,
     format_count,
@@ -44,8 +45,12 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
         "Considered and rejected": lambda: _considered(answered),
         "Why this one": lambda: _why(shown, answered),
     }
-    for tab, draw in zip(st.tabs(list(drawn), key="tab", on_change="rerun"), drawn.values(), strict=True):
+    from_address("tab")
+    if st.session_state.get("tab") not in drawn:
+        st.session_state.pop("tab", None)
+    for (name, draw), tab in zip(drawn.items(), st.tabs(list(drawn), key="tab", on_change="rerun"), strict=True):
         if tab.open:
+            to_address("tab", name if name != next(iter(drawn)) else None)
             with tab:
                 draw()
 
@@ -57,21 +62,16 @@ def plain(text: str) -> str:
 
 def worded(text: str) -> str:
     """What the planner says, with this page's controls where it names the command's options."""
-    return in_controls(text, PLAN, plain)
+    return in_controls(text, PLAN, lambda words: plain(products(words)))
 
 
 def _throughput(shown: Plan, own: Profile) -> None:
     points, measured = plan_answers.throughput(shown, own)
     rows = [
-        {
-            "micro_batch": p.micro_batch,
-            "value": p.tokens_per_second.value,
-            "low": p.tokens_per_second.low,
-            "high": p.tokens_per_second.high,
-            "label": f"micro-batch {p.micro_batch}: {format_estimate(p.tokens_per_second, format_rate)}",
-        }
-        for p in points
-    ]
+        {"micro_batch": p.workload.micro_batch, "value": rate.value, "low": rate.low, "high": rate.high,
+         "label": f"micro-batch {p.workload.micro_batch}: {format_estimate(rate, format_rate)}"}
+        for p in points if (rate := p.tokens_per_second) is not None
+    ]  # fmt: skip
     dots = [
         {
             "micro_batch": m.micro_batch,
@@ -95,7 +95,7 @@ def _throughput(shown: Plan, own: Profile) -> None:
     elif own.calibrated:
         words += "The calibration measured one GPU; several are predicted from it and the links between them."
     else:
-        words += f"No points: {own.key} was never calibrated, so this is a *prior* from data sheets and published runs."
+        words += f"No points: nobody measured {products(own.key)} here; this is from data sheets and published runs."
     st.caption(words)
 
 
@@ -128,25 +128,25 @@ def memory_bars(own: Profile, workload: Workload) -> None:
 
 
 def _has(own: Profile) -> str:
-    return f"{own.key} has {format_bytes(own.device_memory_bytes)}"
+    return f"{products(own.key)} has {format_bytes(own.device_memory_bytes)}"
 
 
 def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
     curve = plan_answers.loss(goal, shown, own)
     if curve.problem:
-        st.info(f"No loss is promised: {curve.problem}.", icon=":material/question_mark:")
+        st.info(f"No loss is predicted: {curve.problem}.", icon=":material/question_mark:")
         return
     rows = [
-        {"tokens": p.tokens, "value": p.loss.value, "low": p.loss.low, "high": p.loss.high,
-         "label": f"{format_tokens(p.tokens)} tokens: {format_estimate(p.loss, format_number)}"}
-        for p in curve.points
+        {"tokens": tokens, "value": loss.value, "low": loss.low, "high": loss.high,
+         "label": f"{format_tokens(tokens)} tokens: {format_estimate(loss, format_number)}"}
+        for tokens, loss in curve.points
     ]  # fmt: skip
     marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in curve.marks]
     st.altair_chart(plan_charts.loss(rows, marks), width="stretch")
     st.caption(
-        f"This model of {format_count(shown.chosen.parameters)} parameters after more or fewer tokens, by a "
-        "published scaling law (a *prior*: another corpus or tokenizer moves it, the band allows for that). "
-        "Each mark says how many tokens that limit alone allows."
+        f"This model with {format_count(shown.chosen.parameters)} parameters after more or fewer tokens, by a "
+        "published scaling law (a *prior*: another corpus or tokenizer moves the loss, and the band allows for "
+        "that). Each mark shows how many tokens that limit alone allows."
     )
     if way := report.course(shown):
         _table(way)
@@ -215,15 +215,15 @@ def _narrow(table: Table) -> Table:
     behind = [name for name in ("parameters", "steps", "batch") if name in table.columns]
     order = [name for name in table.columns if name not in (last, *behind)]
     place = table.columns.index(last)
-    rows = tuple((*row[:place], in_words(row[place], PLAN), *row[place + 1 :]) for row in table.rows)
+    rows = tuple((*map(products, row[:place]), in_words(row[place], PLAN), *row[place + 1 :]) for row in table.rows)
     return replace(table, rows=rows).only(*order, last, *behind)
 
 
 def _table(table: Table) -> None:
     if table.title:
         st.markdown(f"**{table.title}**")
-    numbers = right_aligned(capital(name) for name in table.numbers)
-    st.dataframe(on_page(table), hide_index=True, column_config=numbers)
+    frame, config = typed(on_page(table), map(capital, table.numbers))
+    st.dataframe(frame, hide_index=True, column_config=config)
 
 
 def _why(shown: Plan, answered: Plan) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import streamlit as st
 
 from advisor.errors import AdvisorError
+from advisor.options import Goal
 from advisor.planning.explore import Changes, Effect, difference, pinned, ranges
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, Run
-from advisor.report import what_if
+from advisor.records import Run
+from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import in_markdown
 from advisor.ui import plan_answers, plan_form
+from advisor.ui.controls import to_address
 from advisor.ui.plan_tabs import plain, worded
 from advisor.units import format_tokens, format_usd_rate
 
@@ -27,9 +29,9 @@ _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("tokens", "Tokens", format_tokens, "Training tokens in all."),
     ("micro_batch", "Micro-batch", str, "Sequences per GPU and forward pass. The global batch stays if it can."),
     ("seq_len", "Context length", str, "Tokens per sequence. Training tokens and the global batch stay."),
-    ("gpus", "GPUs", str, "Data parallel. The global batch stays; the catalog's price for so many is taken."),
-    ("usd_per_gpu_hour", "$ per GPU and hour", format_usd_rate, "A price of your own, for a machine that is at hand: "
-     "nothing is added for ordering it, fetching software, and storage."),
+    ("gpus", "GPUs", str, "Data-parallel GPUs. The global batch stays; the price is the catalog's for this number."),
+    ("usd_per_gpu_hour", "$ per GPU and hour", format_usd_rate, "Your own price for a machine that is ready: "
+    "ordering, software and storage cost nothing extra."),
 )  # fmt: skip
 
 
@@ -46,7 +48,7 @@ def begin(run: Run, base: object) -> Changes:
         st.session_state[_CARD] = asked if asked in plan_form.devices() else run.offer.gpu
     if st.session_state[_CARD] != run.offer.gpu:
         moved = replace(moved, gpu=st.session_state[_CARD])
-    _remember(_CARD, moved.gpu)
+    to_address(_CARD, moved.gpu)
     for name, *_ in _SLIDERS:
         key, (own, options) = PREFIX + name, allowed[name]
         if another or st.session_state.get(key) not in options:
@@ -56,16 +58,8 @@ def begin(run: Run, base: object) -> Changes:
         value = st.session_state[key]
         if own is not None and value != own:
             moved = replace(moved, **{name: value})
-        _remember(key, str(value) if value != own else None)
+        to_address(key, str(value) if value != own else None)
     return moved
-
-
-def _remember(key: str, value: str | None) -> None:
-    """Keep the address in step with a slider; at the run itself it says nothing."""
-    if value is not None:
-        st.query_params[key] = value
-    elif key in st.query_params:
-        del st.query_params[key]
 
 
 def total(shown: Run, *, varied: bool) -> None:
@@ -93,8 +87,9 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
         "GPU",
         plan_form.devices(),
         key=_CARD,
+        format_func=plan_form.called,
         help="The same model, tokens and global batch on another GPU, at its catalog price and its own best "
-        "micro-batch. The sliders speak of the GPU that was chosen.",
+        "micro-batch. The sliders are for the GPU of the plan.",
     )
     allowed = ranges(run)
     for name, label, words, explained in _SLIDERS:
@@ -111,11 +106,11 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
                 effect = difference(run, other)
             except AdvisorError as error:
                 effect = Effect(refused=error.message)
-            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {what_if.in_words(effect)}"))
+            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {plan_words.in_words(effect)}"))
 
 
 def comparison(base: Run, shown: Run) -> None:
     """The run as it was chosen and as it is now, number by number, with the differences."""
-    table = what_if.comparison(base, shown, difference(base, shown))
+    table = plan_words.comparison(base, shown, difference(base, shown))
     st.markdown(in_markdown(table).replace("$", "\\$"))
-    st.caption(what_if.kept(base, shown))
+    st.caption(plan_words.kept(base, shown))

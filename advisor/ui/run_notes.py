@@ -10,9 +10,8 @@ from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.history.listing import RunSummary
-from advisor.store.about import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, read_about
 from advisor.store.folders import example_run
-from advisor.store.run_folder import is_run_folder
+from advisor.store.run_folder import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, is_run_folder, read_about
 from advisor.ui import loaders
 from advisor.ui.tables import plain
 from advisor.workflows.keep_runs import annotate, delete_run
@@ -60,10 +59,12 @@ def _keep(folder: Path, name: str, note: str, tags: list[str], before: tuple[str
 def _delete(folder: Path) -> None:
     store = loaders.store()
     if goes_on(describe(folder, store).state):
-        st.caption("It goes on: it can be deleted when it has ended.")
+        st.caption("The run is going on; it can be deleted after its end.")
         return
     with st.popover("Delete this run", icon=":material/delete:"):
-        st.markdown(plain(f"{folder} and its checkpoints are removed for good; what the run taught stays known."))
+        st.markdown(
+            plain(f"{folder} and its checkpoints are removed for good. Predictions still use its measurements.")
+        )
         if st.button(f"Delete {folder.name}", key=f"delete-{folder.name}"):
             gone = delete_run(store, folder)
             left = f"; its folder lies outside the advisor's own and stays: {folder}" if gone.folder_left else ""

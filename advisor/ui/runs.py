@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
+import pandas as pd
 import streamlit as st
 
 from advisor.errors import AdvisorError
@@ -21,12 +24,13 @@ from advisor.report.charts import Axis
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
-from advisor.store.about import read_about
 from advisor.store.folders import example_run
+from advisor.store.run_folder import read_about
 from advisor.ui import loaders, run_notes
+from advisor.ui.controls import to_address
 from advisor.ui.live import printed_last
-from advisor.ui.tables import plain, right_aligned, side_by_side, table
-from advisor.units import format_count, format_estimate, format_number, format_percent
+from advisor.ui.tables import numbers_in, plain, side_by_side, table
+from advisor.units import format_estimate, format_percent
 from advisor.workflows.compare import Reviewed, review
 from advisor.workflows.diff import Diff, diff
 
@@ -38,6 +42,7 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # of the other quantities the unit is the last part of the name
+RUN = "run"  # in the address: the folders of the runs that are ticked
 MOST_POINTS = 1000  # of the scatter plot: more cannot be told apart, and cost seconds
 AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 
@@ -76,14 +81,11 @@ def _score_new(summaries: list[RunSummary]) -> None:
 
 
 def _track_record(scores: list[ScoreRow]) -> None:
-    st.subheader("How right the predictions have been", anchor=False)
+    st.header("How right the predictions have been", anchor=False)
     accuracies = accuracy(scores)
     quantities = [name for name in words.TITLES if any(item.quantity == name for item in accuracies)]
     name = st.selectbox(
-        "Quantity",
-        quantities,
-        format_func=words.TITLES.__getitem__,
-        help="Each finished run is scored on these.",
+        "Quantity", quantities, format_func=words.TITLES.__getitem__, help="Each finished run is scored on these."
     )
     left, right = st.columns((3, 2), vertical_alignment="center")
     with right:
@@ -108,16 +110,10 @@ def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> Non
         _table(record, right=record.numbers)
         found = coverages(scores)
         if not found:
-            st.caption(f"Whether intervals are too narrow or too wide is shown from {FEWEST_FOR_COVERAGE} outcomes on.")
+            st.caption(f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide.")
             return
-        rows = [
-            {
-                "promised": c.promised,
-                "held": c.held,
-                "label": f"{format_percent(c.held)} of {format_percent(c.promised)}",
-            }
-            for c in found
-        ]
+        words_of = {c: f"{format_percent(c.held)} of {format_percent(c.promised)}" for c in found}
+        rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in words_of.items()]
         st.altair_chart(charts.coverage(rows), width="stretch")
         st.caption(
             f"Of {found[0].runs} outcomes of all quantities: below the dashed line intervals were too narrow, above it "
@@ -147,31 +143,36 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
             icon=":material/lightbulb:",
         )
         return [example_run()]
-    st.subheader("All runs", anchor=False)
+    st.header("All runs", anchor=False)
     summaries = run_notes.tagged(summaries)
     problems, any_tags = any(run.problem for run in summaries), any(run.tags for run in summaries)
+    names = [Path(run.path).name for run in summaries]
+    asked = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
     picked = st.dataframe(
-        [_run_row(run, problems, any_tags) for run in summaries],
+        pd.DataFrame([_run_row(run, problems, any_tags) for run in summaries]),
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        selection_default={"selection": {"rows": [0]}},
-        column_config=right_aligned(("Steps", "Training loss")),
+        selection_default={"selection": {"rows": asked or [0]}},
+        column_config=numbers_in({"Step": "localized", "Done": "percent", "Training loss": "%.3f", "Spent": "$%.2f"}),
         key="runs-table",
     )
-    st.caption("Tick one run for its comparison with the plan, several to lay them over each other.")
-    return [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
+    st.caption("Tick one run to compare it with its plan, several to overlay them.")
+    chosen = [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
+    to_address(RUN, [folder.name for folder in chosen])
+    return chosen
 
 
-def _run_row(run: RunSummary, problems: bool, tags: bool) -> dict[str, str]:
-    steps = f"{format_count(run.step or 0)} of {format_count(run.steps)}" if run.steps else "-"
+def _run_row(run: RunSummary, problems: bool, tags: bool) -> dict[str, object]:
     return {
-        "Run": run.name,
+        "Run": _started(folder) if (folder := Path(run.path).name).startswith(run.name) else run.name,
         **({"Tags": ", ".join(run.tags)} if tags else {}),
         "Started (UTC)": run.created[:16].replace("T", " "),
         "State": (run.outcome or run.state).replace("_", " "),
-        "Steps": steps,
-        "Training loss": format_number(run.loss) if run.loss is not None else "-",
+        "Step": run.step,
+        "Done": (run.step or 0) / run.steps if run.steps else None,
+        "Training loss": run.loss,
+        "Spent": run.usd,
         "Device": run.device_key or "-",
         **({"Problem": run.problem or ""} if problems else {}),
     }
@@ -179,14 +180,21 @@ def _run_row(run: RunSummary, problems: bool, tags: bool) -> dict[str, str]:
 
 def _read(folder: Path) -> Reviewed | None:
     try:
-        return replace(review(loaders.store(), str(folder), record=False), called=read_about(folder).name)
+        called = read_about(folder).name or _started(folder.name)
+        return replace(review(loaders.store(), str(folder), record=False), called=called)
     except AdvisorError as error:
         st.warning(plain(f"{folder.name}: {error.message}. {error.hint or ''}"), icon=":material/warning:")
         return None
 
 
+def _started(name: str) -> str:
+    """A folder's name with its start as people write it: runs of one model are told apart by that."""
+    found = re.fullmatch(r"(.+)-(\d{8}-\d{6})(.*)", name)
+    return f"{found[1]}, {datetime.strptime(found[2], '%Y%m%d-%H%M%S'):%d %b %H:%M:%S}{found[3]}" if found else name
+
+
 def _single(reviewed: Reviewed) -> None:
-    st.subheader(f"{reviewed.name}: {words.ending(reviewed.scored)}", anchor=False)
+    st.header(f"{reviewed.name}: {words.ending(reviewed.scored)}", anchor=False)
     for note in (*reviewed.case.run.notes, *filter(None, [words.departures(reviewed.scored)])):
         st.caption(plain(note))
     if judged := words.judgement(reviewed.scored):
@@ -217,9 +225,9 @@ def _table(rows_in_words: Table, right: Sequence[str]) -> None:
 
 
 def _several(reviewed: list[Reviewed]) -> None:
-    st.subheader("Side by side", anchor=False)
+    st.header("Side by side", anchor=False)
     axis = st.segmented_control(
-        "At equal", list(AXES), default="tokens", required=True, help="What the runs are laid over each other by."
+        "At equal", list(AXES), default="tokens", required=True, help="The axis on which the runs are compared."
     )
     _curves(reviewed, axis)
     try:
@@ -244,10 +252,10 @@ def _differences(one: Reviewed, other: Reviewed) -> None:
     try:
         found = diff(loaders.store(), str(one.path), str(other.path))
     except AdvisorError as error:
-        st.caption(plain(f"What differs cannot be said: {error.message}"))
+        st.caption(plain(f"The differences are unknown: {error.message}"))
         return
     if isinstance(found, Diff) and found.differences:
-        st.subheader("What differs", anchor=False)
+        st.header("What differs", anchor=False)
         _table(diff_words.differences(found), right=())
     elif isinstance(found, Diff):
         st.caption(plain(capital(diff_words.NOTHING) + "."))
@@ -261,11 +269,9 @@ def _curves(reviewed: list[Reviewed], axis: str) -> None:
         if (place := getattr(point, axis)) is not None
     ]
     if not rows:
-        st.caption(
-            "No price is known for these runs: nothing to lay over dollars." if axis == "usd" else "No steps yet."
-        )
+        st.caption("No price is known for these runs, so no curve over dollars." if axis == "usd" else "No steps yet.")
         return
     colours = dict(zip([run.name for run in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
     across = Axis(field=axis, title=AXES[axis])
     upright = Axis(field="loss", title="training loss, nats per token")
-    st.altair_chart(charts.lines(rows, x=across, y=upright, colours=colours), width="stretch")
+    st.altair_chart(charts.lines(rows, x=across, y=upright, colours=colours).interactive(), width="stretch")

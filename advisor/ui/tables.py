@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
+from advisor.units import Formatter, format_bytes, format_percent, format_seconds, format_tokens, format_usd
+
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
 
+_NOTHING = ("", "-", "unknown")  # cells without a number
+_FORMATTERS = (format_usd, format_percent, format_seconds, format_bytes, format_tokens)
 _NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
@@ -43,9 +48,55 @@ def pairs(rows: Iterable[Sequence[str]], names: Sequence[str], right: Sequence[s
     table((dict(zip(names, row, strict=True)) for row in rows), right)
 
 
-def right_aligned(names: Iterable[str]) -> dict[str, ColumnConfig]:
-    """The column configuration of a selectable table whose columns of these names hold numbers."""
-    return {name: st.column_config.TextColumn(alignment="right") for name in names}
+def numbers_in(formats: Mapping[str, str], widths: Mapping[str, int] = MappingProxyType({})) -> dict[str, ColumnConfig]:
+    """The columns of a selectable table that hold numbers, by which they sort, each in its format with its unit.
+
+    `widths` are pixels of columns, of those with words too.
+    """
+    words = {name: st.column_config.TextColumn(width=width) for name, width in widths.items() if name not in formats}
+    return words | {
+        name: st.column_config.NumberColumn(format=form, width=widths.get(name)) for name, form in formats.items()
+    }
+
+
+def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple[pd.DataFrame, dict[str, ColumnConfig]]:
+    """Rows of words for a table that can be sorted, and its column configuration.
+
+    Columns of `numbers` whose cells are all written by one formatter become numbers in one unit, which their format
+    says; others stay words, on the right.
+    """
+    frame, config = pd.DataFrame(list(rows)), {}
+    for name in [name for name in numbers if name in frame]:
+        found = _as_numbers([str(cell) for cell in frame[name]])
+        if found is None:
+            config[name] = st.column_config.TextColumn(alignment="right")
+        else:
+            frame[name], config[name] = found[0], st.column_config.NumberColumn(format=found[1])
+    return frame, config
+
+
+def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
+    """What one formatter wrote, as numbers in the unit of the largest and the format that says it; None: none did."""
+    for words in _FORMATTERS:
+        read = [None if cell in _NOTHING else _read_back(cell, words) for cell in cells]
+        known = [value for value in read if value is not None]
+        if not known or len(known) < sum(cell not in _NOTHING for cell in cells):
+            continue
+        factor, suffix = words.unit(max(map(abs, known)))
+        values = [None if value is None else float(f"{value / factor:.4g}") for value in read]
+        if not suffix and not words.prefix:
+            return read, "localized"
+        return values, f"{words.prefix}%.4g {suffix}".strip().replace(" %", " %%")
+    return None
+
+
+def _read_back(cell: str, words: Formatter) -> float | None:
+    """The number that a formatter wrote; None where it did not."""
+    written = re.fullmatch(rf"(-?){re.escape(words.prefix)}([\d,]+(?:\.\d+)?)(\D*)", cell)
+    factor = next((factor for _, factor, suffix in words.steps if written and suffix == written[3]), None)
+    if written is None or factor is None:
+        return None
+    return float(f"{written[1]}{written[2].replace(',', '')}") * factor
 
 
 def side_by_side(key: str, widths: Sequence[int]) -> list[DeltaGenerator]:

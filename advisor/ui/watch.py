@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Literal
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
-from advisor.history.adopted import is_adopted
 from advisor.history.follow import RunFollower
 from advisor.history.listing import RunSummary, list_runs
 from advisor.history.progress import Progress
 from advisor.records import Estimate, Plan
-from advisor.report.progress import closing_lines, line
+from advisor.report.progress import closing_lines, enough, line
 from advisor.store.run_folder import read_run_plan
+from advisor.trainers.adopted import ADOPTED
+from advisor.trainers.known import trainer_of_run
 from advisor.ui import adopted_run, launch_form, live, loaders
+from advisor.ui.controls import to_address
 from advisor.ui.tables import plain
 from advisor.units import (
     Formatter,
@@ -32,7 +33,9 @@ from advisor.units import (
 )
 from advisor.workflows.launch import resume, stop
 
+RUN = "run"  # in the address: the folder of the run that is looked at
 LOOK_SECONDS = 2.0
+_PANELS = {ADOPTED.name: adopted_run.panel}  # of trainers whose runs are shown otherwise
 _Colour = Literal["off", "green", "orange"]
 
 
@@ -56,10 +59,12 @@ def _launch(summaries: dict[str, RunSummary]) -> None:
 def _watch(summaries: dict[str, RunSummary]) -> None:
     if not summaries:
         return
-    st.subheader("Watch", anchor=False)
+    st.header("Watch", anchor=False)
     paths = list(summaries)
     running = [path for path in paths if goes_on(summaries[path].state)]
-    wanted = st.session_state.get(launch_form.WATCHED) or (running[0] if running else paths[0])
+    named = {Path(path).name: path for path in paths}
+    asked = named.get(st.query_params.get(RUN, ""))
+    wanted = st.session_state.get(launch_form.WATCHED) or asked or (running[0] if running else paths[0])
     path = st.selectbox(
         "Run",
         paths,
@@ -70,6 +75,10 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
         help="Runs go on when this page is closed; reopen it and they are here.",
     )
     st.session_state[launch_form.WATCHED] = path
+    to_address(RUN, Path(path).name)
+    started, said = st.session_state.get(launch_form.SAID, ("", ()))
+    for words in said if started == path else ():
+        st.warning(words, icon=":material/warning:")
     is_running = goes_on(summaries[path].state)
     st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(Path(path), is_running)
     st.fragment(_judge, run_every=live.JUDGE_SECONDS if is_running else None)(Path(path), is_running)
@@ -83,8 +92,8 @@ def _called(run: RunSummary) -> str:
 
 def _look(folder: Path, was_running: bool) -> None:
     """One look at a run folder; drawn again every two seconds while it runs."""
-    if is_adopted(folder):
-        if not adopted_run.panel(folder, time.time()) and was_running:
+    if (panel := _PANELS.get(trainer_of_run(folder).name)) is not None:
+        if not panel(folder, time.time()) and was_running:
             st.rerun()
         return
     try:
@@ -119,55 +128,36 @@ def _follower(folder: Path) -> RunFollower:
 
 def _judge(folder: Path, is_running: bool) -> None:
     """The findings so far, in a part of the page that is drawn anew at its own, slower pace."""
-    st.subheader("Findings", anchor=False)
+    st.header("Findings", anchor=False)
     live.findings(folder, not is_running)
     live.printed_last(folder)
 
 
 def _numbers(progress: Progress, plan: Plan | None) -> None:
-    """Four numbers, each with its prediction beside it."""
-    promised = plan.chosen if plan else None
-    columns = st.container(key="pair-numbers").columns(4)
-    _number(
-        columns[0],
-        "Progress",
-        f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
-        f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None,
-        "Optimizer steps done; the time left with its 80 % interval.",
-    )
+    """Four numbers, each with its prediction beside it: green where it is kept, orange where it is not, else grey."""
+    run = plan.chosen if plan else None
+    loss, rate, cost = (run.loss, run.tokens_per_second, run.cost_usd) if run else (None, None, None)
+    left = f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None
     validation = f"; validation {format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
-    _number(
-        columns[1],
-        "Training loss" + validation,
-        format_number(progress.smoothed_loss),
-        _planned(promised.loss, format_number) if promised else None,
-        "Nats per token, smoothed over about ten steps.",
-    )
     mfu = f"; MFU {format_percent(progress.mfu)}" if progress.mfu is not None else ""
-    _number(
-        columns[2],
-        "Throughput" + mfu,
-        format_rate(progress.tokens_per_second),
-        _planned(promised.tokens_per_second, format_rate) if promised else None,
-        colour=_kept(promised.tokens_per_second if promised else None, progress.tokens_per_second, least=True),
-        help="MFU: model FLOPs utilisation, the share of the GPU's peak that trains the model.",
-    )
     at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
-    _number(
-        columns[3],
-        "Dollars so far" + at_end,
-        format_usd(progress.usd_so_far),
-        _planned(promised.cost_usd, format_usd) if promised else None,
-        colour=_kept(promised.cost_usd if promised else None, _at_end(progress)),
-        help="Rent of all GPUs since the process started.",
-    )
-
-
-def _number(
-    column: DeltaGenerator, label: str, value: str, beside: str | None, help: str, colour: _Colour = "off"
-) -> None:
-    """One number with words beside it: green where a promise is kept, orange where it is not, else grey."""
-    column.metric(label, value, beside, delta_color=colour, delta_arrow="off", help=help)
+    steps = f"{format_count(progress.step)} of {format_count(progress.steps)} steps"
+    rows: list[tuple[str, str, str | None, _Colour, str]] = [
+        ("Progress", steps, left, "off", "Optimizer steps done; the time left with its 80 % interval."),
+        ("Training loss" + validation, format_number(progress.smoothed_loss), _planned(loss, format_number), "off",
+         "Nats per token, smoothed over about ten steps."),
+        ("Throughput" + mfu, format_rate(progress.tokens_per_second), _planned(rate, format_rate),
+         _kept(rate, progress.tokens_per_second, least=True),
+         "MFU: model FLOPs utilisation, the share of the GPU's peak that trains the model."),
+        ("Dollars so far" + at_end, format_usd(progress.usd_so_far), _planned(cost, format_usd),
+         _kept(cost, _at_end(progress)), "Rent of all GPUs since the start of the process."),
+    ]  # fmt: skip
+    if not progress.usd_per_hour:  # one's own machine costs nothing: the time says more
+        planned = _planned(run.total_seconds, format_seconds) if run else None
+        rows[3] = ("Time so far", format_seconds(progress.elapsed_seconds), planned, "off", "Since its start.")
+    columns = st.container(key="pair-numbers").columns(4)
+    for column, (label, value, beside, colour, explained) in zip(columns, rows, strict=True):
+        column.metric(label, value, beside, delta_color=colour, delta_arrow="off", help=explained)
 
 
 def _at_end(progress: Progress) -> float | None:
@@ -196,8 +186,8 @@ def _buttons(progress: Progress, folder: Path) -> None:
             st.rerun()
     elif progress.more_hours is not None:
         st.info(
-            "Its limit has no room for a step more. With a longer one it goes on: "
-            f"`advisor resume {folder.name} --max-hours {progress.more_hours:.3g}`"
+            "Its limit leaves no time for another step. A longer limit continues it: "
+            f"`advisor resume {folder.name} --deadline {enough(progress.more_hours)}`"
         )
     elif progress.outcome != "completed" and st.button(
         "Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"

@@ -49,15 +49,15 @@ def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
     names = columns[0].multiselect(
         "Curves", list(offered), [first], key=CURVES, bind=QUERY, format_func=offered.__getitem__,
         max_selections=_MOST_CURVES, placeholder="choose some",
-        help="Whatever the logs hold. The training loss is drawn with the validation loss beside it.",
+        help="A quantity of the logs. The training loss is drawn with the validation loss.",
     )  # fmt: skip
     against = columns[1].selectbox(
         "Against", list(AXES), key=AGAINST, bind=QUERY, format_func=AXES.__getitem__,
-        help="Dollars need a price, time a clock or step times, tokens the batch. Time begins with each run.",
+        help="Dollars need a price, time a clock or step times, tokens the batch. Each run's time starts at 0.",
     )  # fmt: skip
     smooth = columns[2].selectbox(
         "Smooth", list(_SMOOTH), key=SMOOTH, bind=QUERY,
-        help="A running median over this share of the rows; what was logged stays faintly behind it.",
+        help="A running median over this share of the rows; the logged values stay faintly behind it.",
     )  # fmt: skip
     logarithmic = columns[3].pills(
         "Logarithmic", _LOG, selection_mode="multi", key=LOGARITHMIC, bind=QUERY,
@@ -65,7 +65,7 @@ def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
     )  # fmt: skip
     marks = columns[4].toggle(
         "Findings, phases", True, key=MARKS, bind=QUERY,
-        help="Upright lines where findings were seen, where warm-up ends and where the learning rate begins to fall.",
+        help="Vertical lines at findings, at the end of warm-up and where the learning rate begins to fall.",
     )  # fmt: skip
     look = Look(
         axis=against,

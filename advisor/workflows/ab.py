@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,28 +175,25 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
         resume(store, run_dir, limits=Limits(loss=again))
         _wait(store, run_dir, lambda: False)
     # Hold the losses after the stop against those of the run that was not stopped.
-    resumed = _review(store, run_dir)
-    unbroken = _review(store, folder / f"{arm.name}-seed{arm.config.seed}")
-    what = "resumes where it was stopped"
+    resumed, unbroken = (_review(store, it) for it in (run_dir, folder / f"{arm.name}-seed{arm.config.seed}"))
+    passed, evidence = False, f"no step after step {at}"
     if resumed is None or not any(attempt.resumed_from_step for attempt in resumed.case.run.attempts):
-        return Check(arm=arm.name, what=what, passed=False, evidence=f"it did not go on after step {at}")
-    if unbroken is None:
-        return Check(arm=arm.name, what=what, passed=False, evidence="there is no run that was not stopped beside it")
-    without = dict(zip(unbroken.case.run.column("step"), unbroken.case.run.column("loss"), strict=True))
-    steps, losses = resumed.case.run.column("step"), resumed.case.run.column("loss")
-    both = [
-        (step, loss, without[step]) for step, loss in zip(steps, losses, strict=True) if step > at and step in without
-    ]
-    if not both:
-        return Check(arm=arm.name, what=what, passed=False, evidence=f"no step after step {at}")
-    step, loss, other = max(both, key=lambda row: abs(row[1] - row[2]))
-    exact = str(resumed.case.run.facts.get("gpu")) == "cpu"
-    passed = bool(loss == other if exact else abs(loss - other) <= _SAME * other)
-    words = "bit for bit" if loss == other else f"but for {loss - other:+.2g} nats at step {step:.0f}"
-    return Check(
-        arm=arm.name, what=what, passed=passed,
-        evidence=f"{len(both)} steps after a stop at step {at}: the losses of the run that was not stopped, {words}",
-    )  # fmt: skip
+        evidence = f"it did not go on after step {at}"
+    elif unbroken is None:
+        evidence = "there is no run that was not stopped beside it"
+    else:
+        without = dict(zip(unbroken.case.run.column("step"), unbroken.case.run.column("loss"), strict=True))
+        rows = zip(resumed.case.run.column("step"), resumed.case.run.column("loss"), strict=True)
+        both = [(step, loss, without[step]) for step, loss in rows if step > at and step in without]
+        if both:
+            step, loss, other = max(both, key=lambda row: abs(row[1] - row[2]))
+            exact = str(resumed.case.run.facts.get("gpu")) == "cpu"
+            passed = bool(loss == other if exact else abs(loss - other) <= _SAME * other)
+            words = "bit for bit" if loss == other else f"but for {loss - other:+.2g} nats at step {step:.0f}"
+            evidence = (
+                f"{len(both)} steps after a stop at step {at}: the losses of the run that was not stopped, {words}"
+            )
+    return Check(arm=arm.name, what="resumes where it was stopped", passed=passed, evidence=evidence)
 
 
 def _review(store: Store, run_dir: Path) -> Reviewed | None:
@@ -219,45 +216,33 @@ def _measured(found: Reviewed, evaluated: bool) -> dict[str, float | None]:
     }
 
 
-def _checks(arm: Arm, runs: Mapping[int, Reviewed], seeds: int) -> list[Check]:
+def _checks(arm: Arm, runs: Mapping[int, Reviewed], seeds: int) -> Iterator[Check]:
     """What can be seen in the logs of an arm's runs."""
     done = [found for found in runs.values() if found.scored.complete]
-    checks = [
-        Check(
-            arm=arm.name, what="trains to its end", passed=len(done) == seeds, evidence=f"{len(done)} of {seeds} runs"
-        )
-    ]
+    whole = len(done) == seeds
+    yield Check(arm=arm.name, what="trains to its end", passed=whole, evidence=f"{len(done)} of {seeds} runs")
     if not done:
-        return checks
+        return
     uniform = math.log(arm.config.model.vocab_size)
     first = [float(found.case.run.first_loss or math.nan) for found in done]
     last = [float(found.case.run.last_loss or math.nan) for found in done]
     if arm.config.init_from is None:
         near = all(abs(loss - uniform) <= _NEAR_UNIFORM * uniform for loss in first)
         words = f"first losses {min(first):.3f} to {max(first):.3f}, ln V {uniform:.3f}"
-        checks.append(Check(arm=arm.name, what="begins at ln V", passed=near, evidence=words))
+        yield Check(arm=arm.name, what="begins at ln V", passed=near, evidence=words)
     fell = all(after < before for before, after in zip(first, last, strict=True))
     words = f"from {np.mean(first):.3f} to {np.mean(last):.3f}"
-    checks.append(Check(arm=arm.name, what="its loss falls", passed=fell, evidence=words))
-    return [*checks, _device(arm, done), *_memory(arm, done)]
-
-
-def _device(arm: Arm, done: Sequence[Reviewed]) -> Check:
-    """The kind of device that was asked for is the kind that trained."""
+    yield Check(arm=arm.name, what="its loss falls", passed=fell, evidence=words)
+    # The kind of device that was asked for is the kind that trained.
     seen = sorted({str(found.case.run.facts.get("gpu") or "a GPU without a name") for found in done})
     wanted = arm.config.device
-    passed = wanted == "auto" or all((name == "cpu") == (wanted == "cpu") for name in seen)
-    return Check(
-        arm=arm.name, what="trains on the device asked for", passed=passed, evidence=f"{wanted}: {', '.join(seen)}"
-    )
-
-
-def _memory(arm: Arm, done: Sequence[Reviewed]) -> list[Check]:
-    """The peak is below what the device has; nothing where either is not known."""
+    right = wanted == "auto" or all((name == "cpu") == (wanted == "cpu") for name in seen)
+    words = f"{wanted}: {', '.join(seen)}"
+    yield Check(arm=arm.name, what="trains on the device asked for", passed=right, evidence=words)
+    # The peak is below what the device has, where both are known.
     facts = done[0].case.run.facts
     peaks = [peak for found in done if (peak := found.scored.actual("peak_reserved_bytes")) is not None]
     total = psutil.virtual_memory().total if facts.get("gpu") == "cpu" else facts.get("gpu_memory_bytes")
-    if not peaks or total is None:
-        return []
-    words = f"{max(peaks) / 2**20:,.0f} MiB of {total / 2**20:,.0f}"
-    return [Check(arm=arm.name, what="its memory fits", passed=max(peaks) < total, evidence=words)]
+    if peaks and total is not None:
+        words = f"{max(peaks) / 2**20:,.0f} MiB of {total / 2**20:,.0f}"
+        yield Check(arm=arm.name, what="its memory fits", passed=max(peaks) < total, evidence=words)

@@ -1,9 +1,10 @@
-"""Somebody's own training command: measured, planned, launched, gone on with."""
+"""Somebody's own training command: measured and planned, here or in a process beside; and the runs it has had."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -15,17 +16,18 @@ from pathlib import Path
 import psutil
 
 from advisor.adopt.by_law import choose_fit
-from advisor.adopt.help_text import NAMES, SWITCHED_OFF, draft_recipe, in_bursts
-from advisor.adopt.known import by_command, by_help
+from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.plan import AdoptedGoal, make_plan
 from advisor.adopt.session import Command, adopt
+from advisor.engines.beside import Beside
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
 from advisor.laws.flops import parameters
 from advisor.laws.held_out import HeldOut
 from advisor.store.adopted import (
+    FOLDER,
     Adopted,
     AdoptedBurst,
     AdoptedPlan,
@@ -35,7 +37,9 @@ from advisor.store.adopted import (
     save_adopted,
 )
 from advisor.store.disk import disk_errors, write_atomic
+from advisor.store.run_folder import is_run_folder, read_launch
 from advisor.store.store import Store
+from advisor.trainers.adopted import ADOPTED
 from advisor.workflows.goal import shape_of_config
 from trainer.schema import ModelShape
 
@@ -47,6 +51,8 @@ _CONFIG = "config.json"  # of a model, beside its weights
 _SAME_MODEL = 0.1  # relative: a head that shares the embedding's weights may be counted or not
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # what a shell, or env, sets before it starts a program
+_PLANS = "plans"  # beside the adopted commands: what `advisor adopt` plans of its own accord
+_OF_A_SHELL = frozenset(("|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +155,9 @@ def _refuse_unending(command: Sequence[str]) -> None:
             exit_code=2,
         )
     if program in _ELSEWHERE:
-        raise AdvisorError(
-            f"what {program} starts runs elsewhere, and a burst of it cannot be ended from here",
-            "advisor adopt there",
-            exit_code=2,
-        )
+        message = f"what {program} starts runs elsewhere, and a burst of it cannot be ended from here"
+        hint = "advisor adopt there"
+        raise AdvisorError(message, hint, exit_code=2)
 
 
 def adoption_of(adopted: Adopted) -> Adoption:
@@ -225,7 +229,7 @@ def _help(command: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
         )
     except (subprocess.TimeoutExpired, OSError):
-        return ""  # a program that trains whatever it is told has no options to find
+        return ""  # a program that trains without options has none to find
     return done.stdout if done.returncode == 0 else ""
 
 
@@ -260,3 +264,87 @@ def name_of(command: Sequence[str], given: str = "") -> str:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopting:
+    """The newest adoption that was started this way."""
+
+    name: str  # of the command
+    running: bool
+    elapsed_seconds: float
+    budget_seconds: float
+    done: bool  # the command was adopted
+    said: tuple[str, ...]  # its newest lines
+
+
+def typed_command(text: str) -> tuple[str, ...]:
+    """The words of a command as a shell would part them; raises AdvisorError for what only a shell understands."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise AdvisorError(f"the command cannot be read: {error}", "close every quotation mark", exit_code=2) from error
+    if not words:
+        raise AdvisorError("which command?", "as it is typed in a terminal: python train.py …", exit_code=2)
+    if found := [word for word in words if word in _OF_A_SHELL or word.startswith(("$(", "`"))]:
+        hint = "leave it out; or put the whole into a script: bash train.sh"
+        raise AdvisorError(f"{found[0]} is a shell's, and the command is started without one", hint, exit_code=2)
+    return ("env", *words) if VARIABLE.match(words[0]) else tuple(words)
+
+
+def start_adopting(
+    store: Store,
+    text: str,
+    folder: Path,
+    *,
+    name: str = "",
+    knobs: Mapping[str, str] | None = None,
+    budget_seconds: float = BUDGET_SECONDS,
+) -> str:
+    """Adopt a command beside this process, as it is typed in `folder`; gives the name that it will have.
+
+    Raises AdvisorError for a command that cannot be read, a folder that is not there, or when one is being adopted.
+    """
+    words, called = typed_command(text), name.strip()
+    if not folder.is_dir():
+        raise AdvisorError(f"there is no folder {folder}", "the folder in which the command is typed", exit_code=2)
+    called = name_of(words, called)
+    plan = store.home / FOLDER / _PLANS / f"{called}.yaml"
+    plan.parent.mkdir(parents=True, exist_ok=True)
+    named = [part for knob, key in (knobs or {}).items() for part in ("--knob", f"{knob}={key}")]
+    options = ["--name", called, "--out", str(plan), "--budget-seconds", f"{budget_seconds:g}", *named]
+    _beside(store).start(("adopt", *options, "--", *words), budget_seconds, folder=folder, subject=called)
+    return called
+
+
+def look_adopting(store: Store) -> Adopting | None:
+    """How the newest of them stands; None: there was none."""
+    beside = _beside(store)
+    state = beside.look()
+    if state is None:
+        return None
+    path, running = store.home / FOLDER / f"{state.subject}.yaml", state.running
+    return Adopting(
+        name=state.subject,
+        running=running,
+        elapsed_seconds=state.elapsed_seconds,
+        budget_seconds=state.budget_seconds,
+        done=not running and path.exists() and path.stat().st_mtime >= state.unix_seconds,
+        said=beside.said(),
+    )
+
+
+def cancel_adopting(store: Store) -> None:
+    """End it with everything that it started; what it measured is lost."""
+    _beside(store).cancel(with_children=True)
+
+
+def _beside(store: Store) -> Beside:
+    return Beside(home=store.home, name="adopting", what="an adoption")
+
+
+def runs_of_command(store: Store, name: str) -> list[Path]:
+    """The folders of the runs that were launched of an adopted command, newest first."""
+    folders = [folder for row in store.runs() if is_run_folder(folder := Path(row.path))]
+    launches = [(folder, read_launch(folder)) for folder in folders]
+    return [folder for folder, it in launches if it is not None and (it.trainer, it.name) == (ADOPTED.name, name)]

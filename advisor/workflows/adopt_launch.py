@@ -2,28 +2,108 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from advisor.engines.backend import Job, LaunchRequest
 from advisor.engines.engines import backend_of, describe
+from advisor.engines.export.adopted import AdoptedJob, adopted_files
+from advisor.engines.export.targets import TARGETS
 from advisor.engines.local import LocalBackend
 from advisor.engines.process import folder_lock
 from advisor.engines.state import RunState, check_not_running, this_host
 from advisor.errors import AdvisorError
 from advisor.run_records import Guards, LaunchRecord, Place
-from advisor.store.adopted import PLAN, AdoptedPlan, Recipe, dump_adopted_plan, load_adopted, load_adopted_plan
+from advisor.store.adopted import PLAN, AdoptedPlan, dump_adopted_plan, load_adopted, load_adopted_plan
 from advisor.store.disk import disk_errors, dump_yaml
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED, RECIPE, spent_seconds
-from advisor.workflows.adopt_elsewhere import Elsewhere, warnings_of
-from advisor.workflows.launch import Started
+from advisor.units import format_seconds, write_duration
+from advisor.workflows.export import Engine, Exported
+from advisor.workflows.launch import Asked, Launching, Limits, Started, offered
 from advisor.workflows.preflight import Check, Finding
 from trainer.schema import Outcome, to_dict
+
+COMMAND_TARGETS = tuple(name for name, target in TARGETS.items() if target.commands)
+_THERE = "~/code"  # where SkyPilot puts the command's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What an adopted command needs on another machine. None: as here."""
+
+    bootstrap: str | None = None  # a line of a shell, typed in the command's folder before it: its environment
+    folder: str | None = None  # where the command is typed there; may begin with ~/
+
+    def of(self, plan: AdoptedPlan) -> AdoptedPlan:
+        """The plan as it holds there. Raises AdvisorError for a folder or a line that cannot be meant."""
+        folder = self.folder or plan.folder
+        if not folder.startswith(("/", "~/")):
+            raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
+        if self.bootstrap is not None and ("\n" in self.bootstrap or not self.bootstrap.strip()):
+            raise AdvisorError("--bootstrap is one line of a shell", "like 'source .venv/bin/activate'", exit_code=2)
+        return replace(plan, folder=folder, bootstrap=self.bootstrap or plan.bootstrap)
+
+
+def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
+    """What is to be known of a run elsewhere; `shared`: by a file system that both machines have."""
+    said = [
+        f"what it promises was measured on another machine, {plan.device_key}: compare tells how much that was worth"
+    ]
+    if not shared:
+        said.append(f"its program, data and environment must be there, in {plan.folder}: --bootstrap may fetch them")
+    return tuple(said)
+
+
+def export_file(store: Store, path: Path, to: str, engine: Engine, asked: Mapping[str, Any]) -> Exported:
+    """The same of the plan in a file."""
+    needs = Elsewhere(bootstrap=asked["bootstrap"], folder=asked["folder"])
+    return export_adopted(store, load_adopted_plan(path), to, engine, needs)
+
+
+def export_adopted(
+    store: Store,
+    plan: AdoptedPlan,
+    to: str,
+    engine: Engine = Engine(),  # noqa: B008
+    there: Elsewhere = Elsewhere(),  # noqa: B008
+) -> Exported:
+    """The files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for what it cannot take."""
+    if to not in COMMAND_TARGETS:
+        hint = f"to {', '.join(COMMAND_TARGETS)}; its run.sh is all that any other engine has to start"
+        raise AdvisorError(f"an adopted command is not exported to {to}", hint, exit_code=2)
+    here = plan.folder
+    if to == "skypilot":
+        there = replace(there, folder=there.folder or _THERE)
+    plan = there.of(plan)
+    recipe = load_adopted(store.home, plan.trainer).recipe
+    run_id = f"{plan.trainer}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    job = AdoptedJob(plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=engine.place(to), here=here)
+    target = TARGETS[to]
+    unlimited = f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: plan it with a deadline"
+    return Exported(
+        main=target.main,
+        files=adopted_files(job) | dict(target.files(job)),
+        steps=tuple(target.steps(job)),
+        warnings=(*(() if plan.max_seconds is not None else (unlimited,)), *warnings_of(plan, shared=to != "script")),
+    )
+
+
+def launching(store: Store, path: Path, run_dir: Path | None, place: Place, asked: Asked) -> Launching:
+    """The launch of the plan of an adopted command; raises AdvisorError for what is no such plan."""
+    plan, there = load_adopted_plan(path), Elsewhere(bootstrap=asked.bootstrap, folder=asked.folder)
+    return Launching(
+        checks=lambda: looked_at_adopted(store, plan, place, there),
+        request=lambda: dry_run_adopted(store, plan, run_dir, place, there),
+        start=lambda: launch_adopted(store, plan, run_dir, place=place, there=there),
+    )
 
 
 def launch_adopted(
@@ -50,12 +130,12 @@ def launch_adopted(
     with folder_lock(folder):
         if (folder / PLAN).exists():
             raise AdvisorError(f"{folder} holds a run already", f"go on with it: advisor resume {folder}")
-        recipe = load_adopted(store.home, plan.trainer).recipe
-        return _submit(store, folder, plan, recipe, _record(plan, folder, now, attempt=1, place=place))
+        return _submit(store, plan, _request(store, folder, plan, now, place))
 
 
-def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours: float | None) -> Started:
+def resume_adopted(store: Store, folder: Path, *, limits: Limits = Limits()) -> Started:  # noqa: B008 - frozen
     """Start the command of an adopted run again; new limits replace the old ones."""
+    max_usd, max_hours = limits.max_usd, limits.max_hours
     status = describe(folder, store)
     check_not_running(folder, status)
     if status.outcome is Outcome.COMPLETED:
@@ -64,45 +144,20 @@ def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours:
     assert before is not None  # an adopted run is known by its launch record
     if max_usd is not None or max_hours is not None:
         if max_usd is not None and not plan.usd_per_hour:
-            raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--max-hours", exit_code=2)
-        limits = [max_hours * 3600] if max_hours is not None else []
-        limits += [max_usd / plan.usd_per_hour * 3600] if max_usd is not None and plan.usd_per_hour else []
-        plan = replace(plan, max_usd=max_usd, max_seconds=min(limits, default=None))
+            raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
+        seconds = [max_hours * 3600] if max_hours is not None else []
+        seconds += [max_usd / plan.usd_per_hour * 3600] if max_usd is not None and plan.usd_per_hour else []
+        plan = replace(plan, max_usd=max_usd, max_seconds=min(seconds, default=None))
     used = spent_seconds(folder)
     if plan.max_seconds is not None and used >= plan.max_seconds:
         message = f"{folder} has used {used:.0f} s of the {plan.max_seconds:.0f} s it was given"
-        more = 2 * plan.max_seconds / 3600
-        raise AdvisorError(message, f"give it more: advisor resume {folder} --max-hours {more:.3g}")
+        more = write_duration(math.ceil(2 * plan.max_seconds))
+        raise AdvisorError(message, f"give it more: advisor resume {folder} --deadline {more}")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = _record(plan, folder, datetime.now(UTC), attempt=attempt, place=before.place)
-    recipe = load_adopted(store.home, plan.trainer).recipe
-    started = _submit(store, folder, plan, recipe, replace(record, id=before.id))
-    if plan.resume_args:
-        return started
-    return replace(
-        started, warnings=("nothing is known that makes this program go on: it starts again at its first step",)
-    )
-
-
-def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int, place: Place) -> LaunchRecord:
-    return LaunchRecord(
-        id=folder.name,
-        name=plan.trainer,
-        attempt=attempt,
-        launched_at=now.isoformat(timespec="milliseconds"),
-        host=this_host(),
-        pid=None,
-        process_started=None,
-        command=ADOPTED.command(folder, plan.gpus),
-        gpus=plan.gpus,
-        usd_per_hour=plan.usd_per_hour,
-        guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds),
-        plan_id=plan.id,
-        device_key=plan.device_key,
-        handle=f"local://{folder}" if place.engine == LocalBackend.engine else f"{place.engine}://",
-        place=place,
-        trainer=ADOPTED.name,
-    )
+    before = replace(before, attempt=attempt)
+    started = _submit(store, plan, _request(store, folder, plan, datetime.now(UTC), before.place, before))
+    again = "nothing is known that makes this program go on: it starts again at its first step"
+    return started if plan.resume_args else replace(started, warnings=(again,))
 
 
 def dry_run_adopted(
@@ -111,8 +166,7 @@ def dry_run_adopted(
     """What `launch_adopted` would write and start now; nothing is written. Raises AdvisorError as it would."""
     now, plan = datetime.now(UTC), _there(plan, place, there)
     folder = store.run_folder(plan.trainer, now) if run_dir is None else run_dir.expanduser().resolve()
-    recipe = load_adopted(store.home, plan.trainer).recipe
-    return _request(store, folder, plan, recipe, _record(plan, folder, now, attempt=1, place=place))
+    return _request(store, folder, plan, now, place)
 
 
 def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Elsewhere) -> list[Check]:
@@ -122,22 +176,18 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Else
         folder, program = Path(plan.folder).expanduser(), plan.command[0]
         found = shutil.which(program, path=None if "/" not in program else os.fspath(folder))
         beside = (folder / program).is_file() and os.access(folder / program, os.X_OK)
-        return [
-            _check("folder", folder.is_dir(), f"it is typed in {folder}", f"there is no folder {folder}"),
-            _check("program", bool(found) or beside, f"its program is {found or program}", f"there is no {program}"),
-        ]
+        needed = (
+            ("folder", folder.is_dir(), f"it is typed in {folder}", f"there is no folder {folder}"),
+            ("program", bool(found) or beside, f"its program is {found or program}", f"there is no {program}"),
+        )
+        return [Check(of=of, finding=Finding.FINE if fine else Finding.MISSING, words=words if fine else lacking)
+                for of, fine, words, lacking in needed]  # fmt: skip
     backend = backend_of(place.engine, store)
-    try:
-        offered = backend.offer(dry_run_adopted(store, plan, None, place, there))
-    except AdvisorError as error:
-        return [Check(of=place.engine, finding=Finding.MISSING, words=error.message)]
-    checks = [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offered]
+    checks = offered(place.engine, lambda: backend.offer(dry_run_adopted(store, plan, None, place, there)))
+    if any(check.finding is Finding.MISSING for check in checks):
+        return checks
     of_there = warnings_of(there.of(plan), shared=place.engine == "slurm")
     return checks + [Check(of="machine", finding=Finding.WARNING, words=words) for words in of_there]
-
-
-def _check(of: str, fine: bool, words: str, lacking: str) -> Check:
-    return Check(of=of, finding=Finding.FINE if fine else Finding.MISSING, words=words if fine else lacking)
 
 
 def _there(plan: AdoptedPlan, place: Place, there: Elsewhere) -> AdoptedPlan:
@@ -149,19 +199,39 @@ def _there(plan: AdoptedPlan, place: Place, there: Elsewhere) -> AdoptedPlan:
     return plan
 
 
-def _request(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> LaunchRequest:
-    """What is started, by the engine that the record names."""
+def _request(
+    store: Store, folder: Path, plan: AdoptedPlan, now: datetime, place: Place, before: LaunchRecord | None = None
+) -> LaunchRequest:
+    """What is started, by the engine of the place; `before` is the attempt that it follows."""
+    record = LaunchRecord(
+        id=folder.name if before is None else before.id,
+        name=plan.trainer,
+        attempt=1 if before is None else before.attempt,
+        launched_at=now.isoformat(timespec="milliseconds"),
+        host=this_host(),
+        command=ADOPTED.command(folder, plan.gpus),
+        gpus=plan.gpus,
+        usd_per_hour=plan.usd_per_hour,
+        guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds),
+        plan_id=plan.id,
+        device_key=plan.device_key,
+        handle=f"local://{folder}" if place.engine == LocalBackend.engine else f"{place.engine}://",
+        place=place,
+        trainer=ADOPTED.name,
+    )
+    recipe = load_adopted(store.home, plan.trainer).recipe
     files = {PLAN: dump_adopted_plan(plan), RECIPE: dump_yaml(to_dict(recipe))}
     job = Job(folder=folder, trainer=ADOPTED, config=None, plan=plan, files=files, record=record)
-    return backend_of(record.place.engine, store).dryrun(job)
+    return backend_of(place.engine, store).dryrun(job)
 
 
-def _submit(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
-    request, backend = _request(store, folder, plan, recipe, record), backend_of(record.place.engine, store)
+def _submit(store: Store, plan: AdoptedPlan, request: LaunchRequest) -> Started:
+    engine = request.record.place.engine
+    backend = backend_of(engine, store)
     warnings = (*plan.warnings, *backend.offer(request))  # whether it would take it at all
     backend.submit(request)
-    if record.place.engine != LocalBackend.engine:
-        warnings = (*warnings, *warnings_of(plan, shared=record.place.engine == "slurm"))
-    started = read_launch(folder)
+    if engine != LocalBackend.engine:
+        warnings = (*warnings, *warnings_of(plan, shared=engine == "slurm"))
+    started = read_launch(request.folder)
     assert started is not None  # the backend has just written it
-    return Started(run_dir=folder, launch=started, warnings=warnings)
+    return Started(run_dir=request.folder, launch=started, warnings=warnings)

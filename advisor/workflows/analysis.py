@@ -10,42 +10,33 @@ from typing import Any
 
 import numpy as np
 
+from advisor import units
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.chart_data import parts_of_step
-from advisor.findings.coverage import Coverage, coverage
 from advisor.findings.forecast import Forecast, Place, Targets, forecast
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
 from advisor.findings.next_run import NextData, NextRun, next_run
 from advisor.findings.overlap import Savings, savings
-from advisor.findings.registry import judge
+from advisor.findings.registry import Coverage, coverage, judge
 from advisor.findings.run_facts import number, planned_steps, price, print_gap, steps_done
 from advisor.findings.savings import file_seconds, main_part, run_seconds, worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
 from advisor.prediction.profile import Profile
-from advisor.readers.config_file import read_config
+from advisor.readers.config_names import read_config
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.telemetry_file import read_telemetry
 from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
-from advisor.units import (
-    format_count,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_usd,
-)
 
 # notes that say how to read the log: nothing to do for anybody
-_IDLE_NOTES = frozenset(("warm_up", "loss_spikes", "steps_missing", "loss_noise", "free_memory_is_no_loss"))
+_IDLE_NOTES = frozenset(("loss_spikes", "steps_missing", "loss_noise"))
 
 # Where else the run could have been: cards people rent, small to large.
 ELSEWHERE = ("l4", "rtx-4090", "l40s", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "b200")
@@ -285,7 +276,8 @@ def _how_far(case: Case) -> str:
     if completed and planned and done and done < planned <= done + max(1.0, print_gap(run)):
         done = planned  # the last rows are not printed by every framework
     if done and planned and planned > done:
-        return f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
+        share = units.format_percent(done / planned)
+        return f"{units.format_count(done)} of {units.format_count(planned)} steps ({share})"
     if done:
         return _several(done, "step")
     epochs = finite(run_metrics.main_column(run, "epoch"))
@@ -298,7 +290,7 @@ def _how_far(case: Case) -> str:
         of = number(run.facts, "planned_epochs")
         if of and completed and of <= reached + 1:
             reached = of  # the last records are not printed by every framework
-        shown = f"{format_number(reached)} of {format_number(of)} epochs" if of and of > reached else ""
+        shown = f"{units.format_number(reached)} of {units.format_number(of)} epochs" if of and of > reached else ""
         return shown or _several(reached, "epoch")
     if not run.counts_steps and len(run):
         return _several(run.rows or len(run), "row")
@@ -306,7 +298,7 @@ def _how_far(case: Case) -> str:
 
 
 def _several(count: float, thing: str) -> str:
-    number_ = format_count(count) if count == int(count) else format_number(count)
+    number_ = units.format_count(count) if count == int(count) else units.format_number(count)
     return f"{number_} {thing}{'' if count == 1 else 's'}"
 
 
@@ -315,7 +307,7 @@ def _short(text: str, most: int = 160) -> str:
 
 
 def _loss(loss: float) -> str:
-    return format_number(loss) if np.isfinite(loss) else "not a number"
+    return units.format_number(loss) if np.isfinite(loss) else "not a number"
 
 
 def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
@@ -323,30 +315,33 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
         return "its time and cost cannot be told: the log prints a rate, but neither the tokens of a step nor any time"
     if hours is None:
         return "its time and cost are unknown: the log has neither step times nor time stamps nor a total"
-    cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
+    cost = f"{units.format_seconds(hours * 3600)}" + (
+        f", {units.format_usd(usd)}" if usd is not None else ", price unknown"
+    )
     pace, share, logged = run_metrics.pace(case), run_metrics.mfu(case), run_metrics.logged_mfu(case)
-    speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""
+    speed = f" at {units.format_rate(pace.tokens_per_second)}" if pace else ""
     found = run_metrics.share_of_peak(case)
     if share is not None:
-        speed += f", MFU {format_percent(share)}"
+        speed += f", MFU {units.format_percent(share)}"
     elif logged is not None:
-        speed += f", MFU {format_percent(logged)} as logged"
+        speed += f", MFU {units.format_percent(logged)} as logged"
     elif found is not None:
         gpus = run_metrics.devices(case)
         of = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        speed += (
-            f", MFU unknown: it would be {format_percent(found)} of the peak of {of}; how many were there? (--gpus)"
-        )
+        peak = f"{units.format_percent(found)} of the peak of {of}"
+        speed += f", MFU unknown: it would be {peak}; how many were there? (--gpus)"
     rest = ""
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
-        rest = f"; the rest would take {format_estimate(outlook.rest_hours.scaled(3600), format_seconds)}"
-        rest += f", {format_estimate(outlook.rest_usd, format_usd)}" if outlook.rest_usd else ""
+        rest = f"; the rest would take {units.format_estimate(outlook.rest_hours.scaled(3600), units.format_seconds)}"
+        rest += f", {units.format_estimate(outlook.rest_usd, units.format_usd)}" if outlook.rest_usd else ""
     return cost + speed + rest
 
 
 def _what_was_checked(judged: Coverage) -> str:
     """How much could be judged, and what to log for the rest: silence is no praise where little was looked at."""
-    possible = f"the {format_count(judged.possible)} of {format_count(judged.checks)} checks that were possible"
+    possible = (
+        f"the {units.format_count(judged.possible)} of {units.format_count(judged.checks)} checks that were possible"
+    )
     if not judged.lacking:
         return possible
     return f"{possible}; log {' and '.join(judged.lacking[:2])} for the rest"
@@ -360,9 +355,9 @@ def _what_to_do(findings: list[Finding], judged: Coverage) -> str:
     saved = ""
     if worth_saying(worst.saved_hours, worst.saved_usd):
         if worst.saved_usd is not None and worst.saved_usd.value > 0:
-            saved = f" (saves {format_estimate(worst.saved_usd, format_usd)})"
+            saved = f" (saves {units.format_estimate(worst.saved_usd, units.format_usd)})"
         elif worst.saved_hours is not None:
-            saved = f" (saves {format_estimate(worst.saved_hours.scaled(3600), format_seconds)})"
+            saved = f" (saves {units.format_estimate(worst.saved_hours.scaled(3600), units.format_seconds)})"
     action = f": {worst.actions[0]}" if worst.actions else ""
     calm = (
         f"no error and no warning in {_what_was_checked(judged)}; worth a look: "

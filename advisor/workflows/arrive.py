@@ -14,10 +14,10 @@ from advisor.calibration.remeasure import ChoiceDoesNotRunError, measure_one
 from advisor.calibration.session import Event, NothingMeasuredError
 from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
 from advisor.errors import AdvisorError
-from advisor.planning.answer import bare_plan
-from advisor.planning.arrival import same_work, what_is_left
+from advisor.options import Goal
+from advisor.planning.answer import bare_plan, same_work, what_is_left
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from advisor.run_records import ArrivalRecord, Place
 from advisor.store.calibration import Calibration, Settings, Verdict, calibration_to_dict
 from advisor.store.disk import disk_errors, dump_yaml, write_atomic

@@ -45,7 +45,13 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
         return record
     started = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
     plan, config = load_plan(job / PLAN), read_run_config(job)
-    here = _with_data(plan, config, job)
+    # The plan with its tokens where they lie on this machine; the configuration names them from the job's folder.
+    if config.data.path is None:
+        here = plan
+    else:
+        there = str((job / config.data.path).resolve())
+        goal = plan.goal if plan.goal.data is None else replace(plan.goal, data=there)
+        here = replace(plan, goal=goal, run=replace(plan.run, data=replace(plan.run.data, path=there)))
     with disk_errors("write to", run):
         run.mkdir(parents=True, exist_ok=True)
         first = not (run / BEGAN).exists()
@@ -105,15 +111,6 @@ def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
         reason=reason,
     )
     return Arrival(before=plan, after=plan, calibration=None, seconds=record.seconds, record=record)
-
-
-def _with_data(plan: Plan, config: RunConfig, job: Path) -> Plan:
-    """The plan with its tokens where they lie on this machine; the configuration names them from the job's folder."""
-    if config.data.path is None:
-        return plan
-    there = str((job / config.data.path).resolve())
-    goal = plan.goal if plan.goal.data is None else replace(plan.goal, data=there)
-    return replace(plan, goal=goal, run=replace(plan.run, data=replace(plan.run.data, path=there)))
 
 
 def main() -> int:

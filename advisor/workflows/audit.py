@@ -1,8 +1,9 @@
-"""Run cards judged, with what is believed here of the devices that they name."""
+"""Reports and run cards judged, with what is believed here of the devices that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,40 @@ import yaml
 
 from advisor.auditing.audit import Audit, audit
 from advisor.auditing.card import Card, Setup
-from advisor.auditing.examples import EXAMPLES
-from advisor.auditing.load import load_card
-from advisor.auditing.paper.read import card_of, draft
+from advisor.auditing.gate import gated
+from advisor.auditing.load import card_from_dict, load_card
+from advisor.auditing.paper.small import card_of_text, draft
+from advisor.auditing.paper.text import read_document
+from advisor.auditing.reader import Reader, card_in
+from advisor.auditing.schema import card_schema, examples, prompt
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
+from advisor.readers.chunks import read_text
 from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 
 CARDS = (".yaml", ".yml")
+_LONGEST = 400_000  # characters of a text that an assistant is asked about
 
 
-def audit_cards(paths: Sequence[Path], store: Store) -> list[Audit]:
-    """The audits of cards and of reports in text; raises AdvisorError before the first when one cannot be read."""
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """What an assistant is given: the prompt with the text, and the schema of its answer."""
+
+    prompt: str
+    schema: Mapping[str, Any]
+
+
+def audit_cards(
+    paths: Sequence[Path], store: Store, reader: Reader | None = None, answer: str | None = None
+) -> list[Audit]:
+    """The audits of cards and of reports in text; raises AdvisorError before the first when one cannot be read.
+
+    A report is read by the assistant that `reader` asks, else it was read already and `answer` is what the assistant
+    said; with neither, only written arithmetic and labelled values are.
+    """
 
     def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
         """The card's calibration here, else the prior; None where the datasheet has no rate for this precision."""
@@ -34,30 +54,60 @@ def audit_cards(paths: Sequence[Path], store: Store) -> list[Audit]:
         except AdvisorError:
             return None
 
-    return [audit(card, believe) for card in [_card(path) for path in paths]]
+    return [audit(card, believe) for card in [_card(path, reader, answer) for path in paths]]
 
 
-def kinds_with_examples() -> list[Mapping[str, str]]:
-    """Every kind of claim with what a report may say and the fields that say it in a card."""
-    return [{"kind": kind, "says": said, "fields": fields} for kind, (said, fields) in EXAMPLES.items()]
+def asking(paper: Path | None = None) -> Asking:
+    """The prompt for a report (None: for a text that follows) and the schema of the answer."""
+    return Asking(prompt=prompt(None if paper is None else _text(paper)), schema=card_schema())
 
 
-def write_draft(report: Path, path: Path) -> int:
-    """Write the card that a report's text drafts, to be corrected and judged again; how many claims it has."""
-    raw = draft(report)
+def kinds_with_examples() -> list[Mapping[str, Any]]:
+    """Every form of every kind of claim with what a report may say and the fields that say it in a card."""
+    return [{"that": name, **entry} for name, entry in examples().items()]
+
+
+def write_draft(report: Path, path: Path, reader: Reader | None = None, answer: str | None = None) -> int:
+    """Write the card of a report's text, to be corrected and judged again; how many claims it has."""
+    raw = _read(report, reader, answer)
     write_atomic(path, _as_yaml(raw))
     return len(raw["claims"])
 
 
-def drafted(paper: Path) -> str | None:
+def drafted(paper: Path, answer: str | None = None) -> str | None:
     """The same card as text; None where the paper is a card already."""
-    return None if paper.suffix.lower() in CARDS else _as_yaml(draft(paper))
+    return None if paper.suffix.lower() in CARDS else _as_yaml(_read(paper, None, answer))
 
 
 def _as_yaml(raw: Mapping[str, Any]) -> str:
     return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _card(path: Path) -> Card:
-    """A card's file as it is, any other text by its draft."""
-    return load_card(path) if path.suffix.lower() in CARDS else card_of(draft(path))
+def _card(path: Path, reader: Reader | None, answer: str | None) -> Card:
+    """A card's file as it is, any other text by who reads it."""
+    if path.suffix.lower() in CARDS:
+        return load_card(path)
+    problems: list[str] = []
+    card = card_from_dict(_read(path, reader, answer), problems)
+    if card is None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise AdvisorError(f"the card that was read of {path} cannot be used:{lines}", "ask the reader again")
+    return card
+
+
+def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, Any]:
+    """The card of a text: by the assistant's answer, behind the gate, or by rule."""
+    if reader is None and answer is None:
+        return draft(path)
+    text = _text(path)
+    said = answer if answer is not None else reader(prompt(text)) if reader is not None else ""
+    head = card_of_text(read_document(path), path.name)
+    return gated({**card_in(said), **head}, text)
+
+
+def _text(path: Path) -> str:
+    text = read_text(path).replace("\r\n", "\n")
+    if len(text) > _LONGEST:
+        hint = "cut it into parts, and audit each"
+        raise AdvisorError(f"{path} has {len(text):,} characters: more than an assistant reads at once", hint)
+    return text

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
-from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import Evidence
 from advisor.calibration.measure import Worker
 from advisor.calibration.profiles import profile_of
 from advisor.calibration.session import Event
 from advisor.calibration.session import calibrate as run_bursts
+from advisor.errors import require_package
 from advisor.laws.held_out import HeldOut
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.profile import Profile
+from advisor.prediction.throughput import TERMS
 from advisor.records import Kernels
-from advisor.store.calibration import Calibration, Settings
+from advisor.store.calibration import Calibration, Settings, calibration_to_dict
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
@@ -39,7 +42,7 @@ class CalibrationOptions:
     activation_checkpointing: str = "none"
     optimizer: str = "adamw"
     kernels: Kernels = Kernels()
-    price: float | None = None  # dollars per hour of this machine
+    price: float | None = None  # dollars per GPU-hour: one GPU is measured
     fresh: bool = False  # start over, even where an interrupted calibration could be continued
 
 
@@ -60,8 +63,9 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate this machine and keep what was measured in the store; raises AdvisorError when the device is not here.
 
-    `on_start` is told what will be measured once nothing is open any more, `on_event` of every burst.
+    `on_start` receives the settings once all are decided, `on_event` every burst.
     """
+    require_package("torch", "calibrating")
     meta = read_data(options.data)
     worker_log = store.home / "worker.log"
     worker_log.parent.mkdir(parents=True, exist_ok=True)
@@ -100,3 +104,33 @@ def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta |
         usd_per_hour=options.price,
         kernels=options.kernels,
     )
+
+
+def to_document(done: Calibrated) -> dict[str, Any]:
+    """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
+    profile, bursts = done.profile, done.calibration.bursts
+    document = calibration_to_dict(done.calibration)
+    rates = profile.posterior.rates
+    deviations = profile.posterior.covariance.diagonal() ** 0.5
+    return {
+        "calibration": document["id"],
+        "device": document["device"],
+        "settings": document["settings"],
+        "ceilings": {
+            "matmul_flops_per_second": rates.matmul_flops,
+            "bandwidth_bytes_per_second": rates.bandwidth,
+            "launch_seconds": rates.launch_seconds,
+        },
+        "bursts": len(bursts),
+        "outcomes": {o: sum(b.outcome == o for b in bursts) for o in {b.outcome for b in bursts}},
+        "coefficients": {
+            t: {"log_mean": float(m), "log_deviation": float(d)}
+            for t, m, d in zip(TERMS, profile.posterior.theta, deviations, strict=True)
+        },
+        "discrepancy": profile.posterior.discrepancy,
+        "drift_deviation": profile.posterior.drift,
+        "drift_exponent": profile.drift_exponent,
+        "held_out": document["held_out_error"],
+        "quality": document["quality"],
+        "cost": document["cost"],
+    }

@@ -74,7 +74,8 @@ def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime
     with disk_errors("make the folder", folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with waiting_lock(folder.with_name(f".{folder.name}.lock")):
-        if _is_under_way(folder):
+        # Whether a calibration was handed over from a folder whose answer nobody has been told.
+        if last_sighting(folder) is not None and not (folder / COLLECTED).exists():
             return look(Measured(place=place, folder=folder, state=RunState.QUEUED), store)
         with disk_errors("empty", folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -107,26 +108,18 @@ def look(measured: Measured, store: Store) -> Measured:
         return replace(measured, state=state, words=words)
     (folder / COLLECTED).touch()
     try:
-        return _collected(replace(measured, state=state), store, words)
+        measured = replace(measured, state=state)
+        path = measured.folder / CALIBRATION
+        if not path.exists():
+            said = [words, last_words(measured.folder)]
+            return replace(measured, words="; ".join(filter(None, said)) or "it ended without a word")
+        calibration = load_calibration(path)
+        # two cards of a kind that began in the same second are two calibrations
+        calibration = replace(calibration, id=f"{calibration.id}-{measured.folder.name}")
+        kept = enter(calibration, store)
+        return replace(measured, words=None, calibrated=judged(calibration, store), kept=kept)
     except AdvisorError as error:  # of what came from there
         return replace(measured, state=state, words=error.message)
-
-
-def _collected(measured: Measured, store: Store, words: str | None) -> Measured:
-    path = measured.folder / CALIBRATION
-    if not path.exists():
-        said = [words, last_words(measured.folder)]
-        return replace(measured, words="; ".join(filter(None, said)) or "it ended without a word")
-    calibration = load_calibration(path)
-    # two cards of a kind that began in the same second are two calibrations
-    calibration = replace(calibration, id=f"{calibration.id}-{measured.folder.name}")
-    kept = enter(calibration, store)
-    return replace(measured, words=None, calibrated=judged(calibration, store), kept=kept)
-
-
-def _is_under_way(folder: Path) -> bool:
-    """Whether a calibration was handed over from a folder whose answer nobody has been told."""
-    return last_sighting(folder) is not None and not (folder / COLLECTED).exists()
 
 
 def _backend(place: Place, store: Store) -> RemoteBackend:
@@ -143,9 +136,6 @@ def _asked(options: CalibrationOptions, place: Place, folder: Path, now: datetim
         attempt=1,
         launched_at=now.astimezone(UTC).isoformat(timespec="milliseconds"),
         host=this_host(),
-        pid=None,
-        process_started=None,
-        command=(),
         usd_per_hour=options.price,
         device_key=None if options.gpu in ("auto", "cpu") else options.gpu,
         place=place,

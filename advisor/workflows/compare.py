@@ -13,11 +13,9 @@ from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import find_gpu
-from advisor.history.adopted import is_adopted
 from advisor.history.adopted_scores import score_adopted, why_not_learnt, with_run
-from advisor.history.energy import run_kwh
 from advisor.history.ledger_rows import score_rows
-from advisor.history.scoring import ScoredRun, score_run
+from advisor.history.scoring import ScoredRun, run_kwh, score_run
 from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.readers import own_log
 from advisor.readers.read import read_run
@@ -31,6 +29,7 @@ from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_plan, run_id
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
+from advisor.workflows.flows import flow_of
 
 # Timed steps after the warm-up from which a run's step time is taken: the median of 100 that scatter by a sixth is
 # known to the 2 % that the fit takes it for (1.25 σ/√n). Arbitrary: a tenth of a shorter run will do, at least 10.
@@ -71,14 +70,26 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     """
     path, ours = _find(store, text)
     promised = _plan_beside(path) or (load_plan(plan) if plan else None)
-    if ours and is_adopted(path):
-        return _adopted(store, path, record)
-    reviewed = _own(path, promised) if ours else _other(path, promised)
+    flow = flow_of(trainer_of_run(path))
+    if ours:
+        reviewed = flow.read(path, promised)
+    else:  # a log, or a folder with one, of any trainer
+        run = read_run(path)
+        reviewed = _reviewed(path, run, promised, None, run_id=_id_of(path, run), usd_per_hour=None)
+    scored = reviewed.scored
     if record is False:
         return reviewed
-    if record is None and reviewed.scored.run_id in store.taken_back():
+    if record is None and scored.run_id in store.taken_back():
         return replace(reviewed, not_recorded="it was taken back; --record enters it again")
-    return _remember(store, reviewed)
+    if scored.outcome is None:
+        return replace(reviewed, not_recorded="it has not ended")
+    short = _too_short(reviewed)
+    if short is not None and not scored.complete:
+        return replace(reviewed, not_recorded=short)
+    # The scores go into the ledger, and the step time to what is known of its device or its command.
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    store.record_scores(scored.run_id, score_rows(scored, created))
+    return replace(reviewed, recorded=True, not_learnt=short or flow.learn(store, reviewed, created))
 
 
 def take_back(store: Store, text: str, now: datetime) -> TakenBack:
@@ -105,31 +116,27 @@ def _plan_beside(path: Path) -> Plan | None:
     return read_run_plan(folder) if (folder / PLAN).is_file() else None
 
 
-def _adopted(store: Store, run_dir: Path, record: bool | None) -> Reviewed:
-    """The run of an adopted command: its scores enter the ledger under device and command, its pace that command."""
-    run, plan = _read_launched(run_dir), load_adopted_plan(run_dir / ADOPTED_PLAN)
-    place = _elsewhere(run_dir)
-    case, scored = score_adopted(run, plan, run_id=run_id(run_dir), place=place)
-    reviewed = Reviewed(path=run_dir, case=case, scored=scored)
-    if record is False or scored.outcome is None:
-        return replace(reviewed, not_recorded="it has not ended" if scored.outcome is None else None)
-    if record is None and scored.run_id in store.taken_back():
-        return replace(reviewed, not_recorded="it was taken back; --record enters it again")
-    short = _too_short(reviewed)
-    if short is not None and not scored.complete:
-        return replace(reviewed, not_recorded=short)
-    store.record_scores(scored.run_id, score_rows(scored, datetime.now(UTC).isoformat(timespec="seconds")))
-    step = scored.actual("step_seconds")
-    if place:
-        return replace(reviewed, recorded=True, not_learnt=f"it ran on {place}, and its command was measured here")
+def read_adopted(run_dir: Path, plan: None) -> Reviewed:
+    """The run of an adopted command, scored under device and command by the plan in its folder."""
+    run, adopted = _read_launched(run_dir), load_adopted_plan(run_dir / ADOPTED_PLAN)
+    case, scored = score_adopted(run, adopted, run_id=run_id(run_dir), place=_elsewhere(run_dir))
+    return Reviewed(path=run_dir, case=case, scored=scored)
+
+
+def learn_adopted(store: Store, reviewed: Reviewed, created: str) -> str | None:
+    """Add a run's step time to the bursts of its command; gives why not, in words, where it is not added."""
+    run, scored, plan = reviewed.case.run, reviewed.scored, load_adopted_plan(reviewed.path / ADOPTED_PLAN)
+    if place := _elsewhere(reviewed.path):
+        return f"it ran on {place}, and its command was measured here"
     if plan.trainer not in adopted_names(store.home):
-        return replace(reviewed, recorded=True, not_learnt="its command is not adopted here any more")
-    if (why := short or why_not_learnt(scored, plan, run)) is not None:
-        return replace(reviewed, recorded=True, not_learnt=why)
+        return "its command is not adopted here any more"
+    if (why := why_not_learnt(scored, plan, run)) is not None:
+        return why
+    step = scored.actual("step_seconds")
     assert step is not None  # or it would not be learnt from
-    found = with_run(load_adopted(store.home, plan.trainer), plan, run, step, scored.reference_seconds)
-    save_adopted(store.home, found)
-    return replace(reviewed, recorded=True)
+    adopted = load_adopted(store.home, plan.trainer)
+    save_adopted(store.home, with_run(adopted, plan, run, step, scored.reference_seconds))
+    return None
 
 
 def _elsewhere(run_dir: Path) -> str:
@@ -140,18 +147,15 @@ def _elsewhere(run_dir: Path) -> str:
     return f"{launch.place.engine} {launch.place.name}" if launch.place.name else launch.place.engine
 
 
-def _own(run_dir: Path, plan: Plan | None) -> Reviewed:
+def read_own(run_dir: Path, plan: Plan | None) -> Reviewed:
     """A run folder of ours: what was launched says price and device."""
-    run, launch = _read_launched(run_dir), read_launch(run_dir)
-    usd_per_hour = _mean_price(run_dir, launch) if launch else None
-    return _reviewed(run_dir, run, plan, launch, run_id=run_id(run_dir), usd_per_hour=usd_per_hour)
-
-
-def _mean_price(run_dir: Path, launch: LaunchRecord) -> float | None:
-    """Dollars per hour over all attempts, each of which had its own."""
-    trainer, price = trainer_of_run(run_dir), launch.usd_per_hour
-    seconds = trainer.used_seconds(run_dir) if price is not None and launch.attempt > 1 else 0.0
-    return price if price is None or not seconds else trainer.used_usd(run_dir, price) / seconds * 3600
+    run, launch, trainer = _read_launched(run_dir), read_launch(run_dir), trainer_of_run(run_dir)
+    price = launch.usd_per_hour if launch is not None else None
+    if launch is not None and price is not None and launch.attempt > 1:
+        # Each attempt had a price of its own: take the mean over their hours.
+        seconds = trainer.used_seconds(run_dir)
+        price = trainer.used_usd(run_dir, price) / seconds * 3600 if seconds else price
+    return _reviewed(run_dir, run, plan, launch, run_id=run_id(run_dir), usd_per_hour=price)
 
 
 def _read_launched(run_dir: Path) -> RunTable:
@@ -167,12 +171,6 @@ def _read_launched(run_dir: Path) -> RunTable:
     if not run.attempts and not run.rows:
         raise AdvisorError(f"the run in {run_dir} ended before its first step", f"see why: {run_dir / 'stdout.log'}")
     return run
-
-
-def _other(path: Path, plan: Plan | None) -> Reviewed:
-    """A log, or a folder with one, of any trainer."""
-    run = read_run(path)
-    return _reviewed(path, run, plan, None, run_id=_id_of(path, run), usd_per_hour=None)
 
 
 def _id_of(path: Path, run: RunTable) -> str:
@@ -205,22 +203,6 @@ def _reviewed(
     return Reviewed(path=path, case=case, scored=scored)
 
 
-def _remember(store: Store, reviewed: Reviewed) -> Reviewed:
-    """Write the scores of a finished run into the ledger, and its step time among its device's observations."""
-    if reviewed.scored.outcome is None:
-        return replace(reviewed, not_recorded="it has not ended")
-    short = _too_short(reviewed)
-    if short is not None and not reviewed.scored.complete:
-        return replace(reviewed, not_recorded=short)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    store.record_scores(reviewed.scored.run_id, score_rows(reviewed.scored, created))
-    found = _learnt(reviewed, created) if short is None else short
-    if isinstance(found, str):
-        return replace(reviewed, recorded=True, not_learnt=found)
-    store.add_observation(found)
-    return replace(reviewed, recorded=True)
-
-
 def _too_short(reviewed: Reviewed) -> str | None:
     """Why a run's step time is that of a moment, in words; None where it has enough timed steps."""
     scored, times = reviewed.scored, run_metrics.step_times(reviewed.case)
@@ -233,8 +215,8 @@ def _too_short(reviewed: Reviewed) -> str | None:
     return f"{timed} timed steps after the warm-up{of} are too few for its step time, {needed} are needed"
 
 
-def _learnt(reviewed: Reviewed, created: str) -> MeasuredStep | str:
-    """What the profile of its device learns from a run, or why nothing, in words."""
+def learn_own(store: Store, reviewed: Reviewed, created: str) -> str | None:
+    """Add a run's step time to what its device's profile is fitted to; gives why not, in words."""
     scored, run = reviewed.scored, reviewed.case.run
     if run.format != own_log.NAME:
         return "profiles are of our own trainer's steps"
@@ -243,27 +225,25 @@ def _learnt(reviewed: Reviewed, created: str) -> MeasuredStep | str:
     workload, step_seconds = workload_of(run, scored.device_key), run_metrics.step_seconds(reviewed.case)
     if workload is None or step_seconds is None:
         return "its log does not say what was trained, or how fast"
-    return MeasuredStep(
+    kwh, seconds = scored.actual("energy_kwh"), scored.actual("wall_clock_seconds")
+    step = MeasuredStep(
         run_id=scored.run_id,
         created=created,
         workload=workload,
         step_seconds=step_seconds,
         reference_seconds=scored.reference_seconds,
         steps=scored.steps or 0,
-        watts=_watts(scored, workload.gpus),
+        # mean power of one device over a completed run
+        watts=kwh * JOULES_PER_KWH / seconds / workload.gpus if kwh and seconds else None,
     )
+    store.add_observation(step)
+    return None
 
 
 def workload_of(run: RunTable, device_key: str) -> Workload | None:
     """What a run of ours was, as predictions are about it: its header leaves nothing open but the card's key."""
     workload = infer(run, {"gpu": "cpu"}).workload
     return replace(workload, gpu=device_key) if workload is not None else None
-
-
-def _watts(scored: ScoredRun, gpus: int) -> float | None:
-    """Mean power of one device over a completed run; None where it was not metered."""
-    kwh, seconds = scored.actual("energy_kwh"), scored.actual("wall_clock_seconds")
-    return kwh * JOULES_PER_KWH / seconds / gpus if kwh and seconds else None
 
 
 def _device_key(run: RunTable, plan: Plan | None, launch: LaunchRecord | None) -> str:

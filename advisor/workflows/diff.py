@@ -21,7 +21,7 @@ from advisor.store.disk import read_yaml
 from advisor.store.folders import names_apart
 from advisor.store.run_folder import CONFIG, is_run_folder, read_launch, read_run_config, read_run_plan
 from advisor.store.store import Store
-from advisor.trainers.configured import workload_of_config
+from advisor.trainers.known import workload_of_config
 from advisor.workflows.compare import review
 from advisor.workflows.launch import read_source
 from trainer.schema import RunConfig, to_dict
@@ -111,7 +111,12 @@ def diff(store: Store, one: str, other: str, gpu: str | None = None) -> Diff | C
     sides = (_read(store, one, gpu), _read(store, other, gpu))
     a, b = sides
     if isinstance(a, Calibration) and isinstance(b, Calibration):
-        return _calibrations(a, b)
+        ours, theirs = _told(a), _told(b)
+        settings = tuple((name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name])
+        depths = sorted(set(a.settings.depths) & set(b.settings.depths)) or [min(a.settings.depths)]
+        workloads = [base_workload(a.settings, depth) for depth in depths]
+        found = [[p.step_seconds for p in predict_batch(profile_of(c), workloads)] for c in (a, b)]
+        return CalibrationDiff(one=a, other=b, settings=settings, steps=tuple(zip(workloads, *found, strict=True)))
     if isinstance(a, Calibration) or isinstance(b, Calibration):
         hint = "two runs, plans or configurations, or two calibrations"
         raise AdvisorError(
@@ -141,10 +146,6 @@ def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:
     if not path.exists() and any(entry.id == text for entry in store.list_calibrations()):
         return store.load_calibration(text)
     folder = path if path.is_dir() and is_run_folder(path) else store.find_run(text)
-    return _launched(store, folder)
-
-
-def _launched(store: Store, folder: Path) -> Side:
     if not (folder / CONFIG).is_file():
         raise AdvisorError(
             f"{folder} has no {CONFIG}: it is no run of this trainer", "compare logs: advisor analyze A B", exit_code=2
@@ -262,7 +263,7 @@ def _no_law(name: str) -> str:
         return "what it does to the loss no law here says: advisor ab measures it"
     if name.startswith("data.") or name == "init_from":
         return "losses on other data do not compare"
-    return "nothing here predicts what it does: advisor tune measures it"
+    return "nothing here predicts what it does: advisor calibrate --tune measures it"
 
 
 def promise(store: Store, side: Side) -> Promise:
@@ -288,15 +289,6 @@ def promise(store: Store, side: Side) -> Promise:
         loss=predict_loss(int(parameters(work.shape)), side.tokens, None, work.shape.vocab_size),
         why_not=why_not,
     )
-
-
-def _calibrations(a: Calibration, b: Calibration) -> CalibrationDiff:
-    one, other = _told(a), _told(b)
-    settings = tuple((name, one[name], other[name]) for name in one if one[name] != other[name])
-    depths = sorted(set(a.settings.depths) & set(b.settings.depths)) or [min(a.settings.depths)]
-    workloads = [base_workload(a.settings, depth) for depth in depths]
-    found = [[p.step_seconds for p in predict_batch(profile_of(c), workloads)] for c in (a, b)]
-    return CalibrationDiff(one=a, other=b, settings=settings, steps=tuple(zip(workloads, *found, strict=True)))
 
 
 def _told(c: Calibration) -> dict[str, Any]:

@@ -6,17 +6,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-from advisor.engines.export.bundle import ExportJob, common_files
-from advisor.engines.export.settle import export_job
+from advisor.engines.export.bundle import common_files, export_job
 from advisor.engines.export.targets import TARGETS
 from advisor.engines.guards import guarded, limit_seconds, make_guards, refuse_edited
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors, write_atomic
-from advisor.units import format_seconds
-from advisor.workflows.launch import Limits
+from advisor.store.plan_files import load_plan
+from advisor.store.store import Store
+from advisor.units import HOUR, format_seconds
+from advisor.workflows.launch import Limits, with_synthetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,13 @@ class Exported:
                 write_atomic(folder / name, text)
 
 
+def export_file(store: Store, path: Path, to: str, engine: Engine, asked: Mapping[str, Any]) -> Exported:
+    """The files to export for the plan in a file, with the limits and the data given on the command line."""
+    seconds = asked["deadline"]
+    limits = Limits(max_usd=asked["budget"], max_hours=None if seconds is None else seconds / HOUR)
+    return export(with_synthetic(load_plan(path), asked["synthetic"]), to, limits, engine)
+
+
 def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engine()) -> Exported:  # noqa: B008
     """The files of a plan for an engine of `TARGETS`; AdvisorError for what it cannot take."""
     refuse_edited(plan)
@@ -83,21 +92,17 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
     told = {"image": engine.image, "claim": engine.claim, "place": engine.place(to)}
     job = export_job(plan, config, data, max_usd=limits.max_usd, **told)
     own = target.files(job)
-    return Exported(
-        main=target.main,
-        files=common_files(job) | dict(own),
-        steps=tuple(target.steps(job)),
-        warnings=tuple(_warnings(job)),
-    )
-
-
-def _warnings(job: ExportJob) -> list[str]:
     found = []
     if limit_seconds(job.config.stop) is None:
         found.append(
-            f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: --max-usd or --max-hours "
+            f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: --budget or --deadline "
             "make the run itself stop, with a checkpoint, and count restarts"
         )
     if job.data is not None and job.config.data.path != str(job.data):
         found.append(f"the tokens of {job.data} must be at {job.config.data.path} there")
-    return found
+    return Exported(
+        main=target.main,
+        files=common_files(job) | dict(own),
+        steps=tuple(target.steps(job)),
+        warnings=tuple(found),
+    )

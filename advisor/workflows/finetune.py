@@ -51,7 +51,7 @@ def plan_stages(
     *,
     epochs: float = 2.0,
     learning_rate: float = 0.1,
-    usd_per_hour: float | None = None,
+    usd_per_gpu_hour: float | None = None,
 ) -> tuple[Stage, ...]:
     """A stage for each token folder, in order: model, batch and kind of device as the run had them, on one device.
 
@@ -64,14 +64,24 @@ def plan_stages(
     pace_of_run: _Pace | _PlannedPace
     if source.is_file():
         plan = load_plan(source)
-        base, pace_of_run = plan.run, _PlannedPace(plan)
-        price = usd_per_hour if usd_per_hour is not None else _each(plan.offer.usd_per_hour, pace_of_run.cards)
+        base, pace_of_run, hourly = plan.run, _PlannedPace(plan), plan.offer.usd_per_hour
         origin = out.resolve() / RUNS / f"0-{base.name}"
-        stages.append(_of_plan(plan, source, origin))
+        stages.append(Stage(
+            name=origin.name,
+            config=None,
+            steps=plan.run.steps,
+            run_dir=origin,
+            tokens=plan.chosen.tokens,
+            learnt_tokens=None,
+            seconds=plan.chosen.total_seconds,
+            usd=plan.chosen.cost_usd,
+            plan=source,
+        ))  # fmt: skip
     else:
-        base, pace_of_run = read_run_config(source), _Pace.of(source)
-        price = usd_per_hour if usd_per_hour is not None else _price_of_run(source, pace_of_run.cards)
-        origin = source.resolve()
+        base, pace_of_run, launch = read_run_config(source), _Pace.of(source), read_launch(source)
+        hourly, origin = launch.usd_per_hour if launch is not None else None, source.resolve()
+    own = hourly / pace_of_run.cards if hourly is not None else None
+    price = usd_per_gpu_hour if usd_per_gpu_hour is not None else own
     # a configuration without a plan is started on one card: the same batch there, in as many more micro-batches
     before = replace(base, grad_accum=base.grad_accum * pace_of_run.cards)
     for number, folder in enumerate(data, 1):
@@ -89,29 +99,6 @@ def plan_stages(
             usd=None if price is None else seconds.scaled(price / HOUR),
         ))  # fmt: skip
     return tuple(stages)
-
-
-def _of_plan(plan: Plan, path: Path, run_dir: Path) -> Stage:
-    return Stage(
-        name=run_dir.name,
-        config=None,
-        steps=plan.run.steps,
-        run_dir=run_dir,
-        tokens=plan.chosen.tokens,
-        learnt_tokens=None,
-        seconds=plan.chosen.total_seconds,
-        usd=plan.chosen.cost_usd,
-        plan=path,
-    )
-
-
-def _price_of_run(run_dir: Path, cards: int) -> float | None:
-    launch = read_launch(run_dir)
-    return None if launch is None else _each(launch.usd_per_hour, cards)
-
-
-def _each(usd_per_hour: float | None, cards: int) -> float | None:
-    return None if usd_per_hour is None else usd_per_hour / cards
 
 
 def in_all(stages: Sequence[Stage]) -> tuple[Estimate, Estimate | None]:

@@ -1,84 +1,112 @@
-"""The goal that plain options state: what the flags of `advisor plan` and the fields of its page have in common."""
+"""The goal that options state: the same of the command line, the page and the Python call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from advisor.errors import AdvisorError
+from advisor import units
+from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
-from advisor.planning.models import require_model
+from advisor.laws.flops import parameters
+from advisor.options import OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
+from advisor.planning.models import NamedModel, require_model
 from advisor.planning.offers import ANY, OWN, usual_counts
 from advisor.planning.ranges import check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
-from advisor.readers.bounded import parse_json
-from advisor.readers.config_names import facts_of_settings
-from advisor.records import Goal, GpuPrice, OwnMachine
-from advisor.units import parse_usd
-from advisor.workflows.machines import read_machines
+from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
 from trainer.schema import ConfigError, ModelShape, make_shape
 
+Options = Mapping[str, Any]  # values by the names of options, read; an option that was not given is absent
 
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """The options of a plan as a person gives them, with their defaults. None: not given."""
-
-    gpu: str = "auto"  # auto | cpu | a card, or several between commas | any
-    gpus: Sequence[int] | None = None
-    budget: float | None = None  # dollars
-    deadline: float | None = None  # seconds
-    sure: bool = False
-    tokens: int | None = None
-    depth: int | None = None
-    data: Path | None = None
-    synthetic: bool = False
-    ratio: float | None = None
-    ratio_counts: str | None = None
-    inference_tokens: float | None = None  # that the model will serve
-    family: str = "nanochat"
-    seq_len: int | None = None
-    vocab_size: int | None = None
-    prices: Sequence[str] = ()  # "0.50", or "l4=0.50": dollars per GPU and hour
-    providers: Sequence[str] = ()
-    spot: str = "none"  # none | only | any
-    objective: str = "loss"  # loss | cost | time
-    kwh_price: float | None = None  # dollars
-    grid_carbon: float | None = None  # grams of CO2e per kWh
-    power_cap: float | None = None  # watts
-    interruptions: float | None = None  # seconds
-    checkpoint_every: float | None = None  # seconds
-    value_of_time: float | None = None  # dollars an hour
-    micro_batch: int | None = None
-    global_batch: int | None = None  # tokens
-    precision: str = "auto"
-    compile: bool | None = None
-    activation_checkpointing: str | None = None
-    sharding: str | None = None  # none | full
-    optimizer: str | None = None  # adamw | muon; None: the software's
-    software: str | None = None  # in profiles/software.csv
-    model: str | None = None  # by its name in profiles/models.yaml
-    parameters: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    ffn_width: int | None = None
-    data_tokens: int | None = None  # of data that are not here
-    epochs: float | None = None
-    download_rate: float | None = None  # bytes a second
-    own: Sequence[str] = ()  # "rtx-4090:2", or files of machines
+_READ = {
+    Kind.USD: units.parse_usd,
+    Kind.SECONDS: units.parse_seconds,
+    Kind.DEADLINE: lambda text: units.parse_deadline(text, datetime.now()),
+    Kind.COUNT: units.parse_tokens,
+    Kind.WHOLE: units.parse_whole,
+    Kind.NUMBER: units.parse_number,
+    Kind.NUMBERS: units.parse_numbers,
+    Kind.BYTES: units.parse_bytes,
+    Kind.SOFTWARE: lambda text: require_software(text).name,
+}
+_FP8 = "`advisor predict --precision fp8` estimates what other software takes"
 
 
-def goal_from(options: PlanOptions) -> Goal:
+def read_option(option: Option, value: Any) -> Any:
+    """The value of an option as typed or as Python has it; raises AdvisorError (exit 2) for what it cannot be."""
+    if option.several:
+        values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+        return tuple(str(one) for one in values)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if option.kind is Kind.DEADLINE and not isinstance(value, bool):
+        return units.parse_deadline(str(value), datetime.now())  # a bare number says no unit, in Python either
+    if option.kind is Kind.NUMBERS and not isinstance(value, str):
+        return units.parse_numbers(",".join(map(str, value)) if isinstance(value, Sequence) else str(value))
+    if option.kind is Kind.GPUS and not isinstance(value, str):
+        return ",".join(value)
+    if option.kind in (Kind.SWITCH, Kind.YES_NO) and not isinstance(value, bool):
+        raise AdvisorError(f"{option.flag} {value!r} is neither True nor False", "give one of them", exit_code=2)
+    if option.choices and value not in option.choices:
+        if value == "fp8":
+            raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
+        hint = f"choose {', '.join(option.choices[:-1])} or {option.choices[-1]}"
+        raise AdvisorError(f"{option.flag} {value}: there is no such choice", hint, exit_code=2)
+    if option.kind is Kind.FOLDER:
+        return Path(value)
+    return _READ[option.kind](value) if isinstance(value, str) and option.kind in _READ else value
+
+
+def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by name with their values read; None stands for an option that was not given.
+
+    Raises AdvisorError (exit 2) for a name that no option has, and for a value that is none of its option.
+    """
+    for name in given:
+        if name not in OPTIONS:
+            close = close_matches(name, OPTIONS)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(OPTIONS)}"
+            raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)
+    read = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        try:
+            read[name] = read_option(OPTIONS[name], value)
+        except AdvisorError as error:
+            said = error.message if error.message.startswith("--") else f"{OPTIONS[name].flag}: {error.message}"
+            raise AdvisorError(said, error.hint, exit_code=2) from error
+    return read
+
+
+def readings(typed: Options, deadline: str = "") -> list[str]:
+    """How names of GPUs and the moment of a deadline were read, where that is not plain."""
+    names = [*str(typed.get("gpu", "")).split(","), *(text.rpartition("=")[0] for text in typed.get("price", ()))]
+    names += [text for text in typed.get("own", ()) if Path(text).suffix.lower() not in FILES_OF_MACHINES]
+    read = [read_gpus(name).reading for name in names if name.strip()]
+    return [*filter(None, read), *filter(None, [units.moment_read(deadline, typed["deadline"]) if deadline else None])]
+
+
+def goal_from(typed: Options) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
-    _refuse_two_ratios(options)
-    _refuse_two_sizes_of_data(options)
-    options = _with_counts(with_shape(options))
-    alone, by_card = read_prices(options.prices)
-    keys, own, by_card = _devices(options, by_card)
+    given = {name: value for name, value in typed.items() if value is not None and value != ()}
+    _refuse_contradictions(given)
+    if given.get("layout") == "any":
+        given = {"gpus": LAYOUT_COUNTS} | given
+    shaped = dict(given) if given.get("layout") == "any" else with_shape(given, nearly="finetune" in given)
+    if "finetune" in given:  # as long as its examples are, not as the model was trained
+        shaped["seq_len"] = given.get("seq_len")
+    given = _with_counts(shaped)
+    alone, by_card = read_prices(given.get("price", ()))
+    keys, own, by_card = _devices(given, by_card)
     gpu = ",".join(keys)
-    numbers = tuple(options.gpus or usual_counts(gpu, own))
+    numbers = tuple(given.get("gpus") or usual_counts(gpu, own))
     named = {*keys, *(machine.gpu for machine in own)} - {OWN}
     if alone is not None and (ANY in named or len(named) > 1):
         message = "--price without a GPU's name is for one kind of GPU, and several are looked at"
@@ -86,80 +114,103 @@ def goal_from(options: PlanOptions) -> Goal:
     if alone is not None and own:
         by_card += (GpuPrice(gpu=own[0].gpu, usd_per_gpu_hour=alone),)
         alone = None
-    _refuse_without_effect(options, named, by_card, rented=gpu != OWN and "cpu" not in named)
-    if options.sharding == "full" and max(numbers) == 1:
+    _refuse_without_effect(given, named, by_card, rented=gpu != OWN and "cpu" not in named)
+    if given.get("sharding") == "full" and max(numbers) == 1:
         message = "--sharding full shares a model out over several GPUs, and there is one"
         raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
-    software = None if options.software in (None, OWN_NAME) else require_software(options.software).name
+    software = given.get("software")
+    software = None if software in (None, OWN_NAME) else require_software(software).name
     if software is not None and "cpu" in named:
         raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
-    goal = Goal(
-        gpu=gpu,
-        gpus=numbers[0],
-        counts=numbers if len(numbers) > 1 else (),
-        family=options.family,
-        seq_len=options.seq_len,
-        vocab_size=options.vocab_size,
-        budget_usd=options.budget,
-        deadline_seconds=options.deadline,
-        tokens=options.tokens,
-        depth=options.depth,
-        data=str(options.data.expanduser().resolve()) if options.data else None,
-        synthetic=options.synthetic,
-        ratio=options.ratio,
-        ratio_counts=options.ratio_counts or ("matrices+head" if options.family == "nanochat" else "total"),
-        usd_per_gpu_hour=alone,
-        usd_per_kwh=options.kwh_price,
-        micro_batch=options.micro_batch,
-        global_batch_tokens=options.global_batch,
-        precision=options.precision,
-        compile=options.compile,
-        activation_checkpointing=options.activation_checkpointing,
-        sharding=options.sharding,
-        optimizer=options.optimizer or table()[software or OWN_NAME].optimizer,
-        software=software,
-        sure=options.sure,
-        inference_tokens=options.inference_tokens,
-        grid_grams_per_kwh=options.grid_carbon,
-        providers=tuple(options.providers),
-        spot=options.spot,
-        objective=options.objective,
-        prices=by_card,
-        power_cap_watts=options.power_cap,
-        interruption_seconds=options.interruptions,
-        model=options.model,
-        parameters=options.parameters,
-        width=options.width,
-        heads=options.heads,
-        kv_heads=options.kv_heads,
-        ffn_width=options.ffn_width,
-        data_tokens=options.data_tokens,
-        epochs=options.epochs,
-        own=own,
-        usd_per_waiting_hour=options.value_of_time,
-        checkpoint_seconds=options.checkpoint_every,
-        download_bytes_per_second=options.download_rate,
-    )
+    data = given.get("data")
+    settled = {
+        "gpu": gpu,
+        "gpus": numbers[0],
+        "counts": numbers if len(numbers) > 1 else (),
+        "own": own,
+        "usd_per_gpu_hour": alone,
+        "prices": by_card,
+        "data": str(Path(data).expanduser().resolve()) if data else None,
+        "ratio_counts": given.get("ratio_counts") or ("matrices+head" if _family(given) == "nanochat" else "total"),
+        "software": software,
+        "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
+    }
+    plain = {option.field: given[name] for name, option in OPTIONS.items() if name in given}
+    goal = Goal(**(plain | settled))
     check_ranges(goal)
     return goal
 
 
-def _refuse_without_effect(options: PlanOptions, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
+LAYOUT_COUNTS = tuple(2**n for n in range(3, 15))  # GPUs: 8 to 16,384
+# Options without which another says nothing: its name, any of these, what is wrong, what to do.
+_NEEDS = (
+    ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
+     "add --ratio, or leave --ratio-counts out"),
+    ("examples", ("finetune",), "--examples is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("length", ("finetune",), "--length is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("lora_rank", ("finetune",), "--lora-rank is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("finetune", ("model",), "--finetune needs a model", "--model Qwen/Qwen3-8B"),
+    ("layout", ("model",), "--layout any needs a model", "--model llama-3-70b"),
+    ("epochs", ("data", "data_tokens", "finetune"), "--epochs without data: a synthetic stream has no end",
+     "say of how much data: --data FOLDER, or --data-tokens 3B"),
+    ("value_of_time", ("budget",), "--value-of-time is of a budget, and there is none", "add --budget"),
+)  # fmt: skip
+# Options that say the same thing, or exclude each other.
+_EXCLUDE = (
+    (("ratio", "inference_tokens"), "--ratio and --inference-tokens both settle the tokens per parameter",
+     "leave one out: --inference-tokens works the ratio out"),
+    (("data", "data_tokens"), "--data and --data-tokens both say how much data there is",
+     "leave --data-tokens out: the folder's are counted"),
+    (("synthetic", "data"), "--synthetic means random tokens, --data means yours", "leave one out"),
+    (("synthetic", "data_tokens"), "--synthetic means random tokens, --data-tokens means yours", "leave one out"),
+    (("epochs", "tokens"), "--epochs and --tokens both settle the tokens to train on",
+     "leave one out: --epochs works the tokens out"),
+    (("tokens", "examples"), "--tokens and --examples both say how much", "leave one out"),
+    (("tokens", "length"), "--tokens and --examples both say how much", "leave one out"),
+    (("download_rate", "data"), "--download-rate: the data of --data are here", "leave one of them out"),
+)  # fmt: skip
+_OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget", "deadline", "sure", "objective")
+# Options that ask for another kind of plan, what that is, and the options that say something of it.
+_OTHER_PLANS = (
+    ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
+                                 "length", "lora_rank"}),
+    ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch"}),
+)  # fmt: skip
+
+
+def _refuse_contradictions(options: Options) -> None:
+    """Raise AdvisorError (exit 2) for options that need others, exclude each other, or change nothing of the plan."""
+    given = [name for name, value in options.items() if value != OPTIONS[name].default]
+    for name, needed, message, hint in _NEEDS:
+        if name in given and not any(other in given for other in needed):
+            raise AdvisorError(message, hint, exit_code=2)
+    for names, message, hint in _EXCLUDE:
+        if all(name in given for name in names):
+            raise AdvisorError(message, hint, exit_code=2)
+    for kind, words, known in _OTHER_PLANS:
+        if kind in given and (other := [name for name in given if name not in known]):
+            raise AdvisorError(f"{OPTIONS[other[0]].flag} changes nothing of {words}", "leave it out", exit_code=2)
+    if options.get("finetune") == "full" and "lora_rank" in given:
+        raise AdvisorError("--lora-rank: a full fine-tune has no adapters", "leave it out", exit_code=2)
+
+
+def _family(options: Options) -> str:
+    return str(options.get("family", OPTIONS["family"].default))
+
+
+def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
     """Raise AdvisorError (exit 2) for an option that could change nothing of the answer."""
     priced = {price.gpu for price in by_card}
     if unnamed := sorted(priced - named) if ANY not in named else []:
         message = f"--price {unnamed[0]}: no {unnamed[0]} is looked at"
         raise AdvisorError(message, f"add it: --gpu {unnamed[0]}", exit_code=2)
-    offered = "--provider" if options.providers else "--spot" if options.spot != PlanOptions.spot else None
+    spot = options.get("spot", "none") != "none"
+    offered = "--provider" if options.get("provider") else "--spot" if spot else None
     if offered and not rented:
         message = f"{offered} is of rented GPUs, and none is looked at"
         raise AdvisorError(message, "leave it out, or add --gpu", exit_code=2)
-    if offered and (named <= priced or (options.prices and not by_card)):
+    if offered and (named <= priced or (options.get("price") and not by_card)):
         raise AdvisorError(f"{offered} and --price both say what is rented", "leave one out", exit_code=2)
-    if options.download_rate is not None and options.data is not None:
-        raise AdvisorError("--download-rate: the data of --data are here", "leave one of them out", exit_code=2)
-    if options.value_of_time is not None and options.budget is None:
-        raise AdvisorError("--value-of-time is of a budget, and there is none", "add --budget", exit_code=2)
 
 
 def refuse_idle_budget(goal: Goal) -> None:
@@ -170,67 +221,103 @@ def refuse_idle_budget(goal: Goal) -> None:
         raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
 
 
-def with_shape(options: PlanOptions) -> PlanOptions:
+def with_shape(options: Options, *, nearly: bool = False) -> dict[str, Any]:
     """The options with a named model's shape; raises AdvisorError (exit 2) where the shape is said twice or by half.
 
-    With data of one's own the vocabulary is their tokenizer's, so the model's is left out.
+    With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `nearly` as in `find_model`.
     """
-    sizes = {"--width": options.width, "--heads": options.heads, "--kv-heads": options.kv_heads}
-    sizes |= {"--ffn-width": options.ffn_width}
-    given = {"--model": options.model, "--params": options.parameters, "--depth": options.depth, **sizes}
-    said = [name for name, value in given.items() if value is not None]
+    shapes = ("model", "params", "depth", "width", "heads", "kv_heads", "ffn_width")
+    said = [OPTIONS[name].flag for name in shapes if options.get(name) is not None]
     if len(said) > 1 and said[0] in ("--model", "--params"):
-        raise AdvisorError(
-            f"{said[0]} settles {' and '.join(said[1:])} already", f"leave {said[0]} out, or the rest",
-            exit_code=2,
-        )  # fmt: skip
-    if said and options.depth is None and said[0] not in ("--model", "--params"):
+        hint = f"leave {said[0]} out, or the rest"
+        raise AdvisorError(f"{said[0]} settles {' and '.join(said[1:])} already", hint, exit_code=2)  # fmt: skip
+    if said and options.get("depth") is None and said[0] not in ("--model", "--params"):
         raise AdvisorError(f"{said[0]} needs a number of blocks", "say how many: --depth 12", exit_code=2)
-    if options.model is None:
-        return options
-    named = require_model(options.model)
+    if options.get("model") is None:
+        return dict(options)
+    named = find_model(options["model"], nearly=nearly)
     shape = named.shape
-    if options.family not in (PlanOptions.family, shape.family):
+    if _family(options) not in (OPTIONS["family"].default, shape.family):
         raise AdvisorError(
-            f"--model {named.name} is a {shape.family}, not a {options.family}", "leave --family out", exit_code=2
+            f"--model {named.name} is a {shape.family}, not a {_family(options)}", "leave --family out", exit_code=2
         )
-    return replace(
-        options,
-        model=named.name,
-        family=shape.family,
-        depth=shape.depth,
-        width=shape.width,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        ffn_width=shape.ffn_width,
-        seq_len=options.seq_len or shape.seq_len,
-        vocab_size=options.vocab_size or (shape.vocab_size if options.data is None else None),
-    )
+    sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
+    vocabulary = options.get("vocab_size") or (shape.vocab_size if options.get("data") is None else None)
+    lengths = {"seq_len": options.get("seq_len") or shape.seq_len, "vocab_size": vocabulary}
+    return {**options, "model": named.name, **sizes, **lengths}
 
 
-def _with_counts(options: PlanOptions) -> PlanOptions:
+def find_model(text: str, *, nearly: bool = False) -> NamedModel:
+    """The model of a name, of a config.json or of a folder with one; a Hub's name is looked up in the local cache too.
+
+    `nearly` takes models that the trainer does not build, in the nearest shape that it does. Raises AdvisorError (exit
+    2).
+    """
+    if (file := config_file(text)) is not None:
+        return _checked(model_of_config(file.read_text(encoding="utf-8"), name=text), nearly)
+    try:
+        return require_model(text, nearly=nearly)
+    except AdvisorError as unknown:
+        if (cached := _in_hub_cache(text)) is None:
+            raise
+        try:
+            return _checked(model_of_config(cached.read_text(encoding="utf-8"), name=text), nearly)
+        except AdvisorError as error:
+            raise AdvisorError(f"--model {text}: {error.message}", error.hint, exit_code=2) from unknown
+
+
+def config_file(text: str) -> Path | None:
+    """The config.json that a path or a folder names; None where the text is no path. AdvisorError (exit 2) for none."""
+    path = Path(text).expanduser()
+    file = path / "config.json" if path.is_dir() else path
+    if file.suffix != ".json" and not path.is_dir():
+        return None
+    if not file.is_file():
+        raise AdvisorError(f"--model {text}: there is no {file}", "name a model or its config.json", exit_code=2)
+    return file
+
+
+def _checked(model: NamedModel, nearly: bool) -> NamedModel:
+    if model.differs and not nearly:
+        hint = f"`advisor predict --model {model.name}` takes it as its nearest shape"
+        raise AdvisorError(f"--model {model.name}: the trainer does not build it, {model.differs}", hint, exit_code=2)
+    return model
+
+
+def _in_hub_cache(name: str) -> Path | None:
+    """The newest config.json of a model that Hugging Face's library has downloaded."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return None
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    found = (hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _with_counts(options: Options) -> dict[str, Any]:
     """The options with GPUs by their keys, and with the number that --gpu says beside them, as in 8xh100."""
-    named = [read_gpus(text) for text in options.gpu.split(",") if text.strip()]
+    asked, gpus = options.get("gpu", OPTIONS["gpu"].default), options.get("gpus")
+    named = [read_gpus(text) for text in asked.split(",") if text.strip()]
     counts = {one.count for one in named}
-    if counts != {None} and (len(counts) > 1 or (options.gpus and set(options.gpus) != counts)):
+    if counts != {None} and (len(counts) > 1 or (gpus and set(gpus) != counts)):
         hint = "name the GPUs alone, and all the numbers to choose from: --gpu h100,a100 --gpus 8,16"
-        raise AdvisorError(f"--gpu {options.gpu} says several numbers of GPUs", hint, exit_code=2)
-    gpus = tuple(count for count in counts if count is not None)
-    return replace(options, gpu=",".join(one.key for one in named), gpus=gpus or options.gpus)
+        raise AdvisorError(f"--gpu {asked} says several numbers of GPUs", hint, exit_code=2)
+    said = tuple(count for count in counts if count is not None)
+    return {**options, "gpu": ",".join(one.key for one in named), "gpus": said or gpus}
 
 
 def _devices(
-    options: PlanOptions, prices: tuple[GpuPrice, ...]
+    options: Options, prices: tuple[GpuPrice, ...]
 ) -> tuple[list[str], tuple[OwnMachine, ...], tuple[GpuPrice, ...]]:
     """What may be rented, what is the user's own, and the prices of the former.
 
     A card among several that costs nothing is the user's own, and one card where --gpus does not say how many.
     """
-    own = tuple(machine for text in options.own for machine in read_machines(text))
-    if own and options.gpu == PlanOptions.gpu:
+    own = tuple(machine for text in options.get("own", ()) for machine in read_machines(text))
+    if own and options["gpu"] == OPTIONS["gpu"].default:
         return [OWN], own, prices
-    keys = device_keys(options.gpu)
-    if options.gpus or (keys != [ANY] and len(keys) == 1):
+    keys = device_keys(options["gpu"])
+    if options["gpus"] or (keys != [ANY] and len(keys) == 1):
         return keys, own, prices
     free = [price.gpu for price in prices if not price.usd_per_gpu_hour and price.gpu != "cpu"]
     own += tuple(OwnMachine(gpu=key, gpus=1) for key in free if key not in {machine.gpu for machine in own})
@@ -254,7 +341,7 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
     for text in texts:
         name, equals, amount = text.rpartition("=")
         try:
-            usd = parse_usd(amount)
+            usd = units.parse_usd(amount)
         except AdvisorError as error:
             raise AdvisorError(f"--price {text}: {error.message}", error.hint, exit_code=2) from error
         if equals:
@@ -264,33 +351,53 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
     return alone, tuple(by_card)
 
 
-def _refuse_two_ratios(options: PlanOptions) -> None:
-    if options.ratio_counts and not options.ratio:
-        message = "--ratio-counts says what --ratio counts, and there is no --ratio"
-        raise AdvisorError(message, "add --ratio, or leave --ratio-counts out", exit_code=2)
-    if options.ratio and options.inference_tokens:
-        hint = "leave one out: --inference-tokens works the ratio out"
-        raise AdvisorError("--ratio and --inference-tokens both settle the tokens per parameter", hint, exit_code=2)
-
-
-def _refuse_two_sizes_of_data(options: PlanOptions) -> None:
-    if options.data and options.data_tokens:
-        hint = "leave --data-tokens out: the folder's are counted"
-        raise AdvisorError("--data and --data-tokens both say how much data there is", hint, exit_code=2)
-    if options.synthetic and (options.data or options.data_tokens):
-        given = "--data" if options.data else "--data-tokens"
-        raise AdvisorError(f"--synthetic means random tokens, {given} means yours", "leave one out", exit_code=2)
-    if options.epochs and options.tokens:
-        hint = "leave one out: --epochs works the tokens out"
-        raise AdvisorError("--epochs and --tokens both settle the tokens to train on", hint, exit_code=2)
-    if options.epochs and not (options.data or options.data_tokens):
-        hint = "say of how much data: --data FOLDER, or --data-tokens 3B"
-        raise AdvisorError("--epochs without data: a synthetic stream has no end", hint, exit_code=2)
-
-
-# what Llama's matrices are called elsewhere; biases of queries and keys are too small to matter
+# what a Llama's matrices are called elsewhere, and in what each is none
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_LIKE_LLAMA = ("llama", "mistral", "qwen2")
+_LIKE_LLAMA = {
+    "llama": "", "mistral": "", "qwen2": "", "qwen3": "it normalises queries and keys", "smollm3": "", "granite": "",
+    "gemma": "its feed-forward gate is another", "gemma2": "it has more norms and windows",
+    "gemma3_text": "it has more norms and windows", "olmo2": "it normalises queries and keys",
+}  # fmt: skip
+_LONGEST_TRAINED = 4096  # tokens a sequence, where a config.json says how long the model can see
+
+
+def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None = None) -> NamedModel:
+    """The model that a config.json describes, at a context length (None: as long as it sees, at most 4,096).
+
+    Raises AdvisorError (exit 2) for what is no such file, and for a model that no family is like.
+    """
+    from advisor.readers.chunks import parse_json
+    from advisor.readers.config_names import facts_of_settings
+
+    raw = parse_json(text, "config.json")
+    facts = facts_of_settings(raw) if isinstance(raw, dict) else {}
+    named = str(facts.get("family", "")).lower()
+    family = "llama" if named in _LIKE_LLAMA else named
+    example = f"{', '.join(_LIKE_LLAMA)} and gpt2 are known; or give a family and a depth"
+    if isinstance(raw, dict) and any(isinstance(raw.get(key), int) and raw[key] > 1 for key in _EXPERTS):
+        raise AdvisorError("config.json is of a mixture of experts, which is not predicted", example, exit_code=2)
+    if family not in ("llama", "gpt2") or not facts.get("depth"):
+        raise AdvisorError(f"config.json describes no model that is known here ({named or 'no model_type'})", example,
+                           exit_code=2)  # fmt: skip
+    sees = int(facts.get("seq_len") or raw.get("max_position_embeddings") or _LONGEST_TRAINED)
+    sizes = {key: facts.get(key) for key in ("width", "heads", "kv_heads", "ffn_width")}
+    try:
+        shape = make_shape(
+            family,
+            depth=facts["depth"],
+            vocab_size=facts.get("vocab_size") or 0,
+            seq_len=seq_len or min(sees, _LONGEST_TRAINED),
+            **sizes,
+        )
+    except ConfigError as error:
+        raise AdvisorError(f"config.json: {error}", example, exit_code=2) from error
+    head, tied = raw.get("head_dim"), family == "llama" and raw.get("tie_word_embeddings") is True
+    other = int(head) if isinstance(head, int) and head * shape.heads != shape.width else None
+    said = [_LIKE_LLAMA.get(named, ""), "its head is tied to its embeddings" if tied else ""]
+    said += [f"its heads are {other} wide"] if other else []
+    differs = ", and ".join(filter(None, said))
+    count = parameters(shape)
+    return NamedModel(name=name, shape=shape, parameters=count, source=name, head_dim=other, tied=tied, differs=differs)
 
 
 def shape_of_config(text: str, seq_len: int) -> tuple[ModelShape, str]:
@@ -298,25 +405,10 @@ def shape_of_config(text: str, seq_len: int) -> tuple[ModelShape, str]:
 
     Raises AdvisorError (exit 2) for what is no such file, and for a model of another kind than the trainer builds.
     """
-    raw = parse_json(text, "config.json")
-    facts = facts_of_settings(raw) if isinstance(raw, dict) else {}
-    named = str(facts.get("family", "")).lower()
-    family = "llama" if named in _LIKE_LLAMA else named
-    example = "Llama, Mistral, Qwen2 and GPT-2 are known; or give a family and a depth"
-    if family not in ("llama", "gpt2") or not facts.get("depth"):
-        raise AdvisorError(f"config.json describes no model that is known here ({named or 'no model_type'})", example,
-                           exit_code=2)  # fmt: skip
-    if any(isinstance(raw.get(name), int) and raw[name] > 1 for name in _EXPERTS):
-        raise AdvisorError("config.json is of a mixture of experts, which is not predicted", example, exit_code=2)
-    sizes = {name: facts.get(name) for name in ("width", "heads", "kv_heads", "ffn_width")}
-    width, heads, head = sizes["width"], sizes["heads"], raw.get("head_dim")
-    if head and width and heads and head * heads != width:
-        raise AdvisorError(f"its heads of {head} are not the width {width} over {heads} heads", example, exit_code=2)
-    try:
-        shape = make_shape(
-            family, depth=facts["depth"], vocab_size=facts.get("vocab_size") or 0, seq_len=seq_len, **sizes
-        )
-    except ConfigError as error:
-        raise AdvisorError(f"config.json: {error}", example, exit_code=2) from error
-    tied = family == "llama" and raw.get("tie_word_embeddings") is True
-    return shape, "Its head shares the embedding's weights; both are counted." if tied else ""
+    model = model_of_config(text, seq_len=seq_len)
+    if model.head_dim is not None:
+        width, heads = model.shape.width, model.shape.heads
+        example = "give a family and a depth, or predict it: advisor predict --model config.json"
+        message = f"its heads of {model.head_dim} are not the width {width} over {heads} heads"
+        raise AdvisorError(message, example, exit_code=2)
+    return model.shape, "Its head shares the embedding's weights; both are counted." if model.tied else ""

@@ -10,9 +10,8 @@ from pathlib import Path
 from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.store.about import About, read_about, write_about
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import run_id
+from advisor.store.run_folder import About, read_about, run_id, write_about
 from advisor.store.store import Store
 
 
@@ -23,7 +22,7 @@ class Deleted:
     run_id: str
     path: Path
     folder_left: bool  # it lay outside the store, where other things may lie in it
-    recorded: bool  # what it taught is still known
+    recorded: bool  # its measurements are still used
 
 
 def annotate(
@@ -49,7 +48,7 @@ def annotate(
 
 
 def delete_run(store: Store, run_dir: Path) -> Deleted:
-    """Take a run from the list and remove its folder where the store made it; what it taught stays.
+    """Take a run from the list and remove its folder where the store made it; its measurements stay.
 
     Raises AdvisorError while it goes on, or where that cannot be told.
     """

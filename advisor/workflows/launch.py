@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
 from advisor.engines.backend import Backend, Job, LaunchRequest
-from advisor.engines.claim import claim, refuse_a_running_plan
-from advisor.engines.engines import backend_of, describe, handle_of
+from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of
 from advisor.engines.guards import guard_warnings
-from advisor.engines.jobs import new_job, refuse_a_second_run, resumed_job, steps_again
+from advisor.engines.jobs import claim, new_job, refuse_a_running_plan, refuse_a_second_run, resumed_job, steps_again
 from advisor.engines.process import folder_lock
 from advisor.engines.state import RunStatus, settle
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, require_package
 from advisor.prediction.software import software_of, words_of
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
@@ -28,6 +27,9 @@ from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
 from trainer.schema import LossStop, RunConfig
+
+if TYPE_CHECKING:
+    from advisor.workflows.arrive import Arrival
 
 HERE = Place()
 
@@ -48,6 +50,90 @@ class Limits:
     max_usd: float | None = None
     max_hours: float | None = None
     loss: Sequence[LossStop] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a person asks of the launch of a plan's file; a trainer's flow says which of it that trainer takes."""
+
+    limits: Limits = Limits()
+    gates: Sequence[str] = ()
+    synthetic: bool = False
+    notice: str | None = None
+    again: bool = False
+    first: bool | None = None  # whether the machine is measured first; None: if it never was
+    arriving: Arriving = Arriving()
+    bootstrap: str | None = None
+    folder: str | None = None
+    say: Callable[[str], None]  # what is to be known before the start
+    measure: Callable[[Plan, Arriving], Arrival] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launching:
+    """The launch of a plan's file: what it needs, what it would do, and doing it."""
+
+    checks: Callable[[], list[Check]]
+    request: Callable[[], LaunchRequest]
+    start: Callable[[], Started]
+
+
+def launching(store: Store, path: Path, run_dir: Path | None, place: Place, asked: Asked) -> Launching:
+    """The launch of a plan for the trainer here, or of a bare configuration; raises AdvisorError."""
+    source = read_source(path)
+    if asked.gates:
+        if not isinstance(source, Plan):
+            hint = f"write them into {path} under stop.gates, each with step and above"
+            raise AdvisorError("--gate is for plans, which say what to expect", hint, exit_code=2)
+        from advisor.planning.stages import with_gates  # numpy: other launches start without it
+
+        source = with_gates(source, asked.gates)
+    source = with_notice(with_synthetic(source, asked.synthetic), asked.notice)
+    arriving = _arriving(store, source, place, asked)
+
+    def start() -> Started:
+        for words in beforehand(store, source, place, asked.limits):
+            asked.say(words)
+        launched, limits, arrival = source, asked.limits, None
+        if place.engine == HERE.engine and asked.measure is not None and isinstance(source, Plan):
+            # The machine is measured first where it never was, or where that is asked for.
+            from advisor.workflows.arrive import is_unknown
+
+            unknown = asked.first is not False and is_unknown(source, store)
+            if unknown:
+                words = "the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)"
+                asked.say(words)
+            if unknown or asked.first:
+                arrival = asked.measure(source, asked.arriving)
+                assert arrival.after is not None  # what does not go on is an error
+                launched, limits = arrival.after, arrival.limits(limits)
+        elif arriving is not None:
+            asked.say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
+        started = launch(store, launched, run_dir, limits=limits, again=asked.again, place=place, arriving=arriving)
+        if arrival is not None:
+            arrival.write(started.run_dir)
+        return started
+
+    return Launching(
+        checks=lambda: looked_at(store, source, place, asked.limits),
+        request=lambda: dry_run(store, source, run_dir, limits=asked.limits, again=asked.again, place=place,
+                                arriving=arriving),
+        start=start,
+    )  # fmt: skip
+
+
+def _arriving(store: Store, source: Plan | RunConfig, place: Place, asked: Asked) -> Arriving | None:
+    """How a run on another machine is measured when it arrives there; None: it runs here, or is not measured."""
+    if place.engine not in MEASURED_THERE:
+        if place.engine != HERE.engine and (asked.first or asked.arriving != Arriving()):
+            hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
+            raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
+        return None
+    from advisor.workflows.arrive import is_unknown
+
+    if not isinstance(source, Plan) or asked.first is False:
+        return None
+    return asked.arriving if asked.first or is_unknown(source, store, place) else None
 
 
 def read_source(path: Path) -> Plan | RunConfig:
@@ -113,11 +199,20 @@ def launch(
     `arriving` says how, an engine elsewhere measures its machine first and plans again. Raises AdvisorError when the
     folder holds a run already, a limit makes no sense or the process cannot be started.
     """
+    if place.engine == HERE.engine and trainer is OWN:
+        require_package("torch", "training here")
     backend = backend or backend_of(place.engine, store)
     plan_id = source.id if isinstance(source, Plan) else None  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
-        job = _job(store, source, run_dir, limits, trainer, place, arriving)
-        job = _in_its_folder(job, store, is_given=run_dir is not None)
+        job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
+        # The job with its folder made: the one that was given, else one that nobody has.
+        if run_dir is not None:
+            with disk_errors("make the run folder", job.folder):
+                job.folder.mkdir(parents=True, exist_ok=True)
+            job = job
+        else:
+            folder = store.new_run_folder(job.record.name, datetime.fromisoformat(job.record.launched_at))
+            job = replace(job, folder=folder, record=replace(job.record, id=folder.name))
         with folder_lock(job.folder):
             refuse_a_second_run(job.folder, trainer, store)
             return _submit(backend, job)
@@ -128,20 +223,16 @@ def dry_run(
     source: Plan | RunConfig,
     run_dir: Path | None = None,
     *,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
     again: bool = False,
-    place: Place = HERE,
     backend: Backend | None = None,
-    trainer: Trainer = OWN,
-    arriving: Arriving | None = None,
+    **asked: Any,
 ) -> LaunchRequest:
-    """What `launch` would write and start now; nothing is written. Raises AdvisorError as it would."""
-    backend = backend or backend_of(place.engine, store)
+    """What `launch` would write and start now, with the same options; nothing is written. AdvisorError as it would."""
+    job = _job(store, source, run_dir, **asked)
     if isinstance(source, Plan) and not again:
         refuse_a_running_plan(store, source.id)
-    job = _job(store, source, run_dir, limits, trainer, place, arriving)
-    refuse_a_second_run(job.folder, trainer, store)
-    return backend.dryrun(job)
+    refuse_a_second_run(job.folder, job.trainer, store)
+    return (backend or backend_of(job.record.place.engine, store)).dryrun(job)
 
 
 def resume(
@@ -149,13 +240,13 @@ def resume(
     run_dir: Path,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
-    usd_per_hour: float | None = None,
+    usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
     backend: Backend | None = None,
 ) -> Started:
     """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
 
-    `usd_per_hour` is the price of all devices from now on; what was spent before was spent at the old one.
+    `usd_per_gpu_hour` is the price from now on; what was spent before was spent at the old one.
     `synthetic` lets a run go on that has no data and was not asked to have none.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
@@ -166,7 +257,7 @@ def resume(
         settle(run_dir)
         status = describe(run_dir, store)
         job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
-                          usd_per_hour=usd_per_hour, synthetic=synthetic)  # fmt: skip
+                          usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)  # fmt: skip
         started = _submit(backend, job)
     again = steps_again(run_dir, status.step)
     return started if again is None else replace(started, warnings=(*started.warnings, again))
@@ -193,18 +284,26 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
     if config.data.path is None and not config.data.synthetic:
         return list(data_checks(config))  # there is no job to ask the engine about
     backend = backend_of(place.engine, store)
-    try:
-        offer = backend.offer(backend.dryrun(_job(store, source, None, limits, OWN, place)))
-    except AdvisorError as error:
-        return [Check(of=place.engine, finding=Finding.MISSING, words=error.message)]
-    checks = [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offer]
+    checks = offered(
+        place.engine, lambda: backend.offer(backend.dryrun(_job(store, source, None, limits=limits, place=place)))
+    )
+    if any(check.finding is Finding.MISSING for check in checks):
+        return checks
     checks += checkpoint_checks(store, source) if isinstance(source, Plan) else ()
     brought = place.engine == "ssh" or config.data.path is None
     checks += data_checks(config) if brought else ()  # elsewhere the data are not looked at from here
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
-        words = "nobody limits what it may spend there, and it starts again after a failure: --max-usd or --max-hours"
+        words = "nobody limits what it may spend there, and it starts again after a failure: --budget or --deadline"
         checks.append(Check(of="limits", finding=Finding.WARNING, words=words))
     return checks
+
+
+def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
+    """What an engine says of a launch, or why it would not take it."""
+    try:
+        return [Check(of=engine, finding=Finding.FINE, words=words) for words in ask()]
+    except AdvisorError as error:
+        return [Check(of=engine, finding=Finding.MISSING, words=error.message)]
 
 
 def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[str]:
@@ -215,9 +314,15 @@ def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Lim
 
 
 def _job(
-    store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer, place: Place,
+    store: Store,
+    source: Plan | RunConfig,
+    run_dir: Path | None,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    trainer: Trainer = OWN,
+    place: Place = HERE,
     arriving: Arriving | None = None,
-) -> Job:  # fmt: skip
+) -> Job:
     """The first attempt, in a folder that need not be there yet."""
     refuse_other_software(source)
     now = datetime.now(UTC)
@@ -235,16 +340,6 @@ def _job(
         place=place,
         arriving=arriving,
     )
-
-
-def _in_its_folder(job: Job, store: Store, *, is_given: bool) -> Job:
-    """The job with its folder made: the one that was given, else one that nobody has."""
-    if is_given:
-        with disk_errors("make the run folder", job.folder):
-            job.folder.mkdir(parents=True, exist_ok=True)
-        return job
-    folder = store.new_run_folder(job.record.name, datetime.fromisoformat(job.record.launched_at))
-    return replace(job, folder=folder, record=replace(job.record, id=folder.name))
 
 
 def _submit(backend: Backend, job: Job) -> Started:

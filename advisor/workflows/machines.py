@@ -6,7 +6,7 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import NO_SINGLE_GPU, read_gpus, read_table
-from advisor.records import OwnMachine
+from advisor.options import OwnMachine
 from advisor.store.disk import disk_errors, read_yaml
 
 FILES_OF_MACHINES = (".yaml", ".yml", ".csv")

@@ -93,23 +93,18 @@ class _Tally:
             if cell := cells[self.places[name]]:
                 self.sums.setdefault(quantity, _Sum()).add(float(cell) * factor)
         if cell := cells[self.places["power_w"]]:
-            self._work(elapsed, float(cell))
+            watts = float(cell)
+            if self.power is not None:
+                self.worked = (self.worked or 0.0) + (elapsed - self.power[0]) * (watts + self.power[1]) / 2
+            self.power = elapsed, watts
         if cell := cells[self.places["energy_j"]]:
-            self._count(float(cell))
+            if self.counter is not None:
+                self.counted = (self.counted or 0.0) + max(0.0, float(cell) - self.counter)
+            self.counter = float(cell)
         if cell := cells[self.places["throttle_reasons"]]:
             self.reasons_read += 1
             self.masks.add(int(cell))
             self.held += bool(reasons_in((int(cell),)))
-
-    def _work(self, elapsed: float, watts: float) -> None:
-        if self.power is not None:
-            self.worked = (self.worked or 0.0) + (elapsed - self.power[0]) * (watts + self.power[1]) / 2
-        self.power = elapsed, watts
-
-    def _count(self, joules: float) -> None:
-        if self.counter is not None:
-            self.counted = (self.counted or 0.0) + max(0.0, joules - self.counter)
-        self.counter = joules
 
     def readings(self, card: int, elapsed: float, memory: float | None) -> CardReadings:
         first, last = self.answered or (0.0, 0.0)
@@ -135,7 +130,11 @@ class Watching:
         self._csv, self._rows, self._elapsed = csv, 0, 0.0
         names = self._kept(header)
         self._width = len(names)
-        self._tallies = [_Tally(places=_places(names, f"gpu{card['gpu']}_")) for card in self._cards]
+        prefixes = [f"gpu{card['gpu']}_" for card in self._cards]
+        self._tallies = [
+            _Tally(places={n.removeprefix(prefix): place for place, n in enumerate(names) if n.startswith(prefix)})
+            for prefix in prefixes
+        ]
 
     def add(self, line: str) -> None:
         """Take one line; the torn last one of a sampler that was killed is passed over."""
@@ -148,26 +147,19 @@ class Watching:
 
     def seen(self) -> Watched:
         """What was seen so far."""
-        cards = tuple(self._card(card, tally) for card, tally in zip(self._cards, self._tallies, strict=True))
+        cards = []
+        for card, tally in zip(self._cards, self._tallies, strict=True):
+            limit = card.get("power_limit_milliwatts")
+            readings = tally.readings(card["gpu"], self._elapsed, card.get("memory_bytes"))
+            name = str(card.get("name") or f"GPU {card['gpu']}")
+            cards.append(WatchedCard(name=name, power_limit_watts=limit / 1000 if limit else None, readings=readings))
         hz = (self._rows - 1) / self._elapsed if self._elapsed > 0 else None
-        return Watched(seconds=self._elapsed, hz=hz, cards=cards)
-
-    def _card(self, card: dict[str, Any], tally: _Tally) -> WatchedCard:
-        limit = card.get("power_limit_milliwatts")
-        return WatchedCard(
-            name=str(card.get("name") or f"GPU {card['gpu']}"),
-            power_limit_watts=limit / 1000 if limit else None,
-            readings=tally.readings(card["gpu"], self._elapsed, card.get("memory_bytes")),
-        )
+        return Watched(seconds=self._elapsed, hz=hz, cards=tuple(cards))
 
     def _kept(self, line: str) -> list[str]:
         if self._csv is not None:
             self._csv.write(line)
         return line.rstrip("\n").split(",")
-
-
-def _places(names: Sequence[str], prefix: str) -> dict[str, int]:
-    return {name.removeprefix(prefix): place for place, name in enumerate(names) if name.startswith(prefix)}
 
 
 OnLook = Callable[[Watching], None]
@@ -178,14 +170,8 @@ def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLo
 
     Raises AdvisorError on a machine without a card that NVML knows, and where `csv` is there already.
     """
-    command = [
-        sys.executable,
-        "-m",
-        SAMPLER,
-        "--hz",
-        str(hz),
-        *(["--seconds", str(seconds)] if seconds is not None else []),
-    ]
+    command = [sys.executable, "-m", SAMPLER, "--hz", str(hz)]
+    command += ["--seconds", str(seconds)] if seconds is not None else []
     with (
         _opened(csv) as kept,
         subprocess.Popen(
@@ -204,10 +190,9 @@ def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLo
     if watching is None:
         if csv is not None:
             csv.unlink(missing_ok=True)  # empty, and this program made it
-        raise AdvisorError(
-            f"there is no NVIDIA GPU to monitor here: {said or 'the sampler ended without a reading'}",
-            "run it on the machine that has the GPUs",
-        )
+        message = f"there is no NVIDIA GPU to monitor here: {said or 'the sampler ended without a reading'}"
+        hint = "run it on the machine that has the GPUs"
+        raise AdvisorError(message, hint)
     return watching.seen()
 
 

@@ -12,6 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
 from advisor.history.ledger_rows import own_loss_ratios
+from advisor.options import Goal
 from advisor.planning import answer as planner
 from advisor.planning.answer import answer
 from advisor.planning.offers import ANY, OWN
@@ -19,10 +20,9 @@ from advisor.planning.own_data import for_inference, why_overtrained, with_own_d
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table
-from advisor.records import Goal, MeasuredStep, Plan, Workload
+from advisor.records import MeasuredStep, Plan, Workload
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
-from advisor.workflows.remeasure import remeasured
 from trainer.token_folder import TokenMeta
 
 
@@ -36,7 +36,7 @@ def recommend(
 ) -> Plan:
     """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for.
 
-    `on_text` is told in words when the burst begins; `seen` is a run that says how fast the software is.
+    `on_text` receives a sentence when the burst begins; `seen` is a run that says how fast the software is.
     Raises AdvisorError for unknown devices and unusable data.
     """
     data_meta = read_data(goal.data)
@@ -47,9 +47,12 @@ def recommend(
         plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
         plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
     if measure:
+        from advisor.calibration.remeasure import measure_one  # bursts, which no other plan needs
+
         on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
         profile = next(profile for profile in profiles if profile.key == plan.workload.gpu)
-        plan = remeasured(plan, profile, store, data_meta)
+        profile = measure_one(profile, plan.workload, store)
+        plan = planner.measured_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta)
     return _finished(plan, store, data_meta)
 
 

@@ -1,4 +1,4 @@
-"""What a run on this machine needs, looked at before it starts: cards, PyTorch, memory, disk, data, checkpoints."""
+"""Checks what a run on this machine needs before it starts: GPUs, PyTorch, memory, disk, data, checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from advisor.run_records import Place
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder, read_launch, read_run_config
 from advisor.store.store import Store
-from advisor.trainers.configured import workload_of_config
+from advisor.trainers.known import workload_of_config
 from advisor.units import HOUR, format_bytes, format_seconds, format_tokens, format_usd
 from advisor.workflows.data import read_data
 from trainer.damage import damage
@@ -62,7 +62,7 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path
 
 
 def told(checks: list[Check]) -> list[str]:
-    """The warnings, and what another place says, in words; AdvisorError that names everything missing, at once."""
+    """The warnings and what the other machine reports, as text; AdvisorError with everything that is missing."""
     lacking = [f"{check.of}: {check.words}" for check in checks if check.finding is Finding.MISSING]
     if lacking:
         hint = "launch it where all is there (the plan is all it needs): advisor launch PLAN.yaml --on ssh:HOST"
@@ -156,7 +156,7 @@ def data_checks(config: RunConfig) -> Iterator[Check]:
     """The token files are whole, of a vocabulary that the model has, and long enough for one sample of each split."""
     if config.data.path is None:
         if config.data.synthetic:
-            words = "it trains on random tokens, as --synthetic asks: a speed test, whose loss means nothing"
+            words = "it trains on random tokens, as --synthetic asks: a speed test with a meaningless loss"
             yield Check(of="data", finding=Finding.WARNING, words=words)
             return
         try:

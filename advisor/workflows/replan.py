@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from advisor import units
 from advisor.calibration.learnt import FEWEST_STEPS, has_seen, profile_after
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
@@ -16,7 +17,7 @@ from advisor.findings.curves import curve
 from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import read_gpus
-from advisor.history.reference_kernel import reference_seconds
+from advisor.history.time_spent import reference_seconds
 from advisor.laws import flops
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.software import software_of
@@ -25,18 +26,8 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.records import Adapters, Estimate, MeasuredStep, Plan, Prediction, Workload
 from advisor.store.run_folder import is_run_folder, read_run_config, run_id
 from advisor.store.store import Store
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_number,
-    format_rate,
-    format_seconds,
-    format_tokens,
-)
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze, located
-from advisor.workflows.goal import PlanOptions
 from trainer.schema import RunConfig
 
 _SAME_BATCH = 0.02
@@ -47,10 +38,10 @@ _UNKNOWN_CARD = "cpu"  # takes the card's place where only the model is asked fo
 _FACTS = {
     "family": "family", "depth": "depth", "width": "width", "heads": "heads", "kv_heads": "kv_heads",
     "ffn_width": "ffn_width", "seq_len": "seq_len", "vocab_size": "vocab_size", "micro_batch": "micro_batch",
-    "global_batch": "step_tokens", "precision": "precision", "parameters": "parameters",
+    "global_batch": "step_tokens", "precision": "precision", "params": "parameters",
 }  # fmt: skip
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width")
-_OTHER_SIZE = {"depth", "model", "parameters"}  # options that name another model than the run's
+_OTHER_SIZE = {"depth", "model", "params"}  # options that name another model than the run's
 _OTHER_LENGTH = {"tokens", "ratio", "epochs", "inference_tokens"}  # options that settle the tokens
 
 
@@ -158,8 +149,8 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         seen, why = (
             None,
             (
-                f"batch and GPUs give {format_tokens(workload.step_tokens)} tokens a step, its log "
-                f"{format_tokens(each)}: "
+                f"batch and GPUs give {units.format_tokens(workload.step_tokens)} tokens a step, its log "
+                f"{units.format_tokens(each)}: "
                 "which of them is wrong is not known, so its speed is not used"
             ),
         )
@@ -200,7 +191,8 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
         return
     ranks = {aim: trained / flops.adapter_parameters(work.shape, 1, aim) for aim in ("all", "attention")}
     whole_ranks = [(round(rank), aim) for aim, rank in ranks.items() if rank >= 0.5 and abs(rank - round(rank)) < 0.01]
-    message = f"{text} trained {format_count(trained)} of {format_count(whole)} parameters; a plan trains all of them"
+    share = f"{units.format_count(trained)} of {units.format_count(whole)} parameters"
+    message = f"{text} trained {share}; a plan trains all of them"
     key = typed.get("gpu", work.gpu)
     if not whole_ranks or key in ("cpu", "any") or "," in key:
         raise AdvisorError(message, "advisor predict --lora-rank 16 says what adapters need on a GPU", exit_code=2)
@@ -217,15 +209,13 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
     batch = f"--micro-batch {work.micro_batch} --seq-len {shape.seq_len}"
     part = f"--lora-rank {rank}" + (f" --lora-targets {aim}" if aim != "all" else "")
     says = (
-        f"{format_estimate(held, format_bytes)} and {format_estimate(speed, format_rate)} on one {card}"
+        f"{units.format_estimate(held, units.format_bytes)} and {units.format_estimate(speed, units.format_rate)} "
+        f"on one {card}"
         if held and speed
         else "what they need"
     )
-    raise AdvisorError(
-        message,
-        f"its adapters of rank {rank}: {says}, by advisor predict --gpu {card} {sizes} {batch} {part}",
-        exit_code=2,
-    )
+    hint = f"its adapters of rank {rank}: {says}, by advisor predict --gpu {card} {sizes} {batch} {part}"
+    raise AdvisorError(message, hint, exit_code=2)
 
 
 def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[MeasuredStep | None, str]:
@@ -249,7 +239,7 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
     ), ""
 
 
-def options_of(origin: Origin, typed: Mapping[str, Any]) -> PlanOptions:
+def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     """The run as options of a plan: what was typed goes before what it had. Raises AdvisorError (exit 2)."""
     work, kept = origin.workload, _kept(origin, typed)
     if "gpu" not in typed and not typed.get("own"):
@@ -261,8 +251,8 @@ def options_of(origin: Origin, typed: Mapping[str, Any]) -> PlanOptions:
     if not typed.get("own") and "," not in typed.get("gpu", "") and typed.get("gpu") != "any":
         kept |= {"gpus": (work.gpus,)}
     if same_card and origin.case.notes.get("price") == "stated" and (usd := price(origin.case)) is not None:
-        kept |= {"prices": (repr(usd / work.gpus),)}
-    return PlanOptions(**{**kept, **typed})
+        kept |= {"price": (repr(usd / work.gpus),)}
+    return {**kept, **typed}
 
 
 def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,10 +355,10 @@ def _predicted_there(origin: Origin, store: Store) -> Prediction | None:
 def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: Store) -> str:
     """What the run's measured speed is, against the prediction without it, and whether the plan rests on it."""
     work, expected = plan.workload, predicted.step_seconds if predicted else None
-    text = f"{seen.run_id} took {format_seconds(seen.step_seconds)} a step there"
+    text = f"{seen.run_id} took {units.format_seconds(seen.step_seconds)} a step there"
     if expected is not None:
         ratio = seen.step_seconds / expected.value
-        text += f", {format_number(ratio)} times what is predicted without it"
+        text += f", {units.format_number(ratio)} times what is predicted without it"
         if not 1 / run_metrics.BROKEN_FACTOR < ratio < run_metrics.BROKEN_FACTOR:
             text += " (no shape or batch explains so much: `advisor analyze` says what may have held it back)"
     profile = profile_after(

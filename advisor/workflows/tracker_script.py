@@ -1,7 +1,8 @@
-"""Runs in the user's own Python: hands parameters of a run to the tracker that has it, by that tracker's own library.
+"""Runs in the user's own Python: hands numbers of a run to the tracker that has it, by that tracker's own library.
 
-One JSON object on standard input: `library`, `parameters` and what names the run; prints where they went. Standard
-library and the tracker only.
+The first line of standard input is one JSON object: `library`, `parameters` and what names the run. Each further line
+has the `metrics` of a moment and their `step`, as long as the run is watched. Prints where they went. Standard library
+and the tracker only.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import importlib
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -24,6 +27,8 @@ def to_wandb(wanted: dict[str, Any], library: Any) -> str:
         settings=library.Settings(console="off"),
     )
     run.config.update(wanted["parameters"], allow_val_change=True)
+    for moment in moments():
+        run.log(moment["metrics"])  # without a step: that is counted by whoever trains
     place = os.path.dirname(run.dir)
     run.finish()
     return place
@@ -32,7 +37,12 @@ def to_wandb(wanted: dict[str, Any], library: Any) -> str:
 def to_mlflow(wanted: dict[str, Any], library: Any) -> str:
     """Parameters of a run of a store; MLflow refuses those that it has with other values."""
     parameters = [library.entities.Param(name, str(value)) for name, value in wanted["parameters"].items()]
-    library.MlflowClient(tracking_uri=wanted["store"]).log_batch(wanted["run"], params=parameters)
+    client = library.MlflowClient(tracking_uri=wanted["store"])
+    client.log_batch(wanted["run"], params=parameters)
+    for moment in moments():
+        now, step = int(time.time() * 1000), moment["step"]
+        found = [library.entities.Metric(name, value, now, step) for name, value in moment["metrics"].items()]
+        client.log_batch(wanted["run"], metrics=found)
     return str(wanted["store"])
 
 
@@ -48,9 +58,17 @@ def to_trackio(wanted: dict[str, Any], library: Any) -> str:
         config={**known, **wanted["parameters"]},
         embed=False,
     )
-    library.log({name: value for name, value in wanted["parameters"].items() if isinstance(value, float)})
+    if numbers := {name: value for name, value in wanted["parameters"].items() if isinstance(value, float)}:
+        library.log(numbers)
+    for moment in moments():
+        library.log(moment["metrics"])
     library.finish()
     return str(wanted["folder"])
+
+
+def moments() -> Iterator[dict[str, Any]]:
+    """What else is to be written, line by line as it comes."""
+    return map(json.loads, sys.stdin)
 
 
 WRITERS = {"wandb": to_wandb, "mlflow": to_mlflow, "trackio": to_trackio}
@@ -58,7 +76,7 @@ WRITERS = {"wandb": to_wandb, "mlflow": to_mlflow, "trackio": to_trackio}
 
 def main() -> None:
     """Read what is wanted, do it, and say where on the last line."""
-    wanted = json.load(sys.stdin)
+    wanted = json.loads(sys.stdin.readline())
     print(WRITERS[wanted["library"]](wanted, importlib.import_module(wanted["library"])))
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, device_for, resolve_key
 from advisor.calibration.measure import Worker
 from advisor.calibration.session import Event
-from advisor.calibration.tuning import Tuning
+from advisor.calibration.tuning import Tuning, variants
 from advisor.calibration.tuning import tune as run_tuning
-from advisor.calibration.variants import variants
 from advisor.errors import AdvisorError
 from advisor.records import Kernels, Plan
 from advisor.store.store import Store
@@ -54,7 +53,7 @@ class TuneOptions:
     optimizer: str = "adamw"
     budget_seconds: float | None = None
     calibrate: bool = True
-    price: float | None = None  # dollars per hour of this machine
+    price: float | None = None  # dollars per GPU-hour: one GPU is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ def tune(
 ) -> Tuned:
     """Measure what each setting does, and calibrate the best; raises AdvisorError where the run does not run here.
 
-    `on_start` is told the seconds that will be used, `on_event` of every burst.
+    `on_start` receives the seconds that will be used, `on_event` every burst.
     """
     worker_log = store.home / "worker.log"
     worker_log.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +87,7 @@ def tune(
         on_start(seconds)
         tuning = run_tuning(
             base,
-            variants(base, device),
+            list(variants(base, device)),
             worker,
             budget_seconds=seconds,
             burst_seconds=min(1.0, seconds / 200),

@@ -1,4 +1,4 @@
-"""A run's prediction and score as parameters of the run that the user's own tracker has of it.
+"""A run's prediction and score, or its numbers while it goes on, in the run that the user's own tracker has of it.
 
 The tracker is known by its files. Its library, in the Python that the user names or that trained, does the writing.
 """
@@ -6,23 +6,24 @@ The tracker is known by its files. Its library, in the Python that the user name
 from __future__ import annotations
 
 import json
+import math
 import os
-import shutil
 import sqlite3
 import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.history.adopted import is_adopted
 from advisor.history.scoring import ScoredRun
 from advisor.readers import mlflow_files, wandb_file
-from advisor.store.adopted import PLAN, load_adopted_plan
+from advisor.workflows.live import Seen, metrics
 
+LIVE_SECONDS = 10.0  # between two writings of a run that goes on
 _SECONDS = 300.0  # imports of a tracker take many of them
 _SCRIPT = Path(__file__).with_name("tracker_script.py")
 _FORMATS = "a W&B offline run's folder, an MLflow run's folder or mlflow.db, or trackio's PROJECT.db"
@@ -50,6 +51,58 @@ class Written:
     parameters: int
 
 
+class TrackerWriter:
+    """The user's own Python, in which the library of the tracker writes to one run, for as long as it is kept open.
+
+    Raises AdvisorError where there is no such run, or the library is not there or refuses.
+    """
+
+    def __init__(self, path: Path, run: str | None, python: str, parameters: Parameters):
+        self.target, self._python = target_of(path.expanduser().resolve(), run), python
+        self._empty = tempfile.TemporaryDirectory()  # nothing of ours and of the user's is in the way of an import
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+        try:
+            self._process = subprocess.Popen(
+                [python, "-c", _SCRIPT.read_text(encoding="utf-8")],
+                env={**os.environ, "WANDB_SILENT": "true", **self.target.environment},
+                cwd=self._empty.name,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                text=True,
+                start_new_session=True,  # Ctrl-C ends the view, and then this by its closed input
+            )
+        except OSError as error:
+            raise AdvisorError(f"cannot start {python}: {error.strerror}", "--tracker-python PATH") from error
+        library, named = self.target.library, self.target.request
+        self.write({"library": library, "run": self.target.run, "parameters": parameters, **named})
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Hand one more object to the library."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.close()
+
+    def close(self) -> str:
+        """Wait until everything is written; returns where it went."""
+        try:
+            out, _ = self._process.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            raise AdvisorError(
+                f"{self.target.library} has not written within {_SECONDS:.0f} s",
+                "is its folder on a slow disk? try again",
+            ) from error
+        self._said.seek(0)
+        if self._process.returncode:
+            raise _refused(self.target.library, self._python, self._said.read())
+        self._empty.cleanup()
+        return out.strip().splitlines()[-1]
+
+
 def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> Written:
     """Hand the prediction, its interval and the score of a run to the tracker's run at `path`, by the Python `python`.
 
@@ -57,29 +110,50 @@ def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> W
     """
     if all(score.predicted is None for score in scored.scores):
         raise AdvisorError(f"nothing was predicted of {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
-    target, parameters = target_of(path.expanduser().resolve(), run), parameters_of(scored)
-    wanted = {"library": target.library, "run": target.run, "parameters": parameters, **target.request}
-    with tempfile.TemporaryDirectory() as empty:  # nothing of ours and of the user's is in the way of an import
-        try:
-            done = subprocess.run(
-                [python, "-c", _SCRIPT.read_text(encoding="utf-8")],
-                input=json.dumps(wanted),
-                env={**os.environ, "WANDB_SILENT": "true", **target.environment},
-                cwd=empty,
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-            )
-        except OSError as error:
-            raise AdvisorError(f"cannot start {python}: {error.strerror}", "--tracker-python PATH") from error
-        except subprocess.TimeoutExpired as error:
-            raise AdvisorError(
-                f"{target.library} has not written within {_SECONDS:.0f} s", "is its folder on a slow disk? try again"
-            ) from error
-    if done.returncode:
-        raise _refused(target.library, python, done.stderr)
-    place = done.stdout.strip().splitlines()[-1]
+    parameters = parameters_of(scored)
+    writer = TrackerWriter(path, run, python, parameters)
+    target, place = writer.target, writer.close()
     return Written(library=target.library, run=target.run, place=place, parameters=len(parameters))
+
+
+class LiveTracker:
+    """Writes the numbers of a run that goes on to the user's tracker, at most every few seconds."""
+
+    def __init__(self, path: Path, run: str | None, python: str, seconds: float = LIVE_SECONDS):
+        self._writer, self._seconds = TrackerWriter(path, run, python, {}), seconds
+        self._written, self._last = -math.inf, -1  # when, and of which step
+        self._unsent: dict[str, Any] | None = None
+
+    def take(self, seen: Seen) -> None:
+        """Write the numbers of a step that was not written yet, unless others were written just now."""
+        moment = _moment(seen)
+        if moment["step"] <= self._last:
+            return
+        self._unsent = moment
+        if time.monotonic() - self._written >= self._seconds:
+            self._send()
+
+    def close(self) -> str:
+        """Write what was not written yet and end; says where it went."""
+        self._send()
+        place = self._writer.close()
+        return f"written to {self._writer.target.library}'s run {self._writer.target.run}: {place}"
+
+    def _send(self) -> None:
+        if self._unsent is not None:
+            self._written, self._last = time.monotonic(), self._unsent["step"]
+            self._writer.write(self._unsent)
+            self._unsent = None
+
+
+def _moment(seen: Seen) -> dict[str, Any]:
+    """The numbers of a run as a tracker has them, by names with the advisor's in front."""
+    found = {
+        f"advisor/{metric.name}" + ("" if bound == "value" else f"_{bound}"): value
+        for metric in metrics(seen)
+        for bound, value in metric.bounds.items()
+    }
+    return {"step": int(seen.step or 0), "metrics": found}
 
 
 def _refused(library: str, python: str, said: str) -> AdvisorError:
@@ -105,17 +179,6 @@ def parameters_of(scored: ScoredRun) -> Parameters:
         if score.error is not None:
             found[f"{name}.error"] = score.error
     return found
-
-
-def tracker_python(run_dir: Path) -> str:
-    """The Python that a run was trained with: of an adopted command its own, else this one."""
-    if not is_adopted(run_dir):
-        return sys.executable
-    program = shutil.which(load_adopted_plan(run_dir / PLAN).command[0])
-    if program is None or Path(program).name.startswith("python"):
-        return program or sys.executable
-    beside = Path(program).parent / "python"
-    return str(beside) if beside.exists() else sys.executable
 
 
 def target_of(path: Path, run: str | None) -> Target:

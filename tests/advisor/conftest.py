@@ -8,6 +8,7 @@ from advisor.cli import main
 from advisor.records import Plan
 from advisor.store.store import Store
 from advisor.workflows import plan
+from tests.terminal import validate_printed
 
 
 @pytest.fixture
@@ -21,6 +22,7 @@ def call(capsys):
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
         out, err = capsys.readouterr()
+        validate_printed(arguments, out)
         return ended.value.code, out, err
 
     return run

@@ -10,6 +10,7 @@ import numpy as np
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
+from advisor.options import Goal
 from advisor.planning.answer import weigh
 from advisor.planning.candidates import Device, first_window, make_candidates
 from advisor.planning.choose import select
@@ -20,7 +21,7 @@ from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.prior import measured_prior
 from advisor.prediction.profile import Profile, RunCosts
 from advisor.prediction.throughput import TERMS, Posterior, Rates, coordinates, sizes, terms
-from advisor.records import Basis, Estimate, Goal, Plan, Workload
+from advisor.records import Basis, Estimate, Plan, Workload
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
 

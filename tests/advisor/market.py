@@ -8,8 +8,9 @@ from functools import cache
 
 from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal
 from advisor.planning.answer import answer
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 KEYS = ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from advisor.cli.plan import command
 from advisor.offer import Offer
-from advisor.records import Basis, Bill, Estimate, Goal, Plan, Prediction, Run, Standing, WallClock, Workload
+from advisor.options import Goal
+from advisor.records import Basis, Bill, Estimate, Plan, Prediction, Run, Standing, WallClock, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store
-from advisor.trainers.configured import workload_of_config
+from advisor.trainers.known import workload_of_config
 from advisor.workflows.calibrate import CalibrationOptions, calibrate
-from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.goal import goal_from
 from advisor.workflows.plan import recommend
 from trainer.schema import (
     CheckpointConfig,
@@ -33,7 +34,7 @@ def goal_of(words: list[str]) -> Goal:
         # what is done with the plan, not what is planned
         beside = ("measure", "out", "everything", "gates", "depths", "as_json")
         beside += ("again_of", "was", "config")
-        return goal_from(PlanOptions(**{name: value for name, value in context.params.items() if name not in beside}))
+        return goal_from({name: value for name, value in context.params.items() if name not in beside})
 
 
 def guess(value: float, spread: float = 0.1, basis: Basis = Basis.EXTRAPOLATED) -> Estimate:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from advisor.options import Goal
 from advisor.planning.answer import bare_plan
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 from trainer.token_folder import TokenMeta
 

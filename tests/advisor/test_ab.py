@@ -32,10 +32,7 @@ def test_a_difference_in_pairs_by_hand():
     reach = 4.302653 / math.sqrt(3)
     assert (found.base, found.other, found.pairs) == (3.0, 5.0, 3)
     assert (found.difference.low, found.difference.high) == pytest.approx((2 - reach, 2 + reach), rel=1e-6)
-    assert (
-        not found.clear
-        and verdict(found) == "no difference that clears the noise; one of this size takes about 5 seeds"
-    )
+    assert not found.clear and verdict(found) == "no difference beyond the noise; one of this size takes about 5 seeds"
 
 
 def test_several_arms_widen_each_others_intervals():

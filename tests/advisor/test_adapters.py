@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from advisor.calibration.profiles import load_profile
 from advisor.cli.predict import command
+from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
-from advisor.planning.adapted import adapted
-from advisor.prediction.adapters import share_of_a_step
+from advisor.planning.cards import adapted
+from advisor.prediction.adapters import seconds_besides, share_of_a_step
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.memory_published import cases, parts
 from advisor.prediction.memory_terms import WorkloadArrays
@@ -158,3 +159,16 @@ def test_the_command_says_what_is_trained():
 def test_what_makes_no_adapters_is_refused(words, said):
     error = run(*words).exception
     assert said in str(error) and error.hint
+
+
+def test_adapters_in_eager_code_pass_what_enters_and_leaves_their_matrices_through_memory():
+    """Llama's block by hand: 4d enter query, key, value and output; 2d + 2kv leave them; 2d + f and 2f + d with FFN."""
+    eager = workload(software=PART)
+    shape, tokens = eager.shape, eager.micro_batch * eager.shape.seq_len
+    d, f, kv = shape.width, shape.ffn_width, shape.kv_heads * shape.head_dim
+    moved = tokens * shape.depth * (75 * (6 * d + f) + 150 * (3 * d + 2 * kv + 2 * f))
+    spec = load_gpus()["h100-80gb-sxm"]
+    found = seconds_besides(WorkloadArrays.of([eager]), spec)
+    assert found == pytest.approx(moved / spec.memory_bytes_per_second)
+    compiled = seconds_besides(WorkloadArrays.of([replace(eager, compile=True)]), spec)
+    assert compiled == 0.0  # the compiler joins them with their neighbours

@@ -9,10 +9,11 @@ import pytest
 
 from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.answer import answer
 from advisor.planning.explain import verdict
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from advisor.report.plan import sentence
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -116,7 +117,7 @@ def test_a_better_score_is_never_called_level():
     words = [(c, verdict(c, plan.chosen)) for c in plan.considered if c is not plan.chosen and not c.standing.why]
     better = [said for c, said in words if c.score < 0.9 * plan.chosen.score]
     assert better and all(said.startswith("better, but dearer and slower") for said in better)
-    assert all(abs(c.score / plan.chosen.score - 1) <= 0.0011 for c, said in words if said.startswith("level"))
+    assert all(abs(c.score / plan.chosen.score - 1) <= 0.0011 for c, said in words if said.startswith("equal score"))
 
 
 def test_a_plan_says_how_it_uses_memory_and_what_was_asked():
@@ -124,14 +125,14 @@ def test_a_plan_says_how_it_uses_memory_and_what_was_asked():
     assert "of 15.5 GiB usable, 97 % of the GPU's; " in said and said.endswith("this GPU has no fast bf16")
     asked = ask("l4", budget_usd=20.0, activation_checkpointing="full", precision="bf16")
     [said] = [text for text in asked.reasons if text.startswith("memory ")]
-    assert said.endswith("activations recomputed as asked; bf16 as asked")
+    assert said.endswith("full activation checkpointing as asked; bf16 as asked")
     assert "fp16" in sentence(ask("t4", budget_usd=20.0)) and "fp16" not in sentence(asked)
 
 
 def test_where_a_pinned_micro_batch_forces_recomputation_the_run_without_it_is_named():
     pinned = ask("l4", counts=(), gpu="l4", budget_usd=20.0, micro_batch=32, depth=20)
     assert pinned.workload.activation_checkpointing == "full"
-    [said] = [text for text in pinned.reasons if "forces recomputation" in text]
+    [said] = [text for text in pinned.reasons if "forces activation checkpointing" in text]
     assert "micro-batch 32 as asked" in said and "--micro-batch 4 does without: +" in said
     free = ask("l4", counts=(), gpu="l4", budget_usd=20.0, depth=20)
-    assert not any("forces recomputation" in text for text in free.reasons)
+    assert not any("forces activation checkpointing" in text for text in free.reasons)

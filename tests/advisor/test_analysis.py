@@ -78,7 +78,7 @@ def test_the_terminal_opens_with_three_lines(tmp_path):
     shown = advisor("analyze", write_log(tmp_path / "run.log"), expect=0).stdout
     lines = shown.splitlines()
     assert lines[0].endswith("run.log") and "loss 10.8 to" in lines[1]
-    assert "checks could not be made (--all names them)" in shown and "insufficient telemetry" not in shown
+    assert "checks were not possible (--all lists them)" in shown and "insufficient telemetry" not in shown
 
 
 def test_reports_are_written_whole(store, tmp_path):
@@ -205,7 +205,7 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
     rows = {name: (hours, usd) for name, hours, usd in words.money(twice)}
     assert rows["saved by acting on overfitting"] == rows["saved by acting on loss_not_finite"]
     assert twice.savings.hours.value == pytest.approx(worst.saved_hours.value)  # the same steps
-    assert "saved by all of these together" in rows
+    assert "total saving (overlaps counted once)" in rows
     tiny = replace(worst, saved_hours=worst.saved_hours.scaled(1e-3), saved_usd=worst.saved_usd.scaled(1e-3))
     rows = [name for name, _, _ in words.money(replace(found, findings=(tiny, tiny)))]
     assert not any(name.startswith("saved") for name in rows) and words.saving(tiny) == ""

@@ -20,7 +20,7 @@ from advisor.engines.jobs import resumed_job
 from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
-from advisor.planning.arrival import same_work, what_is_left
+from advisor.planning.answer import same_work, what_is_left
 from advisor.run_records import ArrivalRecord, Arriving
 from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
 from advisor.store.disk import dump_yaml

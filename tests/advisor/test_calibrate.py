@@ -26,7 +26,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
 from advisor.records import Basis, Workload
-from advisor.store.calibration import Burst
+from advisor.store.calibration import Burst, Verdict
 from advisor.store.store import Store
 from tests.terminal import advisor
 from trainer.messages import BurstRequest, WorkerDevice
@@ -154,9 +154,10 @@ def test_an_interrupted_calibration_keeps_its_bursts_and_goes_on(tmp_path):
     assert before.status == "partial" and before.bursts
     assert before.quality and (len(before.bursts) > 3 or before.quality.reason.startswith("it was interrupted after"))
     done = advisor("calibrate", *TINY, "--json", ADVISOR_HOME=tmp_path)
-    assert done.returncode == 0, done.stderr
     after = store.newest_calibration("cpu")
     assert after.id == before.id and after.status == "complete"
+    # beside other work its bursts may scatter so much that it is rejected, which it says
+    assert done.returncode == int(after.quality.verdict is Verdict.REJECTED), done.stderr
     assert after.bursts[: len(before.bursts)] == before.bursts
 
 

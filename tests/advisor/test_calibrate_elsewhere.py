@@ -45,8 +45,8 @@ def test_the_other_side_is_asked_for_the_same():
         (["--on", "local"], "not calibrated from here"),
         (["--on", "ssh:there", "--data", "."], "synthetic tokens"),
         (["--on", "ssh:-oProxyCommand=x"], "no place"),
-        (["--detach"], "--detach is for a calibration elsewhere"),
-        (["--qos", "high"], "--qos is for a calibration elsewhere"),
+        (["--detach"], "--detach is for a calibration on another machine"),
+        (["--qos", "high"], "--qos is for a calibration on another machine"),
     ],
 )
 def test_what_nobody_elsewhere_can_be_asked_is_refused_before_anything_is_handed_over(call, advisor_home, words, said):

@@ -207,7 +207,7 @@ def own_gpus(home: Path, text: str) -> None:
 def test_own_cards_join_the_catalog_and_win(advisor_home: Path) -> None:
     header = "key,memory_gb,mem_bw_gbs,bf16_dense_tflops,source"
     own_gpus(advisor_home, f"{header}\nmine,12,400,50,me\nl4,24,300,100,my bench\n")
-    assert len(load_gpus()) == 105
+    assert len(load_gpus()) == 106
     assert find_gpu("mine").bf16_flops == 50e12
     assert (find_gpu("l4").bf16_flops, find_gpu("l4").source) == (100e12, "my bench")
     own_gpus(advisor_home, f"{header}\nl4,24,300,110,my second bench\n")

@@ -15,6 +15,7 @@ from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.hardware.prices import load_prices
 from advisor.laws.hyperparameters import scale_flops
+from advisor.options import Goal
 from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Device, make_candidates
 from advisor.planning.choose import Selection
@@ -26,7 +27,6 @@ from advisor.planning.run import config_of, make_run
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.micro_batch import ENOUGH
 from advisor.prediction.power import measured_power
-from advisor.records import Goal
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 
 GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)

@@ -1,4 +1,4 @@
-"""`advisor diff`: what differs, what each difference does by itself, and what cannot be said."""
+"""`advisor compare`: what differs, what each difference does by itself, and what cannot be said."""
 
 import json
 import shutil
@@ -91,7 +91,7 @@ def test_what_no_law_judges_says_why(call, pair):
 def test_a_file_beside_itself_differs_in_nothing(call, pair):
     base, _ = pair
     code, out, _ = call("diff", str(base), str(base), "--gpu", CARD)
-    assert code == 0 and "0 settings differ" in out and "no setting differs" in out
+    assert code == 0 and "0 settings differ" in out and "no setting of the training differs" in out
 
 
 def test_a_run_stands_beside_its_plan_with_what_was_measured(call, pair, tmp_path, advisor_home):

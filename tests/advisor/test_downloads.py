@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.workflows.downloads import Damaged, check, files_of, read_urls, refetch
+from advisor.workflows.data import Damaged, check, files_of, read_urls, refetch
 from tests.trainer.test_damage import parquet
 
 PAGE = b"<html><head><title>403 Forbidden</title></head></html>"

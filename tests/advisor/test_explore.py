@@ -19,16 +19,16 @@ from advisor.cli.plan import command
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
-from advisor.planning import curves, explore, spending
+from advisor.options import OPTIONS, Goal, GpuPrice
+from advisor.planning import curves, explore
 from advisor.planning.answer import answer, what_if
 from advisor.planning.command import plan_command
 from advisor.planning.explore import Changes
+from advisor.planning.stages import largest_first, parts
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.throughput import coordinates, sizes
-from advisor.records import Goal, GpuPrice
-from advisor.report.plan_markdown import markdown
+from advisor.report.plan import markdown
 from advisor.store.store import default_store
-from advisor.workflows.goal import PlanOptions
 from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.plans import altered, goal_of
@@ -198,9 +198,9 @@ def test_the_summary_has_the_numbers_the_reasons_and_the_command(plan):
 def test_throughput_passes_through_the_plan_and_ends_where_memory_does(plan):
     profile = PROFILES[plan.workload.gpu]
     points = curves.throughput(profile, plan.workload)
-    [own] = [p for p in points if p.micro_batch == plan.run.micro_batch]
+    [own] = [p for p in points if p.workload.micro_batch == plan.run.micro_batch]
     assert own.tokens_per_second == plan.prediction.tokens_per_second
-    assert all(p.fits for p in points[:-1])
+    assert all(p.plannable for p in points[:-1])
     assert all(p.tokens_per_second.low < p.tokens_per_second.value < p.tokens_per_second.high for p in points)
 
 
@@ -251,7 +251,7 @@ def test_loss_falls_with_tokens_and_marks_lie_where_the_limits_end():
     plan = ask()
     profile = PROFILES[plan.workload.gpu]
     found = curves.loss(GOAL, plan, profile, None)
-    values = [p.loss.value for p in found.points]
+    values = [loss.value for _, loss in found.points]
     assert values == sorted(values, reverse=True)
     marks = {mark.words: mark.tokens for mark in found.marks}
     tokens = plan.chosen.tokens
@@ -259,11 +259,11 @@ def test_loss_falls_with_tokens_and_marks_lie_where_the_limits_end():
     # the plan spends all it may of one of both: that limit's mark lies at the plan, the other's beyond
     nearest, other = sorted((marks["budget of $20"], marks["deadline of 12 h"]))
     assert nearest == pytest.approx(tokens, rel=0.01) and other >= nearest
-    [at] = [p for p in found.points if p.tokens == tokens]
-    assert at.loss == plan.chosen.loss
+    [at] = [loss for n, loss in found.points if n == tokens]
+    assert at == plan.chosen.loss
     shifted = altered(plan, loss_shift=math.log(1.1))
     moved = curves.loss(GOAL, shifted, profile, None)
-    assert moved.points[3].loss.value == pytest.approx(1.1 * found.points[3].loss.value)
+    assert moved.points[3][1].value == pytest.approx(1.1 * found.points[3][1].value)
 
 
 def test_repeated_data_are_marked_and_tiny_models_are_promised_nothing():
@@ -283,12 +283,12 @@ def test_repeated_data_are_marked_and_tiny_models_are_promised_nothing():
 @pytest.mark.parametrize("wishes", [{}, {"spot": "only"}, {"usd_per_kwh": 0.3}])
 def test_the_bill_sums_to_the_totals(wishes):
     plan = ask(replace(GOAL, **wishes))
-    parts = spending.parts(plan)
+    found = parts(plan)
     clock = plan.bill.wall_clock
-    assert sum(p.seconds.value for p in parts if p.seconds) == pytest.approx(clock.total_seconds.value, rel=1e-9)
-    assert sum(p.usd for p in parts) == pytest.approx(plan.bill.cost_usd.value, rel=1e-9)
-    assert spending.largest_first(plan)[0].key == "steps"
-    lost = next(p for p in parts if p.key == "interruptions").seconds.value / clock.steps_seconds.value
+    assert sum(p.seconds.value for p in found if p.seconds) == pytest.approx(clock.total_seconds.value, rel=1e-9)
+    assert sum(p.usd for p in found) == pytest.approx(plan.bill.cost_usd.value, rel=1e-9)
+    assert largest_first(plan)[0].key == "steps"
+    lost = next(p for p in found if p.key == "interruptions").seconds.value / clock.steps_seconds.value
     assert (lost > 0.01) == (wishes.get("spot") == "only")  # machines that nobody takes back fail too, but rarely
 
 
@@ -296,7 +296,7 @@ def test_a_bill_without_a_price_has_no_dollars():
     goal = Goal(gpu="h200-141gb-nvl", deadline_seconds=3600.0)  # nobody's price list has it
     plan = answer(goal, [prior_profile(require_gpu(goal.gpu))], now=NOW)
     assert plan.bill.cost_usd is None
-    assert all(part.usd is None for part in spending.parts(plan))
+    assert all(part.usd is None for part in parts(plan))
 
 
 def test_the_ideal_line_starts_at_the_curve_and_is_straight(plan):
@@ -308,10 +308,10 @@ def test_the_ideal_line_starts_at_the_curve_and_is_straight(plan):
 
 
 def test_the_page_and_the_command_leave_out_the_same_options():
-    """The flags' defaults are those of the options, which the page's form starts from."""
+    """The flags' defaults are those of the table, which the page's form starts from."""
     with command.make_context("plan", []) as context:
-        for name, value in vars(PlanOptions()).items():
-            assert context.params.pop(name) == value, name
+        for name, option in OPTIONS.items():
+            assert context.params.pop(name) == option.default, name
         runs = {"again_of", "was", "config"}  # plan --from is asked in the terminal
-        asked = {"measure", "gates", "depths", "out", "everything", "as_json"}
+        asked = {"measure", "gate", "depths", "out", "everything"}
         assert set(context.params) == asked | runs

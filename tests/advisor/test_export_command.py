@@ -13,7 +13,7 @@ from tests.advisor.plans import small_plan
     [
         (("latest", "--to", "huggingface"), "--out FOLDER is needed"),
         (("latest", "--to", "huggingface", "--out", "model", "--qos", "high"), "--qos is for a plan"),
-        (("latest", "--to", "huggingface", "--out", "model", "--max-usd", "3"), "--max-usd is for a plan"),
+        (("latest", "--to", "huggingface", "--out", "model", "--budget", "3"), "--budget is for a plan"),
         (("missing.yaml", "--to", "slurm"), "missing.yaml"),
         (("no-such-run", "--to", "huggingface", "--out", "model"), "no-such-run"),
     ],

@@ -40,7 +40,7 @@ def home(tmp_path_factory):
 
 
 def test_each_stage_takes_what_its_steps_take_at_the_pace_of_the_run(home):
-    stages = plan_stages(home / "run", [home / "mid", home / "chats"], home / "out", epochs=3, usd_per_hour=7.2)
+    stages = plan_stages(home / "run", [home / "mid", home / "chats"], home / "out", epochs=3, usd_per_gpu_hour=7.2)
     mid, chats = stages
     tokens = json.loads((home / "mid" / "meta.json").read_text())["tokens"]
     assert mid.config.steps == -(-3 * tokens // 128)  # 2 sequences of 64

@@ -11,12 +11,12 @@ import pytest
 
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
+from advisor.options import OPTIONS, Goal
 from advisor.planning.answer import answer
 from advisor.planning.choose import search, select
-from advisor.records import Goal
 from advisor.store.store import default_store
 from advisor.workflows.data import read_data
-from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.goal import goal_from
 from advisor.workflows.plan import load_profiles
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def goals(prepared, monkeypatch) -> list[list[str]]:
 
 def goal_of(words: list[str]) -> Goal:
     options = command.make_context("plan", list(words)).params
-    return goal_from(PlanOptions(**{name: options[name] for name in PlanOptions.__dataclass_fields__}))
+    return goal_from({name: options[name] for name in OPTIONS})
 
 
 def test_there_are_enough_of_them():

@@ -10,8 +10,9 @@ import pytest
 from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal
 from advisor.planning.answer import answer
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from advisor.units import parse_seconds, parse_usd
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -82,6 +82,6 @@ def test_one_machine_is_calibrated_however_many_are_rented(call, gpu, gpus):
     """$81.90 and $188 were asked for two minutes of all machines."""
     _, out, _ = call("plan", "--gpu", gpu, "--gpus", str(gpus), "--params", "7B", "--tokens", "100B", "--json")
     plan = json.loads(out)
-    [warning] = [line for line in plan["warnings"] if "never calibrated" in line]
-    asked = float(re.search(r"about \$([\d.]+) for one machine", warning)[1])
+    [warning] = [line for line in plan["warnings"] if "no calibration of" in line]
+    asked = float(re.search(r"one machine \(\$([\d.]+)\)", warning)[1])
     assert asked == pytest.approx(plan["chosen"]["offer"]["usd_per_hour"] / (gpus / 8) / 30, rel=0.02)

@@ -84,7 +84,7 @@ def logged(run_dir):
 
 
 def test_dollars_need_a_price(store):
-    with pytest.raises(AdvisorError, match="--max-usd needs a price") as caught:
+    with pytest.raises(AdvisorError, match="--budget needs a price") as caught:
         make_guards(small_run(), usd_per_hour=None, max_usd=5.0)
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
@@ -384,7 +384,7 @@ def test_a_time_limit_stops_and_resuming_with_more_completes(store):
     assert run_status(folder).step is None  # not one begun that would not have ended within it
     with pytest.raises(AdvisorError, match=r"has used \d+ s of the 0 s it was given") as caught:
         launcher.resume(folder)
-    assert "--max-hours" in caught.value.hint
+    assert "--deadline" in caught.value.hint
     launcher.resume(folder, max_hours=1)
     waited(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.COMPLETED and read_launch(folder).attempt == 2

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from advisor.prediction.loss import (
     CHINCHILLA,
-    HOFFMANN_ROUNDED,
     allocation_score,
     bits_per_byte,
     effective_parameters,
@@ -21,11 +20,7 @@ from advisor.records import Basis
 
 @pytest.mark.parametrize(("flops", "ratio"), [(1e19, 24.2), (1e20, 22.9), (1e21, 21.6), (5.76e23, 18.4)])
 def test_optimal_ratio_of_the_corrected_fit(flops, ratio):
-    assert round(CHINCHILLA.optimal_ratio(flops), 1) == ratio
-
-
-def test_optimal_ratio_of_the_rounded_fit_shows_why_it_is_not_used():
-    assert round(HOFFMANN_ROUNDED.optimal_ratio(5.76e23), 1) == 92.6
+    assert round(flops / 6 / CHINCHILLA.optimal_parameters(flops) ** 2, 1) == ratio
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
+from advisor.options import Goal, GpuPrice
 from advisor.planning.answer import answer, bare_plan
 from advisor.planning.candidates import USUAL_WINDOW, WIDEST_WINDOW
 from advisor.planning.choose import LEVEL, Selection, search, select
@@ -21,7 +22,7 @@ from advisor.planning.offers import offers_for
 from advisor.planning.recipe import recommended_batch
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.batch import predict_batch
-from advisor.records import Goal, GpuPrice, Plan, Workload
+from advisor.records import Plan, Workload
 from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import dump_plan, load_plan
 from tests.advisor.devices import small_cpu, token_meta

@@ -11,6 +11,7 @@ import pytest
 from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal, GpuPrice
 from advisor.planning import curves
 from advisor.planning.answer import answer
 from advisor.planning.choose import LEVEL, search, select
@@ -19,7 +20,7 @@ from advisor.planning.run import make_run
 from advisor.planning.search_space import open_space
 from advisor.planning.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, GpuPrice, Plan
+from advisor.records import Plan
 from advisor.units import parse_seconds, parse_usd
 from tests.advisor.market import GOAL, NOW, PROFILES, ask
 
@@ -206,7 +207,7 @@ def test_no_memory_is_enough():
     [
         ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task", "--deadline"),
         ({"objective": "cost"}, "needs something to be done", "--depth 12"),
-        ({"spot": "sometimes"}, "--spot sometimes: unknown", "choose one of none, only, any"),
+        ({"spot": "sometimes"}, "--spot sometimes: unknown", "choose one of none, any, only"),
         ({"objective": "fame"}, "--objective fame: unknown", "choose one of loss, cost, time"),
         ({"family": "bert"}, "--family bert: unknown", "choose one of nanochat, gpt2, llama"),
         ({"tokens": 0}, "--tokens 0: must be more than 0", "give more than 0, or leave --tokens out"),

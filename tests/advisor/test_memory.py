@@ -308,5 +308,5 @@ def test_what_was_never_traced_is_said_in_words(tmp_path: Path, monkeypatch: pyt
         load_memory_model().allocated_bytes(replace(D16, precision="fp8"))
     assert "trace_memory.py" in caught.value.hint
     monkeypatch.setattr(memory, "profiles_folder", lambda: tmp_path)
-    with pytest.raises(AdvisorError, match=r"cannot read .*memory\.yaml"):
+    with pytest.raises(AdvisorError, match=r"cannot read .*memory\.json"):
         memory.load_memory_model.__wrapped__()

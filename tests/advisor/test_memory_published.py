@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from advisor.calibration.profiles import load_profile
-from advisor.cli.predict import RowAnswers
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
 from advisor.prediction.intervals import quantiles_of_mixture
@@ -17,13 +16,15 @@ from advisor.prediction.memory import load_memory_model
 from advisor.prediction.memory_published import Case, Mixture, cases, parts, published_mixture
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
 from advisor.prediction.row_shapes import extra_parameters
-from advisor.prediction.row_words import read_checkpointing
+from advisor.prediction.row_words import read_checkpointing, read_software
 from advisor.prediction.rows import Reading, RowReader, row_cells
 from advisor.prediction.software import software_of, table
 from advisor.prediction.would_fit import would_fit
 from advisor.records import Basis, Estimate, Software, Workload
+from advisor.report.prediction import rest_of_line
 from advisor.store.folders import profiles_folder
 from advisor.store.store import Store
+from advisor.workflows.predict_rows import RowAnswers
 from trainer.schema import make_shape
 
 GIB = 2**30
@@ -95,6 +96,12 @@ def test_a_state_that_nobody_states_is_a_mixture_whose_weights_add_up():
     found = cases(Software(state="fp32", state_chance=0.6, whole_logits=None))
     assert sum(case.weight for case in found) == pytest.approx(1) and len(found) == 6
     assert sum(case.weight for case in found if case.state == "fp32") == pytest.approx(0.6)
+
+
+def test_torchtitan_may_take_its_loss_in_chunks_unless_its_words_say_so():
+    assert {case.whole_logits for case in cases(software_of("torchtitan"))} == {True, False}
+    chunked = read_software("bf16", "torchtitan, chunked cross entropy", named=table()["torchtitan"])
+    assert {case.whole_logits for case in cases(chunked)} == {False}
 
 
 def test_quantiles_of_a_mixture_are_those_of_its_parts():
@@ -215,7 +222,7 @@ def test_a_row_is_a_run_that_took_place_but_whether_it_fits_is_said_before_that(
     columns += ["n_gpus", "act_ckpt", "compile", "flash_attn"]
     row = ["RTX A4000", "22", "2048", "32", "2.75", "32000", "1100048384", "2048", "1", "bf16"]
     row += ["1", "none", "no", "yes"]
-    text, _ = RowAnswers(columns)((1, [row]))
+    text, _ = RowAnswers(columns, rest_of_line)((1, [row]))
     answer = json.loads(text)
     assert answer["peak_allocated_bytes"]["high"] < 16 * GIB and answer["fit_probability"] < 0.35
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,12 +10,15 @@ from datetime import UTC, datetime
 import pytest
 import torch
 
+import advisor
 from advisor.errors import AdvisorError
 from advisor.laws.flops import parameters
+from advisor.options import Goal
+from advisor.planning import models
 from advisor.planning.answer import bare_plan
 from advisor.planning.command import plan_command
 from advisor.planning.models import CLOSE, named_models, nearest_shape, require_model
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 from tests.advisor.plans import goal_of
 from trainer.model import build_model
@@ -73,12 +77,12 @@ def test_own_data_bring_their_own_vocabulary_to_a_named_model(tmp_path):
         # 2 x 256,000 x 3,584 weights of embeddings where a tied head has half of them
         (
             "--model google/gemma-2-9b",
-            "has 9.93 B parameters, where google/gemma-2-9b has 9.24 B: --family llama --depth 42",
+            "has 9.93 B parameters (google/gemma-2-9b has 9.24 B): --family llama --depth 42",
         ),
         ("--model google/gemma-2-9b", "; `advisor predict` also takes --head-dim 256 --tied"),
-        ("--model mixtral-8x7b", "--family llama --params 12.9B; one of all 46.7B bounds the memory from above"),
-        ("--model Qwen/Qwen3-Next-80B-A3B", "--family llama --params 3B; one of all 80B bounds the memory from above"),
-        ("--model somebodys-moe", "one of all parameters the memory from above"),
+        ("--model mixtral-8x7b", "advisor plan --layout any --model mixtral-8x7b"),
+        ("--model Qwen/Qwen3-Next-80B-A3B", "advisor plan --layout any --model Qwen/Qwen3-Next-80B-A3B"),
+        ("--model somebodys-moe", "advisor plan --layout any --model somebodys-moe"),
         ("--model gpt2 --depth 6", "leave --model out"),
         ("--params 1B --width 512", "leave --params out"),
         ("--model gpt2 --family llama", "leave --family out"),
@@ -151,3 +155,87 @@ def test_a_goal_without_a_shape_has_the_familys_own():
     assert Goal(gpu="cpu").width is None
     plan = plan_of("--gpu cpu --depth 3 --tokens 1M")
     assert plan.reasons[1].startswith("depth 3 as asked")
+
+
+NEARLY = {  # as published, on the Hub: https://huggingface.co/NAME
+    "Qwen/Qwen3-8B": 8_190_735_360, "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512, "Qwen/Qwen3-4B-Base": 4_022_468_096,
+    "google/gemma-2-9b-it": 9_241_705_984, "mistralai/Mistral-Nemo-Base-2407": 12_247_782_400,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624, "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552, "mistralai/Mistral-7B-Instruct-v0.3": 7_248_023_552,
+}  # fmt: skip
+
+
+def counted(model) -> int:
+    """Parameters of the nearest shape with the model's own head size and tied head."""
+    shape, head = model.shape, model.head_dim or model.shape.head_dim
+    more = 2 * shape.depth * shape.width * (shape.heads + shape.kv_heads) * (head - shape.head_dim)
+    tied = shape.vocab_size * shape.width if model.tied and shape.family != "gpt2" else 0
+    return parameters(shape) + more - tied
+
+
+@pytest.mark.parametrize(("name", "published"), NEARLY.items())
+def test_a_model_of_the_hub_is_known_with_its_endings(name, published):
+    model = require_model(name, nearly=True)
+    assert model.parameters == published
+
+
+def test_sixty_models_are_known_each_within_a_thousandth_of_its_published_count():
+    names = [model.name for model in named_models()]
+    others = [name for name in models._document()["not_built"] if "pythia" not in name]  # they are of no family here
+    found = [require_model(name, nearly=True) for name in (*names, *others)]
+    assert len(found) >= 60
+    assert [m.name for m in found if abs(counted(m) / m.parameters - 1) > 1e-3] == []
+    assert sum(counted(m) == m.parameters for m in found) >= 30
+
+
+LLAMA = {"model_type": "llama", "num_hidden_layers": 22, "hidden_size": 2048, "num_attention_heads": 32,
+         "num_key_value_heads": 4, "intermediate_size": 5632, "vocab_size": 32000,
+         "max_position_embeddings": 2048}  # fmt: skip
+
+
+def test_a_config_a_folder_and_a_download_are_models_too(tmp_path, monkeypatch):
+    """TinyLlama's own sizes: 1,100,048,384 parameters, whichever way they are named."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    cached = tmp_path / "hub" / "models--somebody--tiny-1b" / "snapshots" / "abc"
+    cached.mkdir(parents=True)
+    (cached / "config.json").write_text(json.dumps(LLAMA))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in (str(tmp_path), str(tmp_path / "config.json"), "somebody/tiny-1b"):
+        goal = goal_of(["--gpu", "h100", "--model", name, "--tokens", "1B"])
+        assert (goal.depth, goal.width, goal.kv_heads, goal.seq_len, goal.model) == (22, 2048, 4, 2048, name)
+        assert json.loads(advisor.predict(gpu="h100", model=name).to_json())["parameters"] == 1_100_048_384
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model_type": "qwen3"}, "it normalises queries and keys"),
+        ({"tie_word_embeddings": True}, "its head is tied"),
+        ({"head_dim": 128}, "its heads are 128 wide"),
+    ],
+)
+def test_a_config_that_is_nearly_one_is_predicted_and_not_planned(tmp_path, changed, said):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | changed))
+    assert any(said in words for words in advisor.predict(gpu="h100", model=str(path)).assumed)
+    with pytest.raises(AdvisorError, match=f"does not build it, {said}") as refused:
+        goal_of(["--gpu", "h100", "--model", str(path), "--tokens", "1B"])
+    assert "advisor predict" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "a mixture of experts"),
+        ({"model_type": "mamba"}, "no model that is known here (mamba)"),
+        ({"hidden_size": 2047}, "not a multiple of heads"),
+    ],
+)
+def test_a_config_that_is_none_says_what_it_is(tmp_path, changed, said):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | changed))
+    with pytest.raises(AdvisorError) as refused:
+        advisor.predict(gpu="h100", model=str(path))
+    assert said in refused.value.message
+    with pytest.raises(AdvisorError, match="there is no"):
+        advisor.predict(gpu="h100", model=str(tmp_path / "other.json"))

@@ -1,4 +1,4 @@
-"""`advisor monitor` on a machine without a card, and tables of other monitors; with cards: `nvml/test_nvml.py`."""
+"""`advisor watch --gpus` on a machine without a card, and tables of other monitors; with cards: `nvml/test_nvml.py`."""
 
 import numpy as np
 import pandas as pd

@@ -11,8 +11,8 @@ from advisor.engines.backend import engine_of
 from advisor.errors import AdvisorError
 from advisor.history.devices import read_devices
 from advisor.history.follow import RunFollower
-from advisor.readers.bounded import parse_json
-from advisor.readers.config_file import read_config
+from advisor.readers.chunks import parse_json
+from advisor.readers.config_names import read_config
 from advisor.readers.own_log import read
 from advisor.readers.telemetry_file import read_telemetry
 from advisor.store.run_folder import read_run_config

@@ -10,8 +10,9 @@ import pytest
 
 from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal
 from advisor.planning.answer import answer
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from advisor.report import brief
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -39,7 +40,7 @@ def test_a_spot_plan_says_what_its_price_may_become():
     [
         ({"usd_per_kwh": 0.3}, "is added to runpod's rent"),
         ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.4}, "is added to the price given"),
-        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, "counted for the GPUs alone"),
+        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, "counts the GPUs alone"),
     ],
 )
 def test_what_a_tariff_pays_for_is_said(wishes, words):

@@ -24,6 +24,7 @@ PLAN = {
     "--global-batch": "64k", "--precision": "fp32", "--compile": None, "--no-compile": None,
     "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon",
     "--software": "deepspeed", "--gate": "50%",
+    "--layout": "any", "--finetune": "lora", "--examples": "5k", "--length": "300", "--lora-rank": "8",
     "--depths": "4,8", "--download-rate": "10MB", "--was": "l4:1", "--config": "NOTES", "--from": "LOG",
 }  # fmt: skip
 PLANS = {
@@ -31,6 +32,8 @@ PLANS = {
     "own": ("--own", "h100-80gb-sxm:8", "--deadline", "14d"),
     "own with a price": ("--own", "h100-80gb-sxm:8", "--price", "h100-80gb-sxm=2.5", "--budget", "300"),
     "a model": ("--gpu", "l4", "--model", "tinyllama-1.1b", "--tokens", "1B"),
+    "a fine-tune": ("--gpu", "l4", "--model", "qwen2.5-7b", "--finetune", "qlora", "--examples", "50k"),
+    "layouts": ("--layout", "any", "--model", "mixtral-8x7b", "--gpu", "h100-80gb-sxm", "--gpus", "64"),
     "again": ("--from", "LOG", "--gpu", "a100-80gb-sxm"),
 }
 # where an option rightly changes nothing, and why
@@ -41,6 +44,11 @@ PLAN_ALIKE = {
     ("a model", "--compile"): "as is usual on this card",
     ("a model", "--spot"): "looked at too, and slower: without a limit the shortest run of settled work is taken",
     ("a model", "--objective"): "one machine and settled work: its shortest run is its cheapest",
+    ("a fine-tune", "--sure"): "there is no limit to be sure of",
+    ("a fine-tune", "--provider"): "it is the cheapest of all",
+    ("a fine-tune", "--objective"): "dollars are what a fine-tune makes least",
+    ("layouts", "--sure"): "there is no limit to be sure of",
+    ("layouts", "--objective"): "one machine: its cheapest run is its shortest",
     ("again", "--spot"): "looked at too, and slower",
     ("again", "--objective"): "one machine and settled work: its shortest run is its cheapest",
     ("a model", "--family"): "it is one of that family",

@@ -14,13 +14,14 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.laws.hyperparameters import batch_band, scale_flops
+from advisor.options import Goal
 from advisor.planning import recipe
 from advisor.planning.answer import bare_plan, measured_plan
-from advisor.planning.batches import MICRO_BATCHES
 from advisor.planning.explain import verdict
+from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.loss import allocation_score
-from advisor.records import Basis, Goal
+from advisor.records import Basis
 from advisor.report.plan import sentence
 from advisor.store.plan_files import dump_plan, load_plan
 from tests.advisor.devices import big_gpu, small_cpu
@@ -34,22 +35,22 @@ def test_learning_rate_of_the_published_run():
     """d16 at 6.71 B tokens: DeepSeek 1.27e-3, Step Law 2.2e-3 (sources §5.3); the lower one counts."""
     shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
     batch = batch_band(scale_flops(shape), 6.71e9).median
-    assert recipe.learning_rate(shape, 6.71e9, batch) == pytest.approx(1.27e-3, rel=0.03)
-    assert recipe.learning_rate(shape, 6.71e9, batch / 4) == pytest.approx(1.27e-3 / 2, rel=0.04)
+    assert recipe.optimizer("adamw", shape, 6.71e9, batch).learning_rate == pytest.approx(1.27e-3, rel=0.03)
+    assert recipe.optimizer("adamw", shape, 6.71e9, batch / 4).learning_rate == pytest.approx(1.27e-3 / 2, rel=0.04)
 
 
 @given(st.integers(1, 32), st.floats(4, 12), st.floats(2, 8))
 def test_learning_rate_stays_sane(depth, log_tokens, log_batch):
     shape = make_shape("nanochat", depth=depth, vocab_size=4096, seq_len=256)
-    assert 1e-4 <= recipe.learning_rate(shape, 10**log_tokens, 10**log_batch) <= 3e-3
+    assert 1e-4 <= recipe.optimizer("adamw", shape, 10**log_tokens, 10**log_batch).learning_rate <= 3e-3
 
 
 @given(st.integers(1, 10**6), st.integers(10**4, 10**9), st.sampled_from((256, 2048, 32768)))
 def test_schedule_and_evaluation_are_valid(steps, tokens, micro_tokens):
     assert recipe.schedule(steps).warmup_steps <= max(1, steps // 2)
-    evaluation = recipe.eval_config(steps, tokens, micro_tokens, None)
-    assert evaluation.tokens % micro_tokens == 0 and evaluation.tokens > 0
-    assert 1 <= -(-steps // evaluation.every_steps) <= recipe.EVALUATIONS
+    every, batches = recipe.evaluation(steps, tokens, micro_tokens, None)
+    assert batches >= 1 and batches == int(batches)
+    assert 1 <= -(-steps // every) <= recipe.EVALUATIONS
 
 
 def test_short_runs_keep_their_steps():
@@ -199,7 +200,7 @@ def test_a_depth_is_said_not_to_fit_only_after_recomputing_its_activations():
     unfit = {d for d, c in depths.items() if c.standing.why.startswith("does not fit")}
     full = {d for d, c in depths.items() if c.workload.activation_checkpointing == "full"}
     assert unfit and unfit < full and plan.chosen.depth in full - unfit
-    assert 8 not in full and "activations recomputed" in sentence(plan)
+    assert 8 not in full and "activation checkpointing" in sentence(plan)
 
 
 # Data
@@ -313,7 +314,7 @@ def test_a_verdict_never_calls_a_better_score_beaten():
     wider = replace(chosen, prediction=replace(chosen.prediction, parameters=chosen.parameters + 1))
     larger = wider.judged(score=chosen.score / 1.0005, why="")
     assert verdict(chosen, chosen).startswith("chosen: score ")
-    assert verdict(larger, chosen).startswith("level, but larger: score ")
+    assert verdict(larger, chosen).startswith("equal score, but larger: score ")
     assert verdict(larger.judged(score=1.01 * chosen.score), chosen) == f"beaten: score {1.01 * chosen.score:.4g}"
     assert verdict(larger.judged(why="too slow"), chosen) == "too slow"
 

@@ -31,7 +31,7 @@ def test_a_card_nobody_calibrated_is_planned_by_its_prior(planned, tmp_path):
     assert document["chosen"]["bill"]["cost_usd"]["value"] <= 5.0
     assert document["chosen"]["prediction"]["step_seconds"]["basis"] == "prior"
     assert document["path"] == str(path)
-    assert any("never calibrated" in warning for warning in document["warnings"])
+    assert any("no calibration of l4" in warning for warning in document["warnings"])
 
 
 def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(planned, tmp_path):
@@ -113,10 +113,10 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
     works = [run.workload for run in (plan.chosen, *plan.considered)]
     again = sorted((w.micro_batch, w.grad_accum) for w in works if w.activation_checkpointing == "full")
     assert again and sorted((int(m[1]), int(m[2])) for m in marked) == again
-    assert sum(line.startswith("* activations recomputed") for line in lines) == 1
-    assert sum(line.startswith("score: ") for line in lines) == 1
+    assert sum(line.startswith("* full activation checkpointing") for line in lines) == 1
+    assert sum(line.startswith("score ranks runs") for line in lines) == 1
     _, short, _ = planned("--gpu", "l4", "--depth", "2", "--budget", "5", "--all")
-    assert "* activations recomputed" not in short
+    assert "* full activation checkpointing" not in short
 
 
 def test_memory_is_one_number_wherever_it_is_called_so(planned):

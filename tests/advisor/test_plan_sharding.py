@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal
 from advisor.planning.answer import bare_plan
 from advisor.planning.command import plan_command
 from advisor.prediction.batch import predict_batch
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from advisor.report.plan import sentence
 from tests.advisor.plans import goal_of, plan_of
 from trainer.schema import config_from_dict, to_dict
@@ -44,7 +45,7 @@ def test_seven_and_thirteen_billion_parameters_are_sharded_over_eight_cards_and_
     assert predict_batch(PROFILE, [whole])[0].fits is False
     assert "model sharded over the GPUs" in sentence(found)
     why = [reason for reason in found.reasons if "sharded over the 8 GPUs" in reason]
-    assert len(why) == 1 and why[0].endswith("of a step")
+    assert len(why) == 1 and why[0].endswith("of a step beyond the arithmetic")
 
 
 def test_what_fits_whole_with_room_is_not_sharded():

@@ -10,10 +10,11 @@ import yaml
 
 from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
+from advisor.options import Goal
 from advisor.planning.answer import answer
 from advisor.planning.run import grounds_of
 from advisor.prediction.prior import published_runs
-from advisor.records import Goal, Grounds
+from advisor.records import Grounds
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.folders import profiles_folder
 from advisor.store.plan_files import dump_plan, load_plan
@@ -51,8 +52,8 @@ def ground(generation: str, card: int, alike: int, calibration: str | None = Non
     [
         (None, "unknown"),
         (ground("Ada", 0, 1, "l4-1"), "measured here"),
-        (ground("Ada", 1, 3), "1 run on this GPU, 2 on other GPUs of its kind (Ada)"),
-        (ground("Rubin", 0, 0), "0 runs on this GPU, 0 on other GPUs of its kind (Rubin)"),
+        (ground("Ada", 1, 3), "1 published run on this GPU and 2 on the same generation (Ada)"),
+        (ground("Rubin", 0, 0), "0 published runs on this GPU and 0 on the same generation (Rubin)"),
     ],
 )
 def test_a_cell_says_it_briefly(grounds, cell):
@@ -70,7 +71,7 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     text = speed_rests_on(plan)
     others = plan.grounds.generation_runs - plan.grounds.card_runs
     assert f"{others or 'none'} of others of its generation ({plan.grounds.generation})" in text
-    assert "2 kinds of GPU were compared by their expected times" in text
+    assert "2 kinds of GPU were compared by their mean times" in text
     other = replace(plan.chosen, grounds=grounds_of(prior_profile(require_gpu("rtx-4060"))))
     alone = speed_rests_on(replace(plan, search=None, chosen=other))
     assert "none of this GPU" in alone and "were compared" not in alone

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibration.evidence import Evidence
+from advisor.calibration.fit import Evidence
 from advisor.calibration.observations import completed
 from advisor.calibration.profiles import calibrated_elsewhere, load_profile, profile_of
 from advisor.calibration.quality import judge, judged, quality_of, widening
@@ -239,7 +239,7 @@ def test_profiles_show_the_verdict_and_its_reason(call, good, doubtful, condemne
     for calibration in (good, doubtful, condemned):
         store.save_calibration(calibration)
     code, out, _ = call("profiles", "--json")
-    found = {entry["id"]: entry["quality"] for entry in json.loads(out)}
+    found = {entry["id"]: entry["quality"] for entry in json.loads(out)["calibrations"]}
     assert code == 0 and found["cpu-good"]["verdict"] == "good"  # stored without one
     assert found["cpu-doubtful"] == {
         "verdict": "doubtful", "widening": 1.8, "reason": "its held-out intervals held 50%"

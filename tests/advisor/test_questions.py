@@ -19,13 +19,14 @@ from advisor.hardware.catalog import require_gpu
 from advisor.hardware.prices import load_prices
 from advisor.hardware.software_support import can_train_in, runs_trainer
 from advisor.laws import flops
+from advisor.options import OPTIONS, Goal
 from advisor.planning.answer import answer
 from advisor.planning.goal import waiting_price
 from advisor.prediction.profile import FIT_MARGIN
-from advisor.records import Goal, Plan, Run
+from advisor.records import Plan, Run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.store import Store
-from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.goal import goal_from
 from advisor.workflows.plan import load_profiles
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -83,7 +84,7 @@ QUESTIONS = """
 
 def goal_of(words: str) -> Goal:
     options = command.make_context("plan", shlex.split(words)).params
-    return goal_from(PlanOptions(**{name: options[name] for name in PlanOptions.__dataclass_fields__}))
+    return goal_from({name: options[name] for name in OPTIONS})
 
 
 @cache

@@ -106,7 +106,7 @@ def test_the_plan_says_it_first_and_carries_what_was_asked_for(call, tmp_path, m
     told = " ".join(out.split())
     assert code == 0 and f"! {REFUSED}. Give --data DIR (advisor data prepare FILES --out DIR)" in told
     assert "next, where the data are: advisor data prepare FILES --out data" in told
-    assert "--data data --out plan.yaml" in told and "advisor launch" not in told
+    assert "--data data " in told and told.endswith("--out plan.yaml") and "advisor launch" not in told
     code, out, _ = call(*words, str(tmp_path / "asked.yaml"), "--synthetic")
     assert code == 0 and REFUSED not in out and f"advisor launch {tmp_path / 'asked.yaml'}" in " ".join(out.split())
     plans = {name: yaml.safe_load((tmp_path / f"{name}.yaml").read_text()) for name in ("bare", "asked")}

@@ -174,7 +174,7 @@ def test_what_became_of_the_run_is_said(call, tmp_path):
     words = ("--from", str(text), "--was", "a100-80gb-sxm:8", "--gpu", CARD)
     code, out, err = call("plan", *words)
     assert code == 0, err
-    said = next(line for line in out.splitlines() if line.startswith("what became of the run"))
+    said = next(line for line in out.splitlines() if line.startswith("result of the run"))
     assert "diverged" in said and "not a number from step 6100 on" in out
     assert "not a number from step 6100" in plan_json(call, *words)["from"]["fate"]
 

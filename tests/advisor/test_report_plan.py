@@ -10,14 +10,15 @@ import pytest
 from advisor.calibration.profiles import prior_profile
 from advisor.cli.plan_tables import recommendation
 from advisor.hardware.catalog import require_gpu
-from advisor.planning import spending
+from advisor.options import Goal
 from advisor.planning.answer import answer
 from advisor.planning.explore import Effect
-from advisor.records import Goal, Plan
+from advisor.planning.stages import parts
+from advisor.records import Plan
 from advisor.report import plan as words
-from advisor.report import render, what_if
+from advisor.report import render
 from advisor.report import search as runs
-from advisor.report.plan_markdown import markdown
+from advisor.report.plan import markdown
 from advisor.report.table import Table, in_markdown, on_console, on_page
 from tests.advisor.devices import small_cpu
 
@@ -55,7 +56,7 @@ def printed(plan: Plan) -> str:
 
 def test_each_part_of_the_bill_has_the_same_name_on_console_and_page():
     plan = ask(spot="only")
-    assert {part.key for part in spending.parts(plan)} == set(words.PARTS)  # rented, spot: every part there is
+    assert {part.key for part in parts(plan)} == set(words.PARTS)  # rented, spot: every part there is
     bill = [row[0] for row in words.bill(plan).rows]
     timed = bill[: bill.index(words.IN_ALL)]
     page = [row["Part"] for row in on_page(words.spending(plan))]
@@ -121,6 +122,6 @@ def test_a_table_says_the_same_however_it_is_laid_out():
 
 def test_an_effect_is_one_line_and_nothing_is_said_of_nothing():
     effect = Effect(seconds=3 * 3600.0, usd=7.0, device_bytes=5 * 2.0**30, loss=-0.04, recomputes=True)
-    assert what_if.in_words(effect) == "+3 h · +$7 · +5 GiB · loss -0.04 · recomputing activations"
-    assert what_if.in_words(Effect()) == "changes next to nothing"
-    assert what_if.in_words(Effect(refused="nothing fits")) == "nothing fits"
+    assert words.in_words(effect) == "+3 h · +$7 · +5 GiB · loss -0.04 · with activation checkpointing"
+    assert words.in_words(Effect()) == "changes next to nothing"
+    assert words.in_words(Effect(refused="nothing fits")) == "nothing fits"

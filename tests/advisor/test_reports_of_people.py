@@ -383,7 +383,7 @@ def test_an_mfu_that_the_log_prints_is_shown_where_ours_is_unknown(tmp_path):
 
 def test_a_report_ends_with_what_matters(asked, tmp_path):
     _, text = asked("pipes", "--gpu", "l4", "--price", str(PRICE))
-    assert "insufficient telemetry" not in text and "checks could not be made (--all names them)" in text
+    assert "insufficient telemetry" not in text and "checks were not possible (--all lists them)" in text
     end = text.rpartition("what matters:")[2]
     assert "10-15 % of the GPU memory and 5-35 % of the GPU are in use" in end
     _, everything = asked("pipes", "--gpu", "l4", "--price", str(PRICE), "--all")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.prediction.row_adapters import read_adapters, read_moment_bytes
+from advisor.hardware.catalog import require_gpu
 from advisor.prediction.row_words import (
     Open,
     Refusal,
     adapters_in,
     architecture,
+    read_adapters,
     read_checkpointing,
     read_compile,
     read_fused_attention,
+    read_moment_bytes,
     read_named,
     read_optimizer,
     read_precision,
@@ -34,10 +36,8 @@ SHAPE = make_shape("gpt2", depth=8, width=1024, vocab_size=50304, seq_len=8192)
             (t, "none")
             for t in ("", "single", "single device", "DDP", "DDP 8", "DP8 TP1 PP1", "FSDP NO_SHARD", "ZeRO-0")
         ],
-        *[
-            (t, "optimizer")
-            for t in ("ZeRO-1", "ZeRO 2", "zero_stage=2", "DeepSpeed ZeRO stage 1", "FSDP SHARD_GRAD_OP")
-        ],
+        *[(t, "optimizer") for t in ("ZeRO-1", "ZeRO 2", "zero_stage=2", "FSDP SHARD_GRAD_OP")],
+        ("DeepSpeed ZeRO stage 1", "optimizer"),
         *[(t, "full") for t in ("FSDP", "FSDP2 full shard", "FSDP HYBRID_SHARD", "HSDP", "ZeRO-3", "ZeRO stage 3")],
         *[(t, "full") for t in ("DeepSpeed stage 3", "fully sharded", "FSDP (no TP)")],
     ],
@@ -396,3 +396,25 @@ def test_adapters_are_read_of_their_own_columns_or_of_the_parallelism():
     unstated = read_adapters("", "", "", "", "LoRA, single")
     assert isinstance(unstated, Open) and unstated.choices[0][0] == Adapters(rank=16)
     assert isinstance(read_adapters("qlora (lm_head trained in full)", "16", "", "", ""), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("every other layer", {"none": 0.5, "full": 0.5}), ("12 of 48 layers", {"none": 0.75, "full": 0.25}),
+        ("30 %", {"none": 0.7, "full": 0.3}), ("24/24 blocks", "full"), ("per layer", "full"),
+        ("MLP only", "selective"), ("core attention", "selective"),
+        ("partial", {"selective": 0.5, "none": 0.25, "full": 0.25}),
+    ],
+)  # fmt: skip
+def test_what_is_recomputed_in_part_is_read_as_such(words, expected):
+    found = read_checkpointing(words)
+    assert found == expected if isinstance(expected, str) else dict(found.choices) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["RTX 4090 D", "rtx4090d", "NVIDIA GeForce RTX 5090 D", "rtx-5090d"])
+def test_a_card_sold_with_less_is_not_the_card_of_the_name(name):
+    spec = require_gpu(name)
+    whole = require_gpu(spec.key.removesuffix("d"))
+    assert spec.key.endswith("90d") and spec.bf16_flops < 0.9 * whole.bf16_flops
+    assert spec.memory_bytes_per_second == whole.memory_bytes_per_second

@@ -1,10 +1,14 @@
 """launch, watch, stop, resume and runs as a person calls them: the real command line and the real trainer."""
 
+import contextlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -50,7 +54,7 @@ def test_launch_follows_to_the_end_and_says_what_it_cost(plan, tmp_path):
 
 
 def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_on(plan):
-    started = document("launch", plan(ENDLESS), "--detach", "--max-hours", "1")
+    started = document("launch", plan(ENDLESS), "--detach", "--deadline", "1h")
     folder = Path(started["run_dir"])
     assert started["launch"]["guards"]["max_seconds"] == 3600.0
     waited(lambda: document("watch")["progress"]["step"] >= 20)  # the command that started it ended long ago
@@ -88,7 +92,7 @@ def test_of_two_terminals_that_launch_a_plan_at_once_one_starts_it(plan):
     said = {terminal.wait(timeout=300): terminal.communicate() for terminal in terminals}
     assert set(said) == {0, 1}
     (row,) = default_store().runs()
-    assert f"run folder: {row.path}" in said[0][0]
+    assert f"run folder: {row.path}" in " ".join(said[0][0].split())  # it is wrapped where it is long
     assert f"error: this plan is running already: {Path(row.path).name}, in {row.path}" in said[1][1]
     assert f"advisor watch {row.path}" in said[1][1] and "--again" in said[1][1]
     advisor("launch", plan(ENDLESS), "--detach", "--again")
@@ -103,7 +107,7 @@ def test_of_two_terminals_that_launch_a_plan_at_once_one_starts_it(plan):
 def test_a_terminal_that_is_killed_while_it_starts_a_plan_leaves_no_claim(plan):
     path, store = plan(3), default_store()
     script = (
-        "import sys, time; from advisor.engines.claim import claim; from advisor.store.store import default_store\n"
+        "import sys, time; from advisor.engines.jobs import claim; from advisor.store.store import default_store\n"
         "with claim(default_store(), 'plan-small'): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -128,8 +132,8 @@ def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):
     wrong = [
         (("launch", tmp_path / "absent.yaml"), 2, "does not exist"),
         (("launch", plan(5), "--stop-loss", "soon"), 2, "is not STEP:LOSS"),
-        (("launch", plan(5), "--max-hours", "-1"), 2, "is not in the range x>0"),
-        (("launch", plan(5), "--max-usd", "cheap"), 2, "cheap"),
+        (("launch", plan(5), "--deadline", "-1h"), 2, "is below zero"),
+        (("launch", plan(5), "--budget", "cheap"), 2, "cheap"),
         (("watch",), 2, "no run was started yet"),
         (("stop", "nothing"), 2, "no run is called nothing"),
         (("stop", tmp_path), 2, "holds no run"),
@@ -166,3 +170,33 @@ def test_an_attempt_at_another_price_is_counted_at_that_price_by_every_command(p
     assert paid > first["usd_so_far"] + attempts[1].seconds * 0.0099
     (listed,) = document("runs")["runs"]
     assert document("watch")["progress"]["usd_so_far"] == pytest.approx(listed["usd"]) == pytest.approx(paid)
+
+
+def test_a_run_is_served_to_prometheus_while_it_trains(plan):
+    """A scrape has the loss, the dollars so far, and what is expected with both ends of its interval."""
+    pytest.importorskip("prometheus_client", reason="the extra prometheus is not installed")
+    advisor("launch", plan(ENDLESS), "--detach", "--deadline", "1h")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [sys.executable, "-m", "advisor", "watch", "latest", "--prometheus", str(port)]
+    watcher = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def scraped() -> dict[str, float]:
+        with contextlib.suppress(OSError):
+            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            run = re.compile(r'^training_(\w+)\{(?:bound="(\w+)",)?run="small[^"]*"\} (\S+)$', re.MULTILINE)
+            return {f"{name} {bound}".strip(): float(value) for name, bound, value in run.findall(text)}
+        return {}
+
+    waited(lambda: scraped().get("step", 0) >= 20 and "tokens_per_second" in scraped())
+    found = scraped()
+    assert 0 < found["loss"] < 10 and found["steps_planned"] == ENDLESS
+    assert found["cost_usd"] == pytest.approx(found["elapsed_seconds"] * 0.001)
+    for name in ("cost_usd_expected", "cost_usd_predicted", "tokens_per_second_predicted", "remaining_seconds"):
+        assert found[f"{name} low"] <= found[f"{name} value"] <= found[f"{name} high"], name
+    document("stop", "latest")
+    assert watcher.wait(timeout=60) == 0
+    assert scraped() == {}  # it is served as long as it is watched
+    refused = advisor("watch", "latest", "--once", "--prometheus", port, expect=2)
+    assert "for a run that is followed" in refused.stderr

@@ -10,13 +10,14 @@ import pytest
 
 from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
+from advisor.options import Goal
 from advisor.planning.answer import answer
 from advisor.planning.choose import select
 from advisor.planning.run import make_run
 from advisor.planning.search_space import open_space
 from advisor.planning.sensitivity import Sensitivity, sensitivity
 from advisor.prediction.profile import Profile
-from advisor.records import Goal, Plan
+from advisor.records import Plan
 from tests.advisor.devices import token_meta
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

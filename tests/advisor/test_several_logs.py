@@ -9,7 +9,8 @@ import pytest
 from advisor.findings.chart_data import learning_rate_points, mfu_points, step_points
 from advisor.history.comparison import compare_runs, compare_those_far_enough
 from advisor.readers.several_logs import logs_of
-from advisor.report import several, write_reports
+from advisor.report import rows as report_rows
+from advisor.report import write_reports
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze, runs_of
 from tests.terminal import advisor, document
@@ -67,7 +68,7 @@ def test_logs_of_one_format_side_by_side_are_runs_and_what_belongs_to_one_run_is
 
 
 def test_the_run_table_has_what_each_log_says(folder, store):
-    rows = several.run_table(analyses(folder, store)).rows
+    rows = report_rows.run_table(analyses(folder, store)).rows
     assert [row[0] for row in rows] == ["training_a.log", "training_b.log", "training_c.log"]
     name, status, steps, tokens, takes, rate, share, costs, loss, phase = rows[2]
     assert (status, steps, share, phase) == ("incomplete", "100 of 200", "43.8 % as logged", "2 % of peak LR")
@@ -108,7 +109,7 @@ def test_curves_are_placed_on_every_axis(folder, store):
 
 def test_the_reports_of_several_hold_table_overlays_and_comparison(folder, store, tmp_path):
     found = analyses(folder, store)
-    against = compare_runs([analysis.case for analysis in found], several.names_of(found))
+    against = compare_runs([analysis.case for analysis in found], report_rows.names_of(found))
     paths = {"html": tmp_path / "m.html", "md": tmp_path / "m.md", "tables": tmp_path / "t", "plots": tmp_path / "p"}
     write_reports(found, paths, comparison=against, left_out=["left out: training_d.log"])
     page = paths["html"].read_text().split("<script>")[0]

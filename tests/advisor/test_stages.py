@@ -54,7 +54,7 @@ def test_without_a_promise_the_loss_has_to_be_said():
     silent = with_loss_unknown(plan)
     with pytest.raises(AdvisorError, match="promises no loss") as error:
         with_gates(silent, ["500"])
-    assert error.value.hint == "say which: --gate 500:4.2"
+    assert error.value.hint == "give one: --gate 500:4.2"
     (stage,) = stages(with_gates(silent, ["500:4"]), shares=())
     assert (stage.at_most, stage.loss) == (4.0, None) and math.isfinite(stage.seconds)
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.records import Basis, Estimate, GpuPrice, MeasuredStep, Workload
+from advisor.options import GpuPrice
+from advisor.records import Basis, Estimate, MeasuredStep, Workload
 from advisor.run_records import Guards, LaunchRecord, RunRow
 from advisor.store.calibration import (
     Burst,

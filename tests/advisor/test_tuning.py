@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from advisor.calibration.effects import Visit, effects, interaction
 from advisor.calibration.measure import Worker
 from advisor.calibration.profiles import profile_of
-from advisor.calibration.tuning import tune
-from advisor.calibration.variants import Variant, both, variants
+from advisor.calibration.tuning import Variant, both, tune, variants
 from advisor.errors import AdvisorError
 from advisor.records import Kernels
 from advisor.report.tuning import NONE, rows, verdict
@@ -47,7 +46,7 @@ def run(**changes) -> RunConfig:
 )
 def test_every_setting_differs_from_the_base_and_keeps_its_effective_batch(micro, accum, device, precision, compiled):
     base = run(micro_batch=micro, grad_accum=accum, precision=precision, compile=compiled)
-    found = variants(base, device)
+    found = list(variants(base, device))
     for variant in found:
         other = variant.of(base)
         assert other != base and not other.problems()
@@ -133,7 +132,7 @@ def test_a_setting_that_does_not_run_is_a_line_and_one_that_learns_worse_is_said
     ]
     effect = effects(worse, 0.0)[0]["fine"]
     assert effect.loss.value == pytest.approx(0.101) and effect.loss_steps == 2
-    assert verdict(effect) == "faster, and learns worse"
+    assert verdict(effect) == "faster, but learns worse"
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +145,7 @@ def worker():
 def test_bursts_of_the_real_trainer(worker):
     base = run(eval=EvalConfig(tokens=0), telemetry=TelemetryConfig(hz=0))
     tried = [
-        Variant(knob="recomputation", name="full", changes={"activation_checkpointing": "full"}),
+        Variant(knob="activation-checkpointing", name="full", changes={"activation_checkpointing": "full"}),
         Variant(knob="attention", name="cudnn", changes={"attention": "cudnn"}),  # a CPU has none
     ]
     done = tune(base, tried, worker, budget_seconds=12.0, burst_seconds=0.05)
@@ -160,7 +159,7 @@ def test_bursts_of_the_real_trainer(worker):
 
 def test_a_base_that_does_not_run_is_one_sentence(worker):
     with pytest.raises(AdvisorError, match="the base does not run here: failed, RuntimeError") as refusal:
-        tune(run(attention="cudnn"), variants(run(), CPU), worker, budget_seconds=1.0, burst_seconds=0.05)
+        tune(run(attention="cudnn"), list(variants(run(), CPU)), worker, budget_seconds=1.0, burst_seconds=0.05)
     assert "smaller" in refusal.value.hint
 
 

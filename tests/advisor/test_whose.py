@@ -22,8 +22,8 @@ def test_adapters_of_an_8_b_model_as_torchtune_publishes_them(call, how, gib):
     words = f"--gpu rtx-4090 {LLAMA_8B} --lora-rank 8 {how} --activation-checkpointing full"
     told, unsaid, other = (predicted(call, f"{words} {more}") for more in
                            ("--software torchtune", "", "--software trl"))  # fmt: skip
-    for answer in (told, unsaid):  # its figure is of the allocator's active bytes
-        assert answer["peak_allocated_bytes"]["low"] < gib * GIB < answer["peak_allocated_bytes"]["high"]
+    for answer in (told, unsaid):  # its figure is of the allocator's active bytes, and rounded to a tenth
+        assert answer["peak_allocated_bytes"]["low"] < (gib + 0.05) * GIB < answer["peak_allocated_bytes"]["high"]
     assert abs(told["peak_allocated_bytes"]["value"] / GIB / gib - 1) < 0.2
     assert unsaid["peak_allocated_bytes"]["low"] < other["peak_allocated_bytes"]["value"]  # whole logits, eager
     assert "torchtune" in told["for"] and "TRL" in other["for"] and "--software" in unsaid["for"]

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from advisor.cli.params import DEADLINE
+from advisor.cli.verb import Typed
+from advisor.options import OPTIONS, Goal
 from advisor.planning.command import plan_command
-from advisor.records import Goal
 from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd, write_count, write_duration
 from tests.advisor.plans import goal_of
 from tests.terminal import advisor
@@ -51,9 +51,12 @@ def test_a_price_names_a_gpu_alike():
         (("plan", "--gpu", "h100", "--precision", "fp8"), "the trainer here has no fp8 yet"),
         (("plan", "--gpus", "0"), "'0' is neither a whole number above zero"),
         (("plan", "--budget", "-5"), "'-5' is below zero"),
-        (("plan", "--gpu", "l4", "--qlora", "--tokens", "1B"), "--qlora: whole models are planned"),
+        (
+            ("plan", "--gpu", "l4", "--qlora", "--tokens", "1B"),
+            "--qlora is of `advisor predict` hint: plan a fine-tune",
+        ),
         (("plan", "--tp", "8", "--gpu", "h100", "--tokens", "1B"), "needs several GPUs"),
-        (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "mixtures of experts are not modelled yet"),
+        (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "builds no mixtures of experts"),
     ],
 )
 def test_what_cannot_be_taken_says_what_can(words, problem):
@@ -85,10 +88,11 @@ def test_a_day_without_an_hour_is_its_beginning(text, hours):
 
 
 def test_a_moment_says_which_one_it_is(capsys):
-    seconds = DEADLINE.convert("Monday", None, None)
+    deadline = Typed(OPTIONS["deadline"])
+    seconds = deadline.convert("Monday", None, None)
     said = " ".join(capsys.readouterr().err.split())
     assert re.match(r"Monday read as Monday, \d{4}-\d\d-\d\d 00:00, .* from now", said) and 0 < seconds <= 7 * 86400
-    DEADLINE.convert("8h", None, None)
+    deadline.convert("8h", None, None)
     assert capsys.readouterr().err == ""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.findings import registry
 from advisor.findings.case import Confidence, Finding, Severity
-from advisor.findings.demoted import DEMOTED
+from advisor.findings.registry import DEMOTED
 from tests.advisor.findings import build
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -43,7 +43,7 @@ def killed(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 def launched(home: Path, folder: Path, plan: Path) -> subprocess.Popen[bytes]:
     """Whoever starts the run and follows it, once the run goes on."""
-    starter = advisor(home, "launch", plan, "--run-dir", folder, "--max-hours", SECONDS / 3600, "--again")
+    starter = advisor(home, "launch", plan, "--run-dir", folder, "--deadline", f"{SECONDS}s", "--again")
     while not (folder / LOG_NAME).exists():
         assert starter.poll() is None, "it did not start"
         time.sleep(0.05)

@@ -23,8 +23,7 @@ from advisor.run_records import Place
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan
-from advisor.workflows.adopt_elsewhere import Elsewhere, export_adopted
-from advisor.workflows.adopt_launch import dry_run_adopted, launch_adopted, resume_adopted
+from advisor.workflows.adopt_launch import Elsewhere, dry_run_adopted, export_adopted, launch_adopted, resume_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.export import Engine
 from advisor.workflows.launch import stop
@@ -66,7 +65,7 @@ def test_a_job_of_slurm_is_stopped_by_its_user_and_by_its_own_limit(cluster, sto
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
     assert "saved and gone" in (folder / "stdout.log").read_text()
-    again = resume_adopted(store, folder, None, None)
+    again = resume_adopted(store, folder)
     assert again.launch.place.engine == "slurm" and again.launch.attempt == 2
     waited(lambda: describe(folder, store).state is RunState.RUNNING and (describe(folder, store).step or 0) > 5)
     stop(store, folder, timeout_seconds=SECONDS)
@@ -124,7 +123,7 @@ def test_a_run_behind_ssh_is_stopped_and_gone_on_with(there, by_ssh, store, tmp_
     assert describe(folder, store).state is RunState.RUNNING
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
-    again = resume_adopted(store, folder, None, None)
+    again = resume_adopted(store, folder)
     assert (again.launch.place.name, again.launch.attempt) == ("there", 2)
     waited(lambda: describe(folder, store).state is RunState.RUNNING)
     stop(store, folder, timeout_seconds=SECONDS)
@@ -213,10 +212,9 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
     assert task["file_mounts"]["~/code"] == str(tmp_path)
     assert 'cd "$HOME"/code' in sky.files["run.sh"] and "pip install -r requirements.txt" in sky.files["run.sh"]
     assert yaml.safe_load(sky.files["adopted.yaml"])["folder"] == "~/code"
-    for to, said in (("dockerfile", "not exported to dockerfile"),):
-        with pytest.raises(AdvisorError, match=said) as caught:
-            export_adopted(store, plan, to)
-        assert "run.sh" in caught.value.hint
+    with pytest.raises(AdvisorError, match="not exported to dockerfile") as caught:
+        export_adopted(store, plan, "dockerfile")
+    assert "run.sh" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -252,10 +250,10 @@ def test_skypilot_and_limits_of_a_launch_are_refused_with_a_way_out(store, tmp_p
 
     for words, said in (
         (("launch", str(path), "--on", "skypilot"), "advisor export PLAN.yaml --to skypilot"),
-        (("launch", str(path), "--max-hours", "1"), "its limits are the plan's"),
+        (("launch", str(path), "--deadline", "1h"), "its limits are the plan's"),
         (("launch", str(path), "--bootstrap", "true"), "of another machine"),
         (("export", str(path), "--to", "dockerfile"), "not exported to dockerfile"),
-        (("export", str(path), "--to", "script", "--max-hours", "1"), "are its plan's"),
+        (("export", str(path), "--to", "script", "--deadline", "1h"), "are its plan's"),
     ):
         done = advisor(*words)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor.engines.export.settle import grace_seconds
+from advisor.engines.export.bundle import grace_seconds
 from advisor.engines.export.slurm import slurm_time
 from advisor.engines.export.targets import TARGETS
 from advisor.errors import AdvisorError

@@ -17,11 +17,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from advisor.engines import sky_log, skypilot
+from advisor.engines import skypilot
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.export.cloud import LOG_LINE
 from advisor.engines.folders import write_files
-from advisor.engines.sky_log import LAST_LINES, bring, follow
+from advisor.engines.skypilot import LAST_LINES, bring, follow
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.store.run_folder import write_launch
@@ -100,7 +100,7 @@ def test_what_is_dearer_than_it_may_pay_or_not_for_rent_is_refused(sky, store):
     with pytest.raises(AdvisorError, match=dearer):
         told(store, rented(10.0))
     with pytest.raises(AdvisorError, match="no spot machine with 8 x H100-SXM in lambda"):
-        told(store, replace(rented(), spot=True, provider="lambda"))
+        told(store, altered(rented(), spot=True, provider="lambda"))
 
 
 def test_what_skypilot_does_not_take_never_started_and_says_why(sky, store):
@@ -182,7 +182,7 @@ def test_the_log_that_comes_home_is_the_log_that_was_written(store, tmp_path, mo
     cut.mkdir()
     bring(cut, "".join(lines[: first + 1]), over=False)
     asked = []
-    monkeypatch.setattr(sky_log, "LAST_LINES", 2)  # fewer than came since
+    monkeypatch.setattr(skypilot, "LAST_LINES", 2)  # fewer than came since
     follow(cut, printing(lines, asked), over=True)
     assert asked[:2] == [2, 16] and (cut / "log.jsonl").read_bytes() == (there / "log.jsonl").read_bytes()
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,11 @@ import pytest
 from advisor.readers.read import read_run
 from advisor.readers.wandb_file import identity
 from advisor.workflows.write_back import write_back
+from tests.advisor.test_watch_log import rows
 from tests.advisor.test_write_back import SCORED
+from tests.waiting import waited
+
+ROOT = Path(__file__).resolve().parents[2]
 
 WANTED = {"advisor.step_seconds.predicted": 0.5, "advisor.step_seconds.high": 0.6, "advisor.cost_usd.low": 1.5,
           "advisor.step_seconds.inside": "yes", "advisor.run": "mine-20261123"}  # fmt: skip
@@ -37,6 +44,64 @@ def has(trackers_python):
         return trackers_python
 
     return check
+
+
+def written_live(folder: Path, python: Path, path: Path, *words: str) -> str:
+    """What `watch --write-to` says of a log that grows from step 500 to its end, at 2,000."""
+    log, said = folder / "train.log", folder / "said"
+    log.write_text(rows(10, 500))
+    command = [sys.executable, "-m", "advisor", "watch", log, "--write-to", path, "--tracker-python", python, *words]
+    with open(said, "w") as err:
+        watching = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.PIPE, stderr=err, text=True)
+    waited(lambda: "step 500/2,000" in said.read_text(), seconds=120)
+    log.write_text(rows(10, 2000) + "Training complete\n")
+    out, _ = watching.communicate(timeout=300)
+    assert watching.returncode == 0 and "step 2,000/2,000" in out, said.read_text()
+    return said.read_text()
+
+
+def test_mlflow_while_a_run_goes_on(has, tmp_path):
+    """In a store of files, as a training that logs to `mlruns` has it."""
+    python, store = has("mlflow"), (tmp_path / "mlruns").as_uri()
+    begin = f"""import mlflow; mlflow.set_tracking_uri({store!r})
+with mlflow.start_run(run_name="mine") as run:
+    mlflow.log_metric("loss", 3.0, step=1)
+print(run.info.experiment_id + "/" + run.info.run_id)"""
+    experiment, run = there(python, tmp_path, begin, MLFLOW_ALLOW_FILE_STORE="true").split("/")
+    said = written_live(tmp_path, python, tmp_path / "mlruns" / experiment / run)
+    assert f"written to mlflow's run {run}" in said
+    read = f"""import json, mlflow
+history = mlflow.MlflowClient({store!r}).get_metric_history({run!r}, "advisor/loss")
+print(json.dumps([[point.step, point.value] for point in history]))"""
+    assert json.loads(there(python, tmp_path, read, MLFLOW_ALLOW_FILE_STORE="true")) == [[500, 8.0], [2000, 5.0]]
+
+
+def test_trackio_while_a_run_goes_on(has, tmp_path):
+    python, store = has("trackio"), tmp_path / "store"
+    begin = """import trackio
+trackio.init(project="p", name="mine", embed=False)
+trackio.log({"loss": 3.0})
+trackio.finish()"""
+    there(python, tmp_path, begin, TRACKIO_DIR=str(store))
+    assert "written to trackio's run mine" in written_live(tmp_path, python, store / "p.db", "--tracker-run", "mine")
+    with closing(sqlite3.connect(store / "p.db")) as database:
+        logged = [json.loads(text) for (text,) in database.execute("select metrics from metrics order by id")]
+    assert [one["advisor/loss"] for one in logged if "advisor/loss" in one] == [8.0, 5.0]
+    assert logged[-1]["advisor/step"] == 2000 and logged[-1]["advisor/step_seconds"] > 0
+
+
+def test_wandb_offline_while_a_run_goes_on(has, tmp_path):
+    python = has("wandb")
+    begin = """import wandb
+run = wandb.init(project="p", name="mine", mode="offline")
+run.log({"loss": 3.0})
+run.finish()"""
+    there(python, tmp_path, begin, WANDB_SILENT="true")
+    (first,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert "written to wandb's run" in written_live(tmp_path, python, first.parent)
+    (second,) = (part for part in tmp_path.glob("wandb/offline-run-*/run-*.wandb") if part != first)
+    assert identity(second) == identity(first)
+    assert {b"advisor/step", b"advisor/loss"} <= set(re.findall(rb"advisor/\w+", second.read_bytes()))
 
 
 def test_mlflow(has, tmp_path):

@@ -48,12 +48,20 @@ def start(folder, settings, *, limit_bytes=None) -> Forked | subprocess.Popen:
                             text=True, env=environment)  # fmt: skip
 
 
-def wait_for_step(folder, step, process, seconds=300):
+def wait_until(is_so, process, seconds=300):
+    """Until `is_so()`; a process that ends first fails the test with what it printed."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        if (folder / "log.jsonl").exists():
-            records, _ = read_records(folder / "log.jsonl")
-            if any(r["kind"] == "step" and r["step"] >= step for r in records):
-                return
+    while not is_so():
+        if time.monotonic() > deadline or process.poll() is not None:
+            pytest.fail(f"it never came: {process.communicate(timeout=5)[0]}")
         time.sleep(0.02)
-    pytest.fail(f"step {step} never came: {process.communicate(timeout=5)[0]}")
+
+
+def wait_for_step(folder, step, process, seconds=300):
+    def is_done():
+        if not (folder / "log.jsonl").exists():
+            return False
+        records, _ = read_records(folder / "log.jsonl")
+        return any(r["kind"] == "step" and r["step"] >= step for r in records)
+
+    wait_until(is_done, process, seconds)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trainer.small import config, start, wait_for_step
+from tests.trainer.small import config, start, wait_for_step, wait_until
 from trainer.budget import BUDGET_NAME, PRICE_VARIABLE, Budget, Spent, read_spent, with_log
 from trainer.guard import Guard
 from trainer.run_folder import FolderInUseError, RunFolder
@@ -184,6 +184,7 @@ def test_kills_are_counted_and_the_limit_holds_over_them(tmp_path):
     for step in (10, 60):
         process = start(tmp_path, settings)
         wait_for_step(tmp_path, step, process)
+        wait_until(lambda: read_spent(tmp_path).start_seconds is not None, process)  # written twice a second
         process.send_signal(signal.SIGKILL)
         process.communicate()
     lives, spent = time.monotonic() - began, read_spent(tmp_path)

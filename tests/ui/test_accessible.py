@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from datetime import UTC, datetime
@@ -101,6 +102,9 @@ def test_every_page_can_be_read_named_and_walked_through(home, tmp_path, scheme)
             for role, called in re.findall(CONTROLS, page.locator("body").aria_snapshot()):
                 assert not ICON.match(called), (name, role, called)
             assert against_standards(page) == [], name
+            headings = "[...document.querySelectorAll('h1,h2,h3,h4,h5')].map(h => Number(h.tagName[1]))"
+            levels = page.evaluate(headings)
+            assert all(after - before <= 1 for before, after in itertools.pairwise(levels)), (name, levels)
             page.locator("body").press("Home")
             walked = []
             for _ in range(12):

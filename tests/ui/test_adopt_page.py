@@ -16,7 +16,7 @@ from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.store.adopted import load_adopted
 from advisor.store.store import default_store
-from advisor.workflows.adopt_beside import (
+from advisor.workflows.adopt import (
     cancel_adopting,
     look_adopting,
     runs_of_command,
@@ -35,7 +35,7 @@ app = partial(driver.app, "adopt")
 
 
 def words(at: AppTest) -> str:
-    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.subheader)
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.header)
     said = "\n".join(str(element.value) for kind in kinds for element in kind)
     return (said + "\n".join(frame.value.to_csv() for frame in at.table)).replace("\\", "")
 
@@ -84,7 +84,7 @@ def test_an_address_cannot_put_a_command_in_the_page(advisor_home):
 def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
     adopted(advisor_home)
     at = app().run()
-    assert not at.exception and "Say how long it is to train" in words(at)
+    assert not at.exception and "State how long it trains" in words(at)
     at.text_input(key="adopt_deadline").set_value("soon").run()
     assert not at.exception and len(at.error) == 1 and "soon" in at.error[0].value
     at.text_input(key="adopt_deadline").set_value("1 s").run()

@@ -34,7 +34,7 @@ app = partial(driver.app, "analyze")
 
 
 def words(at: AppTest) -> str:
-    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.text, at.subheader, at.success)
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.text, at.header, at.success)
     said = "\n".join(str(element.value) for kind in kinds for element in kind)
     return said + "\n".join(frame.value.to_csv() for frame in at.table)
 
@@ -165,7 +165,7 @@ def test_two_lines_are_too_little_to_judge_by():
     at.text_area[0].set_value(at.text_area[0].placeholder).run()
     assert not at.exception
     said = words(at)
-    assert "Too little to judge by" in said and "othing wrong" not in said
+    assert "Too little data to judge" in said and "othing wrong" not in said
     assert "Save the pasted text" in said
 
 

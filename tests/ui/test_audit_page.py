@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.report.audit import text_lines, verdict_line
+from advisor.report.audit import verdict_line
 from advisor.store.store import default_store
 from advisor.ui.tables import plain
 from advisor.workflows.audit import audit_cards
@@ -28,7 +29,7 @@ app = partial(driver.app, "audit")
 
 
 def words(at: AppTest) -> str:
-    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.subheader)
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.header)
     said = "\n".join(str(element.value) for kind in kinds for element in kind)
     return said + "\n".join(frame.value.to_csv() for frame in at.table)
 
@@ -43,11 +44,24 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     [judged] = audit_cards([path], default_store())
     said = words(at)
     assert plain(verdict_line(judged)) in said
-    for one in judged.judged:
-        assert plain(one.claim.text) in said and plain(one.judgement.so) in said
-    # 6 x 7e9 x 1e11 FLOPs in three days are 16 PFLOP/s: a hundred times what a 4090 has
-    assert any("3 days" in line for line in text_lines(judged)) and "Wrong (" in said
+    assert "5 sentences" not in said and "--reader" in said  # what was not read, and how it can be
+    assert "3: We train a 7B model" in at.code[0].value  # the prompt to copy
     assert len(at.get("download_button")) == 2
+
+
+def test_what_an_assistant_answered_is_judged(advisor_home):
+    """6 x 7e9 x 1e11 FLOPs in three days are 16 PFLOP/s: a hundred times what a 4090 has."""
+    at = app().run()
+    at.text_area(key="audit-text").set_value(PLAN).run()
+    quote = PLAN.splitlines()[2]
+    claim = {"id": "days", "kind": "training_time", "text": "it takes three days", "value": "3 days", "gpu": "rtx-4090"}
+    claim |= {"parameters": "7 billion", "tokens": "100 billion", "quote": quote, "also": ["This takes 3 days"]}
+    at.text_area(key="audit-answer").set_value(json.dumps({"title": "t", "run": {}, "claims": [claim]})).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "it takes three days" in said and "Wrong (1)" in said and "line 3" in said
+    at.text_area(key="audit-answer").set_value("I cannot do that").run()
+    assert "the reader's answer is no JSON" in words(at)
 
 
 def test_a_text_without_claims_is_one_sentence_without_our_folders():

@@ -1,10 +1,11 @@
-"""Page GPUs: whether a model fits a card, named, pasted or by its depth, and how fast it trains there."""
+"""Page What fits: whether a model fits a card, named, pasted or by its depth, and how fast it trains there."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
@@ -12,7 +13,13 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import cheapest_offer
+from advisor.report.cards import TRAINING_NUMBERS
+from advisor.store.store import default_store
+from advisor.units import format_bytes, format_centre, format_rate, format_usd_rate
 from advisor.workflows.goal import shape_of_config
+from advisor.workflows.plan_finetune import plan_finetune
+from tests.advisor.plans import goal_of
 from tests.ui import driver
 
 # TinyLlama's sizes: 1.1 B parameters as published
@@ -30,77 +37,83 @@ def words(at: AppTest) -> str:
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
-def test_a_pasted_config_is_predicted_on_every_card():
-    at = app().run()
+def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command():
+    at = app(card_model="Qwen/Qwen3-8B", cards="rtx-4090", card_method="qlora", card_seq="1024").run()
+    assert not at.exception and not at.error
+    [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
+    goal = goal_of(["--gpu", "rtx-4090", "--finetune", "qlora", "--model", "Qwen/Qwen3-8B", "--tokens", "1M"])
+    run = plan_finetune(goal, default_store()).chosen
+    takes, rate = run.prediction.device_bytes, run.prediction.tokens_per_second
+    assert said.startswith(f"## Yes: {format_bytes(takes.value)} of 24 GiB, {format_centre(rate, format_rate)}")
+    assert said.endswith(f"{format_usd_rate(1e6 * run.offer.usd_per_hour / 3600 / rate.value)} per million tokens")
+    assert at.query_params["cards"] in ("rtx-4090", ["rtx-4090"])  # the address holds keys, the page says products
+    assert "RTX 4090 24 GB" in words(at)
+
+
+def test_what_does_not_fit_stays_in_the_list_with_by_how_much():
+    at = app(card_model="llama-3-8b", card_method="full", cards="rtx-4090").run()
+    assert not at.exception and not at.error
+    [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
+    assert said.startswith("## No: it takes ") and said.endswith(" more than the 24 GiB there are")
+    listed = at.dataframe[0].value.set_index("GPU")
+    row = listed.loc["RTX 4090 24 GB"]
+    assert row["Fits"] == "no" and row["To spare"] < -24
+    assert row["Takes"] + row["To spare"] == pytest.approx(24, abs=0.1)
+    # numbers are numbers, so that they sort as such
+    assert all(pd.api.types.is_numeric_dtype(listed[name]) for name in TRAINING_NUMBERS)
+
+
+def test_prices_are_per_gpu_and_what_is_sold_by_eight_says_so():
+    at = app(card_model="gpt2", card_method="scratch").run()
+    assert not at.exception and not at.error
+    listed = at.dataframe[0].value.set_index("GPU")
+    mi300x = listed.loc["MI300X 192 GB"]
+    machine = cheapest_offer("mi300x", 1)
+    assert machine.rented == 8 and mi300x["$ per GPU-hour"] == pytest.approx(machine.usd_per_hour / 8)
+    assert "by 8: $" in mi300x["From"]
+    an_hour = mi300x["$ per M tokens"] * mi300x["Tokens/s"] * 3600 / 1e6
+    assert an_hour == pytest.approx(machine.usd_per_hour / 8, rel=0.1)
+
+
+def test_a_pasted_config_is_predicted_and_a_wrong_one_is_said_beside_the_question():
+    at = app(card_method="scratch").run()
     at.text_area(key="card_config").set_value(json.dumps(CONFIG)).run()
     assert not at.exception and not at.error
-    # 2 x 32000 x 2048 + 22 x (2 x 2048^2 + 2 x 2048 x 256 + 3 x 2048 x 5632 + 2 x 2048) + 2048 = 1,100,048,384
-    assert "llama of depth 22" in words(at) and "1,100,048,384" in words(at).replace("1.1 B", "1,100,048,384")
-    cards = list(at.dataframe[0].value["GPU"])
-    assert "h100-80gb-sxm" in cards
-    assert "v100-16gb-sxm2" not in cards and "v100-32gb-sxm2" in cards  # its state alone is 17.6 GB
+    assert "config.json, from scratch" in words(at)
+    fits = at.dataframe[0].value.set_index("GPU")["Fits"]
+    assert fits["H100 SXM 80 GB"] == "yes"
+    assert fits["V100 SXM2 16 GB"] == "no" and fits["V100 SXM2 32 GB"] == "yes"  # its state alone is 17.6 GB
+    at.text_area(key="card_config").set_value(json.dumps(CONFIG | {"model_type": "bert"})).run()
+    assert not at.exception and at.error[0].value.startswith("**Model**: config.json describes no model")
+    assert at.selectbox(key="card_model") is not None  # the question is still there
 
 
-def test_a_ticked_card_says_the_largest_batch_and_context():
-    script = (
-        "import datetime\nfrom advisor.ui import gpus\n"
-        "goal = gpus._controls()\nrows = gpus._market(goal, ())\n"
-        "gpus._one(next(r for r in rows if r.spec.key == 'l4'), goal, datetime.date(2026, 11, 23))\n"
-    )
-    at = AppTest.from_string(script, default_timeout=180)
-    at.query_params["card_model"] = "gpt2"
-    at.run()
-    assert not at.exception
-    found = {metric.label: metric.value for metric in at.metric}
-    context = int(found["Longest context that fits"].replace(",", "").replace(" ", "").replace("\u202f", ""))
-    assert 2048 <= context <= 2**20 and context & (context - 1) == 0
-    assert int(found["Largest micro-batch tried that fits"]) >= int(found["Micro-batch of a plan"].split(" x ")[0])
-
-
-def test_adapters_make_a_model_fit_that_does_not_fit_whole():
-    script = (
-        "import datetime\nfrom advisor.ui import gpus\n"
-        "goal = gpus._controls()\nrows = gpus._market(goal, ())\n"
-        "gpus._one(next(r for r in rows if r.spec.key == 'rtx-4090'), goal, datetime.date(2026, 11, 23))\n"
-    )
-    at = AppTest.from_string(script, default_timeout=180)
-    at.query_params["card_model"] = "llama-3-8b"
-    at.query_params["lora_rank"] = "32"
-    at.run()
-    assert not at.exception
-    assert "does not fit" in words(at)  # all of it
-    assert "Largest micro-batch tried that fits" not in [metric.label for metric in at.metric]
-    shown = next(t.value for t in at.table if "longest context" in t.value)
-    assert "does not fit" not in list(shown["micro-batch"])[:2]
-    assert list(shown["kind"]) == ["LoRA of rank 32", "QLoRA of rank 32", "16 of 32 blocks frozen"]
-    # rank 32 in 32 layers: 4 x 4096 + 2 x (4096 + 1024) + 3 x (4096 + 14336) = 81,920: 83,886,080
-    assert set(shown["trained"][:2]) == {"83.9 M"}
-
-
-def test_cards_of_the_address_stand_side_by_side_and_are_planned_on_with_the_model_asked_about(monkeypatch):
-    at = app()
-    at.query_params.update({"cards": ["l4", "h100-80gb-sxm"], "llama_depth": "8", "card_family": "llama"})
-    at.query_params.update({"card_seq": "1024", "card_filter": "ada"})
+def test_gpus_of_the_address_stand_side_by_side_and_are_planned_on_with_the_model_asked_about(monkeypatch):
+    at = app(card_model="tinyllama-1.1b", card_method="scratch")
+    at.query_params.update({"cards": ["l4", "h100-80gb-sxm"], "card_seq": "1024", "card_filter": "ada"})
     at.run()
     assert not at.exception and not at.error
     assert at.text_input(key="card_filter").value == "ada"
-    side = next(frame.value for frame in at.table if "h100-80gb-sxm" in frame.value.columns)
-    assert list(side.columns[1:]) == ["l4", "h100-80gb-sxm"]
+    side = next(frame.value for frame in at.table if "H100 SXM 80 GB" in frame.value.columns)
     cells = side.set_index(" ")
-    # as the catalog has them: 24 GB less what the driver keeps, 121 and 989 TFLOP/s
-    assert "121 TFLOP/s" in cells.loc["Bf16 / fp16 dense", "l4"].replace("\\", "")
-    assert "989 TFLOP/s" in cells.loc["Bf16 / fp16 dense", "h100-80gb-sxm"].replace("\\", "")
-    assert (cells["l4"] != cells["h100-80gb-sxm"]).all()
+    # as the catalog has them: 121 and 989 TFLOP/s
+    assert "121 TFLOP/s" in cells.loc["Bf16 / fp16 dense", "L4 24 GB"].replace("\\", "")
+    assert "989 TFLOP/s" in cells.loc["Bf16 / fp16 dense", "H100 SXM 80 GB"].replace("\\", "")
+    found = {metric.label: metric.value for metric in at.metric}
+    assert int(found["Longest context that fits"].replace(",", "")) >= 1024
     asked: list[dict[str, object]] = []
-    monkeypatch.setattr("advisor.ui.gpus.st.switch_page", lambda page, query_params: asked.append(query_params))
+    monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: asked.append(query_params))
     at.button(key="plan-on-these").click().run()
     from tests.ui.test_plan_page import app as plan_page
     from tests.ui.test_plan_page import ok, said_command
 
     goal = said_command(ok(plan_page(**asked[0]).run()))
-    assert (goal.gpu, goal.family, goal.depth, goal.seq_len) == ("l4,h100-80gb-sxm", "llama", 8, 1024)
-    at.multiselect(key="cards").set_value(["l4"]).run()
-    assert at.subheader[0].value == "l4" and not any("h100-80gb-sxm" in frame.value.columns for frame in at.table)
+    assert (goal.gpu, goal.family, goal.depth, goal.seq_len) == ("l4,h100-80gb-sxm", "llama", 22, 1024)
+
+
+def test_gpus_that_no_plan_can_have_are_not_offered_to_the_plan():
+    at = app(card_model="gpt2", card_method="scratch", cards="mi300x").run()
+    assert not at.exception and at.button(key="plan-on-these").disabled
 
 
 @pytest.mark.parametrize(

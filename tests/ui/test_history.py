@@ -49,15 +49,15 @@ def settled(page: Page) -> None:
     page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
 
 
-def go(page: Page, name: str) -> None:
+def go(page: Page, name: str, path: str) -> None:
     page.get_by_role("link", name=name, exact=True).first.click()
-    page.wait_for_url(f"**/{name.lower()}**")
+    page.wait_for_url(f"**/{path}**")
     settled(page)
 
 
 def answer(page: Page, *, other_than: str | None = None, like: str | None = None) -> str:
     """The plan in a sentence, waited for: on a busy machine a page answers long after it was asked."""
-    heading = page.locator("h4").first
+    heading = page.locator("h2").first
     heading.wait_for()
     for _ in range(PATIENCE_MS // 250):
         settled(page)
@@ -81,12 +81,12 @@ def test_the_goal_survives_other_pages_and_the_way_back(page, address):
     page.keyboard.press("Enter")
     page.wait_for_url("**budget=%2420**")
     said = answer(page, other_than=before)
-    go(page, "GPUs")
+    go(page, "What fits", "gpus")
     page.go_back()
     answer(page, like=said)
     assert budget(page) == "$20"
-    go(page, "GPUs")
-    go(page, "Plan")
+    go(page, "What fits", "gpus")
+    go(page, "Plan", "plan")
     answer(page, like=said)
     assert budget(page) == "$20" and "budget=%2420" in page.url
     assert outside == []
@@ -108,9 +108,31 @@ def test_a_report_survives_other_pages_a_refresh_and_rapid_downloads(page, addre
         page.wait_for_timeout(500)
         end -= 1
     assert sorted(files) == ["train.log.csv", "train.log.html", "train.log.md"]
-    go(page, "GPUs")
-    go(page, "Analyze")
+    go(page, "What fits", "gpus")
+    go(page, "Analyze", "analyze")
     page.get_by_text("Report on train.log, as uploaded before.").wait_for()
     page.reload()
     page.get_by_text("Report on train.log, as uploaded before.").wait_for()
     page.get_by_role("button", name="Markdown").wait_for()
+
+
+def test_sliders_leave_one_entry_so_that_back_leads_to_the_page_before(page, address):
+    page.goto(f"{address}/gpus")
+    settled(page)
+    go(page, "Plan", "plan")
+    said = answer(page)
+    for _ in range(3):
+        page.get_by_role("slider", name="Depth").press("ArrowLeft")
+        said = answer(page, other_than=said)
+    page.wait_for_url("**if_depth=**")
+    page.go_back()
+    page.wait_for_url("**/gpus**")
+
+
+def test_a_reload_keeps_what_is_drawn(page, address):
+    page.goto(f"{address}/plan?gpu=l4&tab=Memory&front-axes=time+and+loss")
+    page.get_by_text("allocator's holes").wait_for()
+    page.reload()
+    page.get_by_text("allocator's holes").wait_for()
+    assert page.get_by_role("radio", name="time and loss").get_attribute("aria-checked") == "true"
+    assert "gpu=l4" in page.url and page.get_by_text("L4 24 GB").first.is_visible()

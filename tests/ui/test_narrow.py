@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
@@ -57,6 +59,11 @@ def test_no_choice_is_cut_off_and_four_numbers_are_large(tmp_path_factory):
         assert labels[:4] == ["Cost", "Time", "Validation loss", "Tokens"]
         assert page.evaluate(CUT) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        # the answer, the launch and the three cards are in the first two screens, cards beside each other
+        shown = page.get_by_role("button", name=re.compile("Show this one|Shown"))
+        cards = [shown.nth(n).bounding_box() for n in range(3)]
+        assert len({round(card["y"]) for card in cards}) == 1 and cards[0]["y"] < 2 * 844
+        assert page.get_by_role("button", name="Launch…").bounding_box()["y"] < 2 * 844
         boxes = [page.get_by_test_id("stMetric").nth(n).bounding_box() for n in range(4)]
         assert boxes[0]["y"] == boxes[1]["y"] < boxes[2]["y"] == boxes[3]["y"]  # two and two
         browser.close()

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -16,20 +17,22 @@ from streamlit.testing.v1 import AppTest
 from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
 from advisor.history.devices import read_devices
-from advisor.records import Goal
+from advisor.options import Goal
 from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import PLAN, STDOUT, run_row
 from advisor.store.store import Store
 from advisor.workflows.compare import review
+from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import launch, stop
 from advisor.workflows.plan import recommend
-from tests.advisor.plans import altered, changed, guess, small_plan
+from tests.advisor.plans import altered, changed, goal_of, guess, small_plan
 from tests.terminal import document
 from tests.ui.driver import app
 from tests.ui.serving import ROOT
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
+CALIBRATIONS = ROOT / "benchmarks" / "raw"  # of two CPU cores
 LONG = 200_000  # steps of a run that does not end by itself during a test
 LAUNCH = """
 import sys
@@ -41,7 +44,7 @@ launch(default_store(), load_plan(sys.argv[1]))
 
 
 def words(at: AppTest) -> str:
-    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.success, at.title, at.header, at.subheader)
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.success, at.title, at.header)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
@@ -112,20 +115,19 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     at = app("watch").run()
     at.selectbox[0].select_index(0).run()
     assert not at.exception and not at.error
-    assert "No data given: this run would train on random tokens" in words(at)
-    assert "Launch" not in [button.label for button in at.button] and "as files" not in words(at)
-    at.checkbox[0].check().run()
     said = words(at)
+    assert "This plan has no data" in said
     assert "It cannot run on this machine" in said and "l4" in said
     assert any("runpod" in list(frame.value.get("Provider", frame.value.get("provider", []))) for frame in at.table)
     where = at.segmented_control(key="launch-where") if hasattr(at, "segmented_control") else at.button_group[0]
     assert "this machine" not in where.options and where.value == "as files"
     assert "Launch" not in [button.label for button in at.button]
+    assert "run a speed test on random tokens" in said
     assert any("python" in code.value or "bash" in code.value for code in at.code)  # what to type there
     where.set_value("ssh").run()
-    assert "Launch" in [button.label for button in at.button]
+    assert at.button(key="launch-now").disabled  # until that host was asked
     at.text_input(key="launch-at-ssh").set_value("no such host!")
-    next(button for button in at.button if button.label == "Launch").click().run()
+    at.button(key="launch-check").click().run()
     assert not at.exception and "that is no place" in at.error[0].value
     assert store.runs() == []
 
@@ -135,10 +137,13 @@ def test_launch_watch_and_stop_from_the_page(store):
     at = app("watch").run()
     at.selectbox[0].select_index(0).run()
     assert "grad_accum" in at.code[0].value  # the whole configuration is there to be reviewed
-    at.button[0].click().run()
+    at.button(key="launch-now").click().run()
     assert not at.exception and not at.error
     folder = store.find_run("latest")
     assert run_status(folder).state is RunState.RUNNING
+    assert at.header[0].value == "Watch"  # the run comes first
+    assert "random tokens" in words(at)  # what was said of it before stays said
+    next(box for box in at.selectbox if box.label == "Plan to launch").select_index(0).run()
     assert "running already" in words(at)  # instead of a second form to launch it
     again = app("watch").run()  # another tab, or the same page reopened: the run is there
     stop = next(button for button in again.button if button.label.startswith("Stop"))
@@ -148,12 +153,61 @@ def test_launch_watch_and_stop_from_the_page(store):
     assert any(button.label.startswith("Resume") for button in again.button)
 
 
+def test_without_data_there_is_only_a_speed_test_until_data_are_chosen(store, tmp_path):
+    (tmp_path / "text.txt").write_text(" ".join(f"word{n % 500} is read" for n in range(60_000)))
+    prepare_data([tmp_path / "text.txt"], store.home / "data" / "mine", vocab_size=400)
+    shutil.copytree(CALIBRATIONS, store.home / "calibrations", ignore=shutil.ignore_patterns("speed"))
+    plan = recommend(goal_of(["--gpu", "cpu", "--deadline", "90s", "--price", "0.10", "--budget", "$1"]), store)
+    at = app("watch")
+    at.session_state["plan-to-launch"] = str(store.save_plan(plan))
+    at.run()
+    assert not at.exception and not at.error
+    # the guard is what the plan was made within
+    assert at.number_input(key=f"guard-usd-{plan.id}").value == 1.0
+    assert at.number_input(key=f"guard-hours-{plan.id}").value == pytest.approx(90 / 3600)
+    start = at.button(key="launch-now")
+    assert start.label == "Start a speed test on random tokens" and not start.disabled
+    assert any("memory" in c.value and "are free at" in c.value for c in at.caption)  # looked at before
+    [data] = [box for box in at.selectbox if box.label == "Data"]
+    assert data.options[0].startswith("mine · ") and "tokens" in data.options[0]
+    next(button for button in at.button if button.label == "Plan again on these data").click().run()
+    assert not at.exception and not at.error
+    assert at.button(key="launch-now").label == "Launch"
+    again = load_plan(at.session_state["plan-to-launch"])
+    assert again.run.data.path == str((store.home / "data" / "mine").resolve())
+    assert again.run.model.vocab_size == 400
+    assert at.number_input(key=f"guard-usd-{again.id}").value == 1.0
+
+
+def test_the_address_names_the_run_on_watch_and_the_ticked_ones_on_runs(store):
+    first = example_in(store)
+    second = store.new_run_folder("nanochat-d2", datetime(2026, 11, 22, tzinfo=UTC))
+    shutil.rmtree(second)
+    shutil.copytree(example_run(), second)
+    store.register_run(run_row(second))
+    at = app("watch", run=first.name).run()
+    assert not at.exception
+    assert next(box for box in at.selectbox if box.label == "Run").value == str(first)
+    assert at.query_params["run"] in (first.name, [first.name])
+    runs = app("runs", run=first.name).run()
+    assert not runs.exception and runs.query_params["run"] in (first.name, [first.name])
+
+
+def test_what_is_missing_is_said_before_the_button_is_live(store):
+    plan = endless_plan()
+    gone = replace(plan.run, data=replace(plan.run.data, path=str(store.home / "gone"), synthetic=False))
+    at = app("watch")
+    at.session_state["plan-to-launch"] = str(store.save_plan(replace(plan, run=gone)))
+    at.run()
+    assert any("does not exist" in error.value for error in at.error)
+    assert at.button(key="launch-now").disabled
+
+
 def test_a_limit_that_makes_no_sense_is_one_sentence(store):
     store.save_plan(altered(endless_plan(), usd_per_hour=None))
     at = app("watch").run()
     at.selectbox[0].select_index(0).run()
-    at.text_input[0].set_value("soon:low")
-    at.button[0].click().run()
+    at.text_input[0].set_value("soon:low").run()
     assert not at.exception and "is not STEP" in words(at)
     assert store.runs() == []
 

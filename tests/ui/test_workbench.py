@@ -77,7 +77,7 @@ def test_dollars_are_hours_times_the_price_and_a_logarithmic_axis_leaves_zero_ou
 def test_smoothing_is_a_running_median_before_a_faint_curve_as_logged():
     spiked = log().replace("loss: 5.000000", "loss: 50.000000")  # of step 100
     plot = overlay(judged(spiked), LOSS, Look(smooth=0.05))
-    behind, curve = (layer["rows"] for layer in drawn(plot))
+    behind, curve, *_ = (layer["rows"] for layer in drawn(plot))
     assert max(row["value"] for row in behind) == 50 and max(row["value"] for row in curve) < 9.1
     window = [3 + 300 / (step + 50) for step in range(200 - 7, 200 + 8)]  # 5 % of 300 rows
     assert next(row["value"] for row in curve if row["step"] == 200) == pytest.approx(np.median(window), abs=1e-5)

@@ -16,6 +16,7 @@ from pathlib import Path
 import advisor
 import trainer
 from advisor.engines.export.bundle import PACKAGES, RUN, SETUP, pinned, plain_name, setup_script
+from advisor.engines.templates import script
 from advisor.run_records import Place
 from advisor.store.adopted import LOG, PLAN, AdoptedPlan, dump_adopted_plan
 from advisor.trainers.adopted import RECIPE
@@ -76,37 +77,18 @@ def adopted_files(job: AdoptedJob) -> dict[str, str]:
 
 def run_script(job: AdoptedJob) -> str:
     """The user's bootstrap line where the command is typed, then its guard, which starts it."""
-    return f"""#!/usr/bin/env bash
-# {job.run_id}: the command of $RUN/{PLAN}, started and watched by its guard. SIGTERM ends it, as its own limit does.
-set -o pipefail
-JOB=$(cd "$(dirname "$0")" && pwd)
-PYTHON=${{PYTHON:-$JOB/.venv/bin/python}}
-export RUN=${{RUN:-$JOB/run}} PYTHONUNBUFFERED=1
-mkdir -p "$RUN"
-cp "$JOB/{PLAN}" "$JOB/{RECIPE}" "$RUN/"
-cd {_words(job.plan.folder)} || exit 1
-{job.plan.bootstrap or "# no bootstrap line: the command finds its programs by the PATH that is there"}
-cd "$RUN" || exit 1  # what lies beside the command is not taken for the guard's own
-export PYTHONPATH="$JOB${{PYTHONPATH:+:$PYTHONPATH}}"
-exec "$PYTHON" -m {GUARD} "$RUN"
-"""
-
-
-def _words(folder: str) -> str:
-    """A folder in the words of a shell."""
-    return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
+    none = "# no bootstrap line: the command finds its programs by the PATH that is there"
+    plan = job.plan
+    folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
+    return script("adopted_run.sh", run_id=job.run_id, folder=folder, bootstrap=plan.bootstrap or none, guard=GUARD)
 
 
 def guard_sources(*, whole: bool) -> dict[str, str]:
     """The sources that the guard is made of, with the probe; `whole`: all, as a guard that reads logs needs them."""
-    modules = sorted(_everything() if whole else _needed(GUARD))
-    found = {path.relative_to(_root(path)).as_posix(): path.read_text(encoding="utf-8") for path in modules}
-    probe = _PACKAGES["advisor"] / "adopt" / "probe"
-    return found | {
-        path.relative_to(_root(path)).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted(probe.rglob("*"))
-        if path.is_file() and path.suffix != ".pyc"
-    }
+    probe = (_PACKAGES["advisor"] / "adopt" / "probe").rglob("*")
+    modules = {path for folder in _PACKAGES.values() for path in folder.rglob("*")} if whole else _needed(GUARD)
+    files = sorted(path for path in {*modules, *probe} if path.is_file() and path.suffix != ".pyc")
+    return {path.relative_to(_root(path)).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
 def _root(path: Path) -> Path:
@@ -114,19 +96,22 @@ def _root(path: Path) -> Path:
     return next(folder.parent for folder in _PACKAGES.values() if folder in path.parents)
 
 
-def _everything() -> set[Path]:
-    return {path for folder in _PACKAGES.values() for path in folder.rglob("*.py")}
-
-
 def _needed(module: str) -> set[Path]:
-    """The files of a module and of all that it imports as it is imported."""
+    """The files of a module and of everything that it imports at import time."""
     found: set[Path] = set()
     waiting = [module]
     while waiting:
         for path in _files(waiting.pop()):
             if path not in found:
                 found.add(path)
-                waiting += _imported(path)
+                # The names that a file imports at its top: modules, and what may be one.
+                names = []
+                for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                    if isinstance(node, ast.Import):
+                        names += [alias.name for alias in node.names]
+                    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                        names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                waiting += names
     return found
 
 
@@ -141,14 +126,3 @@ def _files(module: str) -> Iterator[Path]:
         for path in (folder / "__init__.py", folder.with_suffix(".py")):
             if path.is_file():
                 yield path
-
-
-def _imported(path: Path) -> list[str]:
-    """The names that a file imports at its top: modules, and what may be one."""
-    names = []
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names

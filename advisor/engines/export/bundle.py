@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import trainer
-from advisor.engines.guards import refuse_without_data
-from advisor.hardware.catalog import GpuSpec
+from advisor.engines.guards import limit_seconds, refuse_without_data
+from advisor.engines.templates import script
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec, find_gpu
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
+from advisor.prediction.notice import save_seconds, short_notice
+from advisor.prediction.wallclock import GPUS_A_NODE
 from advisor.records import Plan
 from advisor.run_records import Arriving, Place
 from advisor.store.plan_files import dump_plan
@@ -24,6 +30,10 @@ SETUP, RUN = "setup.sh", "run.sh"
 CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration that goes on after an arrival
 STOPS = 3  # exit status of an arrival that does not go on
 RUN_FOLDER = "/run-folder"  # on rented machines and in containers: it outlives them
+LONGER = 1.25  # than the plan's own high end: where the engine ends a run that nobody limited
+LEAST_GRACE_SECONDS = 60
+ARRIVAL_SECONDS = 300  # that an engine leaves for a calibration before the first step: twice what it may take
+LEAST_LIMIT_SECONDS = 600  # of a run that nobody limited: starting takes minutes where the plan counts seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +48,9 @@ class ExportJob:
     limit_seconds: int  # after which the engine may end it
     grace_seconds: int  # that it needs from a signal to its last checkpoint
     data: Path | None = None  # the token folder here
-    place: Place = Place()  # what the engine is told; its name: Slurm's partition, where SkyPilot and dstack may rent
+    place: Place = (
+        Place()
+    )  # where the engine starts it; its name: Slurm's partition, where SkyPilot and dstack may rent
     max_usd: float | None = None  # that its user allows; None: the plan's own cost is the only guide
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
@@ -97,44 +109,24 @@ def torch_install(spec: GpuSpec | None) -> str:
 def setup_script(torch: str | None) -> str:
     """Makes `.venv` beside the export, once, with this PyTorch; None: an adopted command has its own elsewhere."""
     install = f"\n.venv.new/bin/python -m pip install --quiet {torch}" if torch else ""
-    return f"""#!/usr/bin/env bash
-# Makes the environment of {"this run" if torch else "the guard alone"} in .venv, once: bash {SETUP}
-set -euo pipefail
-cd "$(dirname "$0")"
-[ -x .venv/bin/python ] && exit 0
-"${{BASE_PYTHON:-python3}}" -m venv .venv.new{install}
-.venv.new/bin/python -m pip install --quiet --requirement requirements.txt
-mv .venv.new .venv  # a broken install leaves no .venv
-"""
+    return script("setup.sh", of="this run" if torch else "the guard alone", install=install)
 
 
 def run_script(job: ExportJob) -> str:
     """One node's share of the run: resumes what it finds, hands signals on, and starts again what failed."""
-    return f"""#!/usr/bin/env bash
-# One node's share of {job.name}. A run found in $RUN goes on from its last checkpoint. SIGTERM saves
-# and ends it with status 75: start it again. Status 0: completed, or stopped by its own limit.
-set -uo pipefail
-cd "$(dirname "$0")"
-PYTHON=${{PYTHON:-.venv/bin/python}}
-RUN=${{RUN:-$PWD/run}}
-RESTARTS=${{RESTARTS:-3}}  # after failures, by this script
-export PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}"
-mkdir -p "$RUN"
-{_start(job)}
-stopped=no
-trap 'stopped=yes; kill -TERM "$child" 2>/dev/null' TERM INT
-{_measured_first(job)}for ((attempt = 0; attempt <= RESTARTS; attempt++)); do
-    "$@" &
-    child=$!
-    wait "$child"
-    while kill -0 "$child" 2>/dev/null; do wait "$child"; done  # a signal ends a wait early
-    "$PYTHON" -m trainer.ended "$RUN"
-    status=$?
-    # out of memory, divergence and what a signal asked for would only come again
-    if [ "$stopped" = yes ] || [ "$status" = 0 ] || [ "$status" = 3 ] || [ "$status" = 4 ]; then break; fi
-done
-exit "$status"
-"""
+    trainer_words = f'-m trainer {job.config_words} --out "$RUN"'
+    start = f'set -- "$PYTHON" {trainer_words}'
+    if job.whole > 1:
+        start = script("run_several.sh", nodes=job.nodes, gpus_per_node=job.gpus_per_node,
+                       grace_seconds=job.grace_seconds, trainer=trainer_words).rstrip("\n")  # fmt: skip
+    return script("run.sh", name=job.name, start=start, measured_first=measured_first(job, "measured_first.sh"))
+
+
+def measured_first(job: ExportJob, template: str, **words: str) -> str:
+    """The lines by which a job measures its machine before its first step; empty where it does not."""
+    if job.arriving is None:
+        return ""
+    return script(template, arrival=arrival_words(job), stops=STOPS, config_after=CONFIG_AFTER, **words)
 
 
 def arrival_words(job: ExportJob) -> str:
@@ -148,35 +140,6 @@ def arrival_words(job: ExportJob) -> str:
     return " ".join(words)
 
 
-def _measured_first(job: ExportJob) -> str:
-    if job.arriving is None:
-        return ""
-    return f"""if [ ! -e "$RUN/log.jsonl" ]; then  # the machine is measured first, and the plan made again
-    "$PYTHON" {arrival_words(job)} &
-    child=$!
-    wait "$child"
-    status=$?
-    while kill -0 "$child" 2>/dev/null; do wait "$child"; done
-    [ "$stopped" = no ] || exit 75
-    [ "$status" != {STOPS} ] || exit {STOPS}
-fi
-[ -e "$RUN/{CONFIG_AFTER}" ] || cp {CONFIG} "$RUN/{CONFIG_AFTER}"
-"""
-
-
-def _start(job: ExportJob) -> str:
-    trainer_words = f'-m trainer {job.config_words} --out "$RUN"'
-    if job.whole == 1:
-        return f'set -- "$PYTHON" {trainer_words}'
-    return (
-        f"NODES=${{NODES:-{job.nodes}}} NODE_RANK=${{NODE_RANK:-0}} MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}} "
-        "MASTER_PORT=${MASTER_PORT:-29500}\n"
-        f'set -- "$PYTHON" -m torch.distributed.run --nnodes="$NODES" --node-rank="$NODE_RANK" '
-        f'--nproc-per-node={job.gpus_per_node} --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" '
-        f"--shutdown-timeout={job.grace_seconds} {trainer_words}"
-    )
-
-
 def pinned(packages: Sequence[str]) -> list[str]:
     """Lines of requirements: packages at the versions that run here."""
     lines = []
@@ -186,3 +149,50 @@ def pinned(packages: Sequence[str]) -> list[str]:
         except PackageNotFoundError:
             lines.append(f"{name}\n")
     return lines
+
+
+def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) -> ExportJob:
+    """A plan for an engine: `config` has its limits, and its data where they lie there; `data` is where they lie here.
+
+    `engine` are the fields of `ExportJob` that it must be told beside. AdvisorError for GPUs that fill no nodes, and
+    for a spot machine that is taken away before the run has saved.
+    """
+    if plan.offer.spot and (problem := short_notice(plan.offer.provider, _save_seconds(plan))) is not None:
+        raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
+    gpus = plan.workload.gpus
+    if gpus <= GPUS_A_NODE:
+        nodes, per_node = 1, gpus
+    else:
+        if gpus % GPUS_A_NODE:
+            hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
+            raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
+        nodes, per_node = gpus // GPUS_A_NODE, GPUS_A_NODE
+    grace = grace_seconds(plan)
+    return ExportJob(
+        plan=plan,
+        config=config,
+        spec=find_gpu(plan.workload.gpu),
+        nodes=nodes,
+        gpus_per_node=per_node,
+        limit_seconds=_limit_seconds(plan, limit_seconds(config.stop), grace)
+        + (ARRIVAL_SECONDS if engine.get("arriving") else 0),
+        grace_seconds=grace,
+        data=data,
+        **engine,
+    )
+
+
+def grace_seconds(plan: Plan) -> int:
+    """Seconds that an engine must leave between a signal and the end: what saving takes, and half as much again."""
+    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * _save_seconds(plan)))
+
+
+def _save_seconds(plan: Plan) -> float:
+    return save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
+
+
+def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
+    """When the engine ends the run: after its own limit, or well beyond the plan's time."""
+    if max_seconds is not None:
+        return math.ceil(max_seconds) + 2 * grace
+    return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * plan.bill.wall_clock.total_seconds.high)) + grace

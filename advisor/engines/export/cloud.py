@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from advisor.engines.export.adopted import AdoptedJob
-from advisor.engines.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
+from advisor.engines.export.bundle import RUN, RUN_FOLDER, ExportJob
 from advisor.engines.guards import limit_seconds
+from advisor.engines.templates import document
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
-from advisor.store.disk import dump_yaml
 from advisor.store.folders import profiles_folder
 from advisor.store.run_folder import LOG
 
@@ -37,72 +38,48 @@ _MARGIN = 1.25  # over the price of the plan: what is dearer is another offer
 
 
 def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
-    """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one."""
+    """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one.
+
+    Of an adopted command it takes the command's folder along.
+    """
+    bucket_of_run = {"name": bucket(job.name), "mode": "MOUNT_CACHED"}
+    run = f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}"
+    fields: dict[str, Any] = {"name": job.name, "infra": None, "any_of": None, "cpus": None, "run": run,
+                              "variables": {"RUN": RUN_FOLDER}, "max_hourly_cost": None}  # fmt: skip
     if isinstance(job, AdoptedJob):
-        return {SKY: dump_yaml(_command_task(job))}
-    resources: dict[str, object] = {
-        **_infra(job.place.name or _SKY.get(job.plan.offer.provider or "") or "*"),
-        "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
-        "use_spot": job.plan.offer.spot,
-        "disk_size": disk_gb(job),
-        "autostop": {"idle_minutes": 10, "down": True},
-        "job_recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
-    }
-    variables: dict[str, object] = {"RUN": RUN_FOLDER}
-    if job.plan.offer.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
+        on_cpu = find_gpu(job.plan.device_key) is None
+        cards = None if on_cpu else {card_word(job.plan.device_key, "skypilot"): job.plan.gpus}
+        fields |= {"nodes": None, "infra": job.place.name or None, "cpus": "2+" if on_cpu else None, "spot": None,
+                   "accelerators": cards, "disk_gb": DISK_GB, "recovery": None,
+                   "mounts": {RUN_FOLDER: bucket_of_run, job.plan.folder: job.here}}  # fmt: skip
+        if job.plan.usd_per_hour:
+            fields["max_hourly_cost"] = round(job.plan.usd_per_hour, 2)
+        return {SKY: document("skypilot.yaml", **fields)}
+    # One place, or any of several: SkyPilot takes the cheapest that has the machine.
+    offer, places = job.plan.offer, (job.place.name or _SKY.get(job.plan.offer.provider or "") or "*").split(",")
+    fields |= {"any_of": [{"infra": place} for place in places]} if len(places) > 1 else {"infra": places[0]}
+    if offer.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
         margin = _MARGIN if job.max_usd is None else 1.0
-        resources["max_hourly_cost"] = round(job.plan.offer.usd_per_hour / job.nodes * margin, 2)
+        fields["max_hourly_cost"] = round(offer.usd_per_hour / job.nodes * margin, 2)
     seconds = limit_seconds(job.config.stop)
     if job.max_usd is not None and seconds is not None:
-        variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(seconds)}
-    mounts: dict[str, object] = {
-        RUN_FOLDER: {"name": bucket(job.name), "mode": "MOUNT_CACHED"},
-    }
-    if job.data is not None and job.config.data.path:
-        mounts[job.config.data.path] = str(job.data)
+        fields["variables"] |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(seconds)}
+    data = {job.config.data.path: str(job.data)} if job.data is not None and job.config.data.path else {}
     words = (
         'NODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     )
-    task = {
-        "name": job.name,
-        "num_nodes": job.nodes,
-        "workdir": ".",
-        "resources": resources,
-        "file_mounts": mounts,
-        "envs": variables,
-        "setup": f"bash {SETUP}",
+    fields |= {
+        "nodes": job.nodes,
+        "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
+        "spot": offer.spot,
+        "disk_gb": disk_gb(job),
+        "recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
+        "mounts": {RUN_FOLDER: bucket_of_run, **data},
         # `exec`, so that the signal of a cancelled or preempted task reaches the script
-        "run": f"export {words}\n{_LOG_HOME if job.run_id else ''}"
-        f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
+        "run": f"export {words}\n{_LOG_HOME if job.run_id else ''}{run}",
     }
-    return {SKY: dump_yaml(task), POLICY: (Path(__file__).parent / POLICY).read_text(encoding="utf-8")}
-
-
-def _command_task(job: AdoptedJob) -> dict[str, object]:
-    """A task that rents the card of an adopted plan, and takes the command's folder along."""
-    on_cpu = find_gpu(job.plan.device_key) is None
-    resources: dict[str, object] = (
-        {"cpus": "2+"} if on_cpu else {"accelerators": {card_word(job.plan.device_key, "skypilot"): job.plan.gpus}}
-    )
-    if job.plan.usd_per_hour:
-        resources["max_hourly_cost"] = round(job.plan.usd_per_hour, 2)
-    if job.place.name:
-        resources["infra"] = job.place.name
-    return {
-        "name": job.name,
-        "workdir": ".",
-        "resources": {**resources, "disk_size": DISK_GB, "autostop": {"idle_minutes": 10, "down": True}},
-        "file_mounts": {RUN_FOLDER: {"name": bucket(job.name), "mode": "MOUNT_CACHED"}, job.plan.folder: job.here},
-        "envs": {"RUN": RUN_FOLDER},
-        "setup": f"bash {SETUP}",
-        "run": f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
-    }
-
-
-def _infra(infra: str) -> dict[str, object]:
-    """One place, or any of several: SkyPilot takes the cheapest that has the machine."""
-    places = infra.split(",")
-    return {"infra": infra} if len(places) == 1 else {"any_of": [{"infra": place} for place in places]}
+    policy = (Path(__file__).parent / POLICY).read_text(encoding="utf-8")
+    return {SKY: document("skypilot.yaml", **fields), POLICY: policy}
 
 
 def bucket(name: str) -> str:
@@ -110,50 +87,25 @@ def bucket(name: str) -> str:
     return f"{name}-run"
 
 
-def skypilot_steps(job: ExportJob | AdoptedJob) -> list[str]:
-    """See the offer, then launch."""
-    return [f"sky launch --dryrun {SKY}   # which machine, at what price?", f"sky jobs launch {SKY}"]
-
-
 def dstack(job: ExportJob) -> dict[str, str]:
     """A task with its price, duration and idle time limited, retried when a spot machine is taken back."""
-    task: dict[str, object] = {
-        "type": "task",
-        "name": job.name[:41].strip("-"),
-        "nodes": job.nodes,
-        "python": "3.12",
-        "files": [".:/training"],
-        "working_dir": "/training",
-        "env": [f"RUN={RUN_FOLDER}"],
-        "commands": [
-            f"bash {SETUP}",
-            "export NODES=$DSTACK_NODES_NUM NODE_RANK=$DSTACK_NODE_RANK MASTER_ADDR=$DSTACK_MASTER_NODE_IP",
-            f"exec bash {RUN}",
-        ],
-        "resources": {
-            "gpu": f"{card_name(job, 'dstack')}:{job.gpus_per_node}",
-            "shm_size": "8GB",
-            "disk": f"{disk_gb(job)}GB..",
-        },
-        "spot_policy": "spot" if job.plan.offer.spot else "on-demand",
-        "max_duration": f"{job.limit_seconds}s",
-        "stop_duration": f"{job.grace_seconds}s",
-        "retry": {"on_events": ["no-capacity", "interruption"], "duration": "1d"},
-        "utilization_policy": {"min_gpu_utilization": 1, "time_window": "30m"},
-    }
-    if backend := job.place.name or _DSTACK.get(job.plan.offer.provider or ""):
-        task["backends"] = [backend]
-    if job.plan.offer.usd_per_hour:
-        task["max_price"] = round(job.plan.offer.usd_per_hour / job.nodes * _MARGIN, 2)
-    volumes = [f"{job.claim}:{RUN_FOLDER}"] if job.claim else []
-    if volumes:
-        task["volumes"] = volumes
-    return {DSTACK: dump_yaml(task)}
-
-
-def dstack_steps(job: ExportJob) -> list[str]:
-    """Apply shows the offers and asks before it rents."""
-    return [f"dstack apply -f {DSTACK}"]
+    offer = job.plan.offer
+    backend = job.place.name or _DSTACK.get(offer.provider or "")
+    text = document(
+        "dstack.yaml",
+        name=job.name[:41].strip("-"),
+        nodes=job.nodes,
+        environment=f"RUN={RUN_FOLDER}",
+        gpu=f"{card_name(job, 'dstack')}:{job.gpus_per_node}",
+        disk=f"{disk_gb(job)}GB..",
+        spot_policy="spot" if offer.spot else "on-demand",
+        max_duration=f"{job.limit_seconds}s",
+        stop_duration=f"{job.grace_seconds}s",
+        backends=[backend] if backend else None,
+        max_price=round(offer.usd_per_hour / job.nodes * _MARGIN, 2) if offer.usd_per_hour else None,
+        volumes=[f"{job.claim}:{RUN_FOLDER}"] if job.claim else None,
+    )
+    return {DSTACK: text}
 
 
 def disk_gb(job: ExportJob) -> int:

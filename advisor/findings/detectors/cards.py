@@ -1,4 +1,4 @@
-"""Several cards beside each other, by their telemetry: one idle while others work, one hotter, one held back."""
+"""GPUs beside each other and over time: held back by their own protection or by the slowest, hot, without work."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.case import Case, Finding, Verdict, finding, lacking
 from advisor.findings.measured import cards as measured_cards
 from advisor.findings.run_facts import number
-from advisor.laws.throttling import ALARMS
-from advisor.units import format_bytes, format_count, format_percent, format_seconds, format_watts
+from advisor.findings.run_metrics import telemetry
+from advisor.findings.savings import saved_share
+from advisor.laws.throttling import ALARMS, POWER_CAP, REASONS
+from advisor.units import format_bytes, format_count, format_number, format_percent, format_seconds, format_watts
 
+_CAPPED_CLOCK = 0.85  # of the run's own best clock: below it the cap costs speed
+_THROTTLED_SHARE = 0.01  # of the readings under load
+_STRAGGLER = 1.05  # of the median rank (sources §7.3)
+_STRAGGLER_ROWS = 50
+_LOADED = 0.5  # utilisation
 _IDLE = 0.10  # mean utilisation of a card that takes no part
 _IDLE_TO_OTHERS = 0.25  # or of what the others have
 _AT_WORK = 0.20  # mean utilisation of the others for an idle one to stand out
@@ -20,8 +27,115 @@ _STRETCH_SHARE = 0.05  # of the time watched, idle beside working cards
 _FEW_READINGS = 10  # of a card: fewer are a snapshot
 _HOTTER = 12.0  # °C over the others' median
 _SLOWER = 0.95  # of the others' clock
-_LOADED = 0.5  # utilisation
 _CAP_WITHIN, _CAP_SHARE, _CAP_BELOW = 0.02, 0.4, 0.9  # of the ceiling; of loaded readings; of the others' ceiling
+
+
+def detect_throttling(case: Case) -> Verdict:
+    """Thermal, hardware or power-brake slowdowns by the driver's own reason bits, with their effect on steps."""
+    reasons, clocks = telemetry(case, "throttle_reasons"), telemetry(case, "sm_clock_mhz")
+    if run_metrics.on_cpu(case):
+        return None
+    if not len(reasons):
+        return lacking("throttling", "GPU telemetry with throttle reasons")
+    # our own telemetry reads power up to a hundred times a second, reasons twice
+    read = np.isfinite(reasons)
+    bits, clocks = reasons[read].astype(np.int64), clocks[read] if len(clocks) == len(read) else np.empty(0)
+    best = series.finite(clocks)
+    for mask in (*ALARMS, POWER_CAP):
+        on = (bits & mask) != 0
+        if not on.any() or on.mean() < _THROTTLED_SHARE:
+            continue
+        costs = len(best) > 0 and series.median(clocks[on]) < _CAPPED_CLOCK * float(np.quantile(best, 0.95))
+        if mask == POWER_CAP and not costs:
+            continue  # at the cap with full clocks is what a well used card does
+        factor, by = _step_time_factor(case, on, read), "step time"
+        if factor is None and len(clocks) and not on.all():
+            slow, fast = series.median(clocks[on]), series.median(clocks[~on])
+            factor, by = fast / slow if slow > 0 and np.isfinite(fast) else None, "SM clock"
+        return _throttled(case, mask, on, factor, by)
+    return None
+
+
+def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | None:
+    """Median step seconds while the bit was set over those while it was not; None where clocks do not match."""
+    readings, times = telemetry(case, "unix_seconds"), run_metrics.step_times(case)
+    if times is None or len(readings) != len(read):
+        return None
+    readings = readings[read]
+    stamps = case.run.column("unix_seconds")[times.row][times.start :]
+    inside = np.isfinite(stamps) & (stamps >= np.nanmin(readings)) & (stamps <= np.nanmax(readings))
+    if inside.sum() < 20:
+        return None
+    order = np.argsort(readings)
+    place = order[np.clip(np.searchsorted(readings[order], stamps[inside]), 0, len(order) - 1)]
+    state, seconds = on[place], times.steady_seconds[inside]
+    if state.sum() < 5 or (~state).sum() < 5:
+        return None
+    return series.median(seconds[state]) / series.median(seconds[~state])
+
+
+def _throttled(case: Case, mask: int, on: np.ndarray, factor: float | None, by: str) -> Finding:
+    """The finding that a device was held back `on` these readings of its reasons, and so many times slower then."""
+    words, share = REASONS[mask], float(on.mean())
+    lost = share * max(0.0, 1 - 1 / factor) if factor else float("nan")
+    slower = f", {format_number(factor)}x slower by {by}" if factor and factor > 1.02 else ""
+    hottest = series.finite(telemetry(case, "temperature_celsius"))
+    warm = f"; up to {hottest.max():.0f} °C" if len(hottest) else ""
+    gpu, reasons = telemetry(case, "gpu"), telemetry(case, "throttle_reasons")
+    gpu = gpu[np.isfinite(reasons)] if len(gpu) == len(reasons) else np.empty(0)
+    shares = [f"GPU {n:g} in {format_percent(float(on[gpu == n].mean()))}" for n in np.unique(series.finite(gpu))]
+    return finding(
+        "throttling",
+        severity="error" if factor and lost > 0.10 else "note" if lost < 0.01 else "warning",
+        title=f"Throttled ({words}) in {format_percent(share)} of the readings{slower}",
+        evidence=(
+            f"NVML clocks-event reasons: {words}{warm}",
+            f"by GPU: {', '.join(shares[:16])}" if len(shares) > 1 else "",
+        ),
+        confidence="high" if factor and by == "step time" else "medium",
+        causes=("a power limit below what the load wants", "a shared or weak power supply")
+        if "power" in words
+        else ("blocked airflow or a hot room", "a neighbouring GPU's heat", "a failing fan or dried paste"),
+        saved=saved_share(case, lost),
+    )
+
+
+def detect_straggler(case: Case) -> Verdict:
+    """One rank that is slower at its own work than the others, which wait for it in every step."""
+    if run_metrics.devices(case) < 2:
+        return None
+    ranks, clocks = case.run.column("rank"), telemetry(case, "sm_clock_mhz")
+    numbers = np.unique(series.finite(ranks))
+    if by_rank := len(numbers) > 1:
+        own = case.run.column("forward_seconds") + case.run.column("backward_seconds")
+        name = "forward and backward" if np.isfinite(own).any() else "step"
+        own = own if np.isfinite(own).any() else case.run.column("seconds")
+        if min(int(np.isfinite(own[ranks == rank]).sum()) for rank in numbers) < _STRAGGLER_ROWS:
+            return lacking("straggler", f"{_STRAGGLER_ROWS} steps with times of each rank")
+    else:  # without ranks in the log: a card whose clock stays below the others'
+        ranks = telemetry(case, "gpu")
+        numbers = np.unique(series.finite(ranks))
+        if len(numbers) < 2 or len(clocks) != len(ranks):
+            return lacking("straggler", "step times of each rank, or telemetry of each GPU")
+        own = clocks
+    middles = {rank: series.median(series.finite(own[ranks == rank])) for rank in numbers}
+    typical = float(np.median(list(middles.values())))
+    slowest = (max if by_rank else min)(middles, key=lambda rank: middles[rank])
+    slow, fast = (middles[slowest], typical) if by_rank else (typical, middles[slowest])
+    factor = slow / fast if fast > 0 else 0.0
+    if not factor > _STRAGGLER:
+        return None
+    text = f"median SM clock {middles[slowest]:.0f} MHz, the median GPU {typical:.0f} MHz"
+    if by_rank:
+        text = f"median {name} time {format_seconds(middles[slowest])}, the median rank {format_seconds(typical)}"
+    who, waited = f"{'Rank' if by_rank else 'GPU'} {slowest:g}", 1 - 1 / factor
+    return finding(
+        "straggler",
+        title=f"{who} is {format_percent(factor - 1)} slower than the others, which wait for it in every step",
+        evidence=text,
+        confidence="high" if by_rank else "medium",
+        saved=saved_share(case, waited, 0.0, waited),  # less where part of a step is not the cards' own work
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,67 +153,52 @@ class _Card:
 
 
 def _cards(case: Case) -> list[_Card]:
-    gpu, busy = run_metrics.telemetry(case, "gpu"), run_metrics.telemetry(case, "utilization")
-    if not len(gpu):
-        return []
+    gpu, busy = telemetry(case, "gpu"), telemetry(case, "utilization")
     busy = busy if len(busy) == len(gpu) else np.full(len(gpu), np.nan)
     every = [np.flatnonzero(gpu == card) for card in np.unique(series.finite(gpu))]
     return [_Card(index=int(gpu[rows[0]]), rows=rows, utilization=busy[rows]) for rows in every]
 
 
-def _names(cards: list[_Card]) -> str:
-    return ("GPU " if len(cards) == 1 else "GPUs ") + ", ".join(str(card.index) for card in cards)
-
-
-def detect_card_idle(case: Case) -> Verdict:
-    """Cards without work while others have it: for the whole time, or for stretches of it."""
-    cards = [card for card in _cards(case) if np.isfinite(card.use)]
-    if len(cards) < 2:
-        return Insufficient(code="card_idle", missing="utilisation of each of several GPUs, with their numbers")
-    working = series.median(np.array([card.use for card in cards if card.use > _IDLE]))
-    idle = [card for card in cards if card.use <= max(_IDLE, _IDLE_TO_OTHERS * working)]
-    if idle and len(idle) < len(cards) and working >= _AT_WORK:
-        return _idle_all_along(case, cards, idle, working)
-    return _idle_for_a_while(case, cards)
-
-
-def _idle_all_along(case: Case, cards: list[_Card], idle: list[_Card], working: float) -> Finding:
-    readings = min(len(card.rows) for card in cards)
-    snapshot = readings < _FEW_READINGS
-    used = series.median(np.array([card.use for card in idle]))
-    wanted = number(case.run.facts, "world_size")
-    unasked = wanted is not None and len(cards) - len(idle) >= wanted
-    return Finding(
-        code="card_idle",
-        severity=Severity.NOTE if snapshot or unasked else Severity.WARNING,
-        title=f"{_names(idle)} of {len(cards)}: {format_percent(used)} utilisation, where the others have "
-        f"{format_percent(working)}" + (" (a snapshot)" if snapshot else ""),
-        evidence=tuple(Evidence(text=_portrait(case, card)) for card in cards[:16]),
-        confidence=Confidence.LOW if snapshot else Confidence.HIGH,
-        causes=(
-            "fewer processes than GPUs (CUDA_VISIBLE_DEVICES, --nproc-per-node)",
-            "a pipeline stage or expert without work",
-            "another job's GPU, waiting",
-        ),
-        actions=("start one process a GPU, or rent and reserve fewer GPUs",),
-        threshold=f"mean utilisation below {format_percent(_IDLE)}, or a quarter of the others'",
-    )
+def _names(numbers: list[int]) -> str:
+    return ("GPU " if len(numbers) == 1 else "GPUs ") + ", ".join(map(str, numbers))
 
 
 def _portrait(case: Case, card: _Card) -> str:
     """A card in a line: utilisation, power, memory held."""
     words = [f"GPU {card.index}: {format_percent(card.use)} utilisation"]
     for name, write in (("power_watts", format_watts), ("memory_used_bytes", format_bytes)):
-        values = run_metrics.telemetry(case, name)
+        values = telemetry(case, name)
         if len(values) and np.isfinite(values[card.rows]).any():
             words.append(write(series.median(values[card.rows])))
     return ", ".join(words)
 
 
-def _idle_for_a_while(case: Case, cards: list[_Card]) -> Finding | None:
+def detect_card_idle(case: Case) -> Verdict:
+    """Cards without work while others have it: for the whole time, or for stretches of it."""
+    cards = [card for card in _cards(case) if np.isfinite(card.use)]
+    if len(cards) < 2:
+        return lacking("card_idle", "utilisation of each of several GPUs, with their numbers")
+    working = series.median(np.array([card.use for card in cards if card.use > _IDLE]))
+    idle = [card for card in cards if card.use <= max(_IDLE, _IDLE_TO_OTHERS * working)]
+    if not idle or len(idle) == len(cards) or not working >= _AT_WORK:
+        return _idle_for_a_while(case, len(cards))
+    snapshot = min(len(card.rows) for card in cards) < _FEW_READINGS
+    used, wanted = series.median(np.array([card.use for card in idle])), number(case.run.facts, "world_size")
+    unasked = wanted is not None and len(cards) - len(idle) >= wanted
+    names = f"{_names([card.index for card in idle])} of {len(cards)}"
+    return finding(
+        "card_idle",
+        severity="note" if snapshot or unasked else "warning",
+        title=f"{names}: {format_percent(used)} utilisation, where the others have {format_percent(working)}"
+        + (" (a snapshot)" if snapshot else ""),
+        evidence=[_portrait(case, card) for card in cards[:16]],
+        confidence="low" if snapshot else "high",
+    )
+
+
+def _idle_for_a_while(case: Case, count: int) -> Finding | None:
     """Stretches of minutes in which one card had nothing while the others worked."""
-    clock, busy = run_metrics.telemetry(case, "unix_seconds"), run_metrics.telemetry(case, "utilization")
-    gpu = run_metrics.telemetry(case, "gpu")
+    clock, busy, gpu = (telemetry(case, name) for name in ("unix_seconds", "utilization", "gpu"))
     watched = float(np.nanmax(clock) - np.nanmin(clock)) if len(clock) == len(gpu) and len(clock) else 0.0
     if watched <= 0:
         return None
@@ -113,147 +212,96 @@ def _idle_for_a_while(case: Case, cards: list[_Card]) -> Finding | None:
         lost += last - first
         begin = first - float(np.nanmin(clock))
         text = f"from {format_seconds(begin)} to {format_seconds(begin + last - first)} of the readings"
-        said.setdefault(int(gpu[rows[0]]), []).append(
-            f"{text}, the others at {format_percent(float(np.nanmean(beside)))}"
-        )
+        others = f"the others at {format_percent(float(np.nanmean(beside)))}"
+        said.setdefault(int(gpu[rows[0]]), []).append(f"{text}, {others}")
     if lost < _STRETCH_SHARE * watched:
         return None
-    idle = [card for card in cards if card.index in said]
-    return Finding(
-        code="card_idle",
-        severity=Severity.WARNING,
-        title=f"{_names(idle)} of {len(cards)} had nothing to do for {format_seconds(lost)} while the others worked",
-        evidence=tuple(Evidence(text=f"GPU {index}: {text}") for index, texts in said.items() for text in texts[:3]),
-        confidence=Confidence.HIGH,
-        causes=("uneven work: a rank that finished early or waits", "evaluation or saving on one rank alone"),
-        actions=("share evaluation and data evenly between the ranks; look at the idle rank's log there",),
-        threshold=f"stretches of {format_seconds(run_metrics.IDLE_SECONDS)} beside GPUs at half load or more",
+    names = f"{_names(sorted(said))} of {count}"
+    return finding(
+        "card_idle",
+        text="card_idle_at_times",
+        title=f"{names} had nothing to do for {format_seconds(lost)} while the others worked",
+        evidence=[f"GPU {index}: {text}" for index, texts in said.items() for text in texts[:3]],
     )
 
 
 def detect_card_lost(case: Case) -> Verdict:
     """A card that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
     if not _cards(case):
-        return Insufficient(code="card_lost", missing="readings of each GPU, with its number")
+        return lacking("card_lost", "readings of each GPU, with its number")
     every = measured_cards(case.run.telemetry or {})
     lost = [card for card in every if card.silent_seconds is not None]
     if not lost:
         return None
-    names = ("GPU " if len(lost) == 1 else "GPUs ") + ", ".join(str(card.card) for card in lost)
-    longest = format_seconds(max(card.silent_seconds or 0.0 for card in lost))
-    heat = {card.card: card.quantities.get("temperature_celsius") for card in lost}
-    at = {card: f", the last at {spread.last:.0f} °C" if spread else "" for card, spread in heat.items()}
-    return Finding(
-        code="card_lost",
-        severity=Severity.ERROR,
-        title=f"{names} of {len(every)} gave no answer in the last {longest} of the readings",
-        evidence=tuple(
-            Evidence(text=f"GPU {card.card}: {format_count(card.readings)} readings until then{at[card.card]}")
-            for card in lost[:16]
-        ),
-        confidence=Confidence.HIGH,
-        causes=(
-            "the GPU fell off the bus (Xid 79 in the kernel's log): heat, power or its slot",
-            "the driver was reset or hangs",
-        ),
-        actions=(
-            "sudo dmesg | grep -i xid; then reset the GPU or restart the machine: nvidia-smi --gpu-reset",
-            "on a rented machine: ask for another one, and resume from the newest checkpoint",
-        ),
-        threshold="no quantity answered any more, for more than 2 s and three questions",
-    )
+    longest, shown = format_seconds(max(card.silent_seconds or 0.0 for card in lost)), []
+    for card in lost[:16]:
+        heat = card.quantities.get("temperature_celsius")
+        at = f", the last at {heat.last:.0f} °C" if heat else ""
+        shown.append(f"GPU {card.card}: {format_count(card.readings)} readings until then{at}")
+    names = f"{_names([card.card for card in lost])} of {len(every)}"
+    title = f"{names} gave no answer in the last {longest} of the readings"
+    return finding("card_lost", title=title, evidence=shown)
 
 
 def detect_card_hot(case: Case) -> Verdict:
     """One card of several that is hotter than the others, and slower for it or not."""
-    cards, heat = _cards(case), run_metrics.telemetry(case, "temperature_celsius")
+    cards, heat = _cards(case), telemetry(case, "temperature_celsius")
     if len(cards) < 2 or not len(heat):
-        return Insufficient(code="card_hot", missing="temperatures of each of several GPUs, with their numbers")
-    warm = {card.index: float(np.nanquantile(heat[card.rows], 0.95)) for card in cards
-            if np.isfinite(heat[card.rows]).any()}  # fmt: skip
+        return lacking("card_hot", "temperatures of each of several GPUs, with their numbers")
+    warm = {c.index: float(np.nanquantile(heat[c.rows], 0.95)) for c in cards if np.isfinite(heat[c.rows]).any()}
     hottest = max(warm, key=lambda index: warm[index])
     others = series.median(np.array([value for index, value in warm.items() if index != hottest]))
     if not warm[hottest] - others > _HOTTER:
         return None
-    card = next(card for card in cards if card.index == hottest)
-    pace, alarms = _clock_share(case, cards, card), _alarmed(case, card)
-    slow = f", its clock {format_percent(1 - pace)} lower" if pace is not None and pace < _SLOWER else ""
-    return Finding(
-        code="card_hot",
-        severity=Severity.WARNING if slow or alarms else Severity.NOTE,
+    # its median clock under load over the others', and how often a thermal or hardware slowdown held it back
+    clocks, reasons, pace = telemetry(case, "sm_clock_mhz"), telemetry(case, "throttle_reasons"), float("nan")
+    if len(clocks):
+        middles = {}
+        for card in cards:
+            loaded = clocks[card.rows][card.utilization >= _LOADED]
+            middles[card.index] = series.median(loaded if len(loaded) else clocks[card.rows])
+        beside = series.median(np.array([value for index, value in middles.items() if index != hottest]))
+        pace = middles[hottest] / beside if beside > 0 else float("nan")
+    rows = next(card.rows for card in cards if card.index == hottest)
+    bits = series.finite(reasons[rows]).astype(np.int64) if len(reasons) else np.empty(0, np.int64)
+    alarms = float(np.mean((bits & sum(ALARMS)) != 0)) if len(bits) else 0.0
+    slow = f", its clock {format_percent(1 - pace)} lower" if pace < _SLOWER else ""
+    return finding(
+        "card_hot",
+        text="card_hot_and_slow" if slow or alarms else "card_hot",
         title=f"GPU {hottest} runs at {warm[hottest]:.0f} °C, the others at {others:.0f} °C{slow}",
         evidence=(
-            Evidence(text="95th percentile of each GPU's readings"),
-            *((Evidence(text=f"throttled in {format_percent(alarms)} of its readings"),) if alarms else ()),
+            "95th percentile of each GPU's readings",
+            f"throttled in {format_percent(alarms)} of its readings" if alarms else "",
         ),
-        confidence=Confidence.HIGH if slow or alarms else Confidence.MEDIUM,
-        causes=("its place: the last in the stream of air, or beside a hot neighbour", "a failing fan or dried paste"),
-        actions=("mend its cooling or leave it out: in a synchronous step all others wait for it",)
-        if slow or alarms
-        else ("watch its clock: it will throttle first",),
-        threshold=f"{_HOTTER:g} °C over the others' median; clocks more than 5 % lower",
     )
-
-
-def _clock_share(case: Case, cards: list[_Card], card: _Card) -> float | None:
-    """A card's median clock under load over the others'; None where clocks were not recorded."""
-    clocks = run_metrics.telemetry(case, "sm_clock_mhz")
-    if not len(clocks):
-        return None
-    middles = {one.index: _loaded_median(clocks[one.rows], one.utilization) for one in cards}
-    others = series.median(np.array([value for index, value in middles.items() if index != card.index]))
-    share = middles[card.index] / others if others > 0 else float("nan")
-    return share if np.isfinite(share) else None
-
-
-def _loaded_median(values: np.ndarray, utilization: np.ndarray) -> float:
-    loaded = values[utilization >= _LOADED]
-    return series.median(loaded if len(loaded) else values)
-
-
-def _alarmed(case: Case, card: _Card) -> float:
-    """Share of a card's readings with a thermal or hardware slowdown."""
-    reasons = run_metrics.telemetry(case, "throttle_reasons")
-    if not len(reasons):
-        return 0.0
-    bits = series.finite(reasons[card.rows]).astype(np.int64)
-    return float(np.mean((bits & sum(ALARMS)) != 0)) if len(bits) else 0.0
 
 
 def detect_power_cap(case: Case) -> Verdict:
     """A card that runs into a power ceiling lower than the other cards' or than its datasheet's."""
-    cards, watts = _cards(case), run_metrics.telemetry(case, "power_watts")
+    cards, watts = _cards(case), telemetry(case, "power_watts")
     if not cards or not len(watts):
-        return Insufficient(code="power_cap", missing="power and utilisation of each GPU, with its number")
-    ceilings = {card.index: top for card in cards if (top := _ceiling(watts[card.rows], card.utilization)) is not None}
-    spec = run_metrics.card(case)
+        return lacking("power_cap", "power and utilisation of each GPU, with its number")
+    spec, ceilings = run_metrics.card(case), {}
+    for card in cards:
+        loaded = series.finite(watts[card.rows][card.utilization >= _LOADED])
+        top = float(np.quantile(loaded, 0.99)) if len(loaded) else 0.0
+        # a card under load sits at its ceiling; below one its power moves freely
+        if len(loaded) >= 2 * _FEW_READINGS and np.mean(loaded >= (1 - _CAP_WITHIN) * top) >= _CAP_SHARE:
+            ceilings[card.index] = top
     tops = [float(np.nanquantile(watts[card.rows], 0.99)) for card in cards if np.isfinite(watts[card.rows]).any()]
     limit = spec.tdp_watts if spec and spec.tdp_watts else (max(tops) if len(tops) > 1 else None)
     low = {index: top for index, top in ceilings.items() if limit and top < _CAP_BELOW * limit}
     if not low or limit is None:
         return None
-    held = [card for card in cards if card.index in low]
     of = "the datasheet's" if spec and spec.tdp_watts else "the highest GPU's"
-    return Finding(
-        code="power_cap",
-        severity=Severity.WARNING if len(held) < len(cards) else Severity.NOTE,
-        title=f"{_names(held)} of {len(cards)} at a power ceiling of {format_watts(max(low.values()))}: "
+    return finding(
+        "power_cap",
+        severity="warning" if len(low) < len(cards) else "note",
+        title=f"{_names(list(low))} of {len(cards)} at a power ceiling of {format_watts(max(low.values()))}: "
         f"{format_percent(max(low.values()) / limit)} of {of} {format_watts(limit)}",
-        evidence=tuple(Evidence(text=f"GPU {index}: ceiling {format_watts(top)}") for index, top in low.items()),
-        confidence=Confidence.MEDIUM,
-        causes=("a power limit set with nvidia-smi -pl", "a shared or weak power supply"),
-        actions=("nvidia-smi -q -d POWER shows the enforced limit; raise it where the machine allows",),
-        threshold=f"{format_percent(_CAP_SHARE)} of loaded readings within {format_percent(_CAP_WITHIN)} of the top",
+        evidence=[f"GPU {index}: ceiling {format_watts(top)}" for index, top in low.items()],
     )
-
-
-def _ceiling(watts: np.ndarray, utilization: np.ndarray) -> float | None:
-    """The power that a card under load sits at; None where its power moves freely or it had no load."""
-    loaded = series.finite(watts[utilization >= _LOADED])
-    if len(loaded) < 2 * _FEW_READINGS:
-        return None
-    top = float(np.quantile(loaded, 0.99))
-    return top if float(np.mean(loaded >= (1 - _CAP_WITHIN) * top)) >= _CAP_SHARE else None
 
 
 def detect_unknown_load(case: Case) -> Verdict:
@@ -261,17 +309,12 @@ def detect_unknown_load(case: Case) -> Verdict:
     cards = [card for card in _cards(case) if np.isfinite(card.use)]
     wanted = number(case.run.facts, "world_size")
     if len(cards) < 2 or wanted is None:
-        return Insufficient(code="unknown_load", missing="the run's number of GPUs beside telemetry of each GPU")
+        return lacking("unknown_load", "the run's number of GPUs beside telemetry of each GPU")
     at_work = [card for card in cards if card.use > _AT_WORK and len(card.rows) >= _FEW_READINGS]
     if len(at_work) <= wanted:
         return None
-    return Finding(
-        code="unknown_load",
-        severity=Severity.NOTE,
+    return finding(
+        "unknown_load",
         title=f"{len(at_work)} GPUs are at work where the run has {wanted:g}: the rest is another job's",
-        evidence=tuple(Evidence(text=_portrait(case, card)) for card in at_work[:16]),
-        confidence=Confidence.MEDIUM,
-        causes=("another job on the same machine: it shares host, memory bus and power",),
-        actions=("nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory shows whose they are",),
-        threshold=f"mean utilisation over {format_percent(_AT_WORK)} on more GPUs than the run declares",
+        evidence=[_portrait(case, card) for card in at_work[:16]],
     )

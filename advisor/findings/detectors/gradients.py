@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, head, tail, trailing_median
-from advisor.findings.detectors.loss import spikes
-from advisor.findings.run_facts import number
+from advisor.findings.case import Case, Verdict, finding, lacking, seen
+from advisor.findings.curves import Curve, curve, main_rows
+from advisor.findings.run_facts import number, steps_done
+from advisor.findings.savings import cost_of_steps
 
 _FEWEST_ROWS = 30
 _EQUAL = 1e-3  # relative: norms printed with four digits
 _AT_CLIP_SHARE = 0.05  # of the rows exactly at the largest value: a cap, not chance
 _LARGE = 10.0  # times the clip
 _USUAL_CLIP = 1.0  # the default of Hugging Face, nanoGPT, Megatron and most recipes
-_SPIKE = 7.0  # robust z of the log norm (OLMo 2's spike score, sources §7.2)
-_LED_SHARE = 0.25  # of the loss spikes: fewer may be chance
-_BEFORE = 20  # rows in which a gradient spike announces a loss spike
 _MOSTLY = 0.5
-_RISING = 0.2  # of the rows more than before
 _WARM_ROWS = 20
 
 
@@ -34,25 +31,21 @@ def detect_grad_norm_not_collected(case: Case) -> Verdict:
     if not len(norms):
         # readers that know a placeholder of their framework drop it, and say so
         if "not collected" not in case.run.provenance.get("grad_norm", ""):
-            return Insufficient(code="grad_norm_not_collected", missing="a column of gradient norms")
+            return lacking("grad_norm_not_collected", "a column of gradient norms")
         norms = Curve(step=losses.step, value=np.zeros(len(losses)), counted=losses.counted)
     if norms.value.any() or len(norms) < 3:
         return None
     moves = len(losses) > 2 and float(np.ptp(losses.value)) > 0.01 * abs(float(np.median(losses.value)))
-    return Finding(
-        code="grad_norm_not_collected",
-        severity=Severity.NOTE if moves or len(losses) < _FEWEST_ROWS else Severity.WARNING,
+    return finding(
+        "grad_norm_not_collected",
+        severity="note" if moves or len(losses) < _FEWEST_ROWS else "warning",
         title=f"Gradient norm is printed as 0 in all {len(norms)} rows"
         + (" while the loss moves: it was not collected" if moves else ", and the loss hardly moves"),
-        evidence=(
-            Evidence(text=f"0 in {len(norms)} rows", first_step=float(norms.step[0]), last_step=float(norms.step[-1])),
-        ),
-        confidence=Confidence.HIGH if moves else Confidence.LOW,
+        evidence=seen(f"0 in {len(norms)} rows", norms.step[0], norms.step[-1]),
+        confidence="high" if moves else "low",
         causes=("the framework computes the norm only when clipping is on, or not under this optimizer",)
         if moves
         else ("the norm was not collected", "no gradient reaches the weights"),
-        actions=("log the norm before clipping; it is the first warning of instability",),
-        threshold="all values exactly 0 in three rows and more",
     )
 
 
@@ -70,38 +63,11 @@ def post_clip_cap(norms: np.ndarray, clip: float | None) -> float | None:
     return top if count >= max(3, _AT_CLIP_SHARE * len(norms)) else None
 
 
-def detect_post_clip_norm(case: Case) -> Verdict:
-    """Norms logged after clipping: capped at the threshold, they say nothing of stability."""
-    norms = _norms(case)
-    if len(norms) < _FEWEST_ROWS:
-        return Insufficient(code="post_clip_norm", missing=f"{_FEWEST_ROWS} gradient norms")
-    cap = post_clip_cap(norms.value, number(case.run.facts, "grad_clip"))
-    if cap is None:
-        return None
-    share = float((norms.value >= cap * (1 - _EQUAL)).mean())
-    return Finding(
-        code="post_clip_norm",
-        severity=Severity.NOTE,
-        title=f"Gradient norms are logged after clipping: {share:.0%} of the rows read exactly {cap:.4g}, none more",
-        evidence=(
-            Evidence(
-                text=f"largest value {cap:.5g}, reached in {share:.0%} of {len(norms)} rows",
-                first_step=float(norms.step[0]),
-                last_step=float(norms.step[-1]),
-            ),
-        ),
-        confidence=Confidence.HIGH,
-        causes=("the norm is computed again after `clip_grad_norm_` instead of taking its return value",),
-        actions=("log what `clip_grad_norm_` returns: the norm before clipping",),
-        threshold="sources §7.2: a norm after clipping is at most the clip by construction and says nothing",
-    )
-
-
 def detect_grad_norm_large(case: Case) -> Verdict:
     """Norms far above the clipping threshold: those updates were scaled down to almost nothing."""
     norms = _norms(case)
     if not len(norms) or not norms.value.any():
-        return Insufficient(code="grad_norm_large", missing="gradient norms before clipping")
+        return lacking("grad_norm_large", "gradient norms before clipping")
     clip = number(case.run.facts, "grad_clip")
     limit = clip or _USUAL_CLIP
     place = int(np.argmax(norms.value))
@@ -110,71 +76,19 @@ def detect_grad_norm_large(case: Case) -> Verdict:
         return None
     early = place < max(1, len(norms) // 20) or norms.step[place] <= 100
     often = int((norms.value >= _LARGE * max(limit, usual)).sum())
-    return Finding(
-        code="grad_norm_large",
-        severity=Severity.NOTE,  # clipping took it, or the loss shows it
+    return finding(
+        "grad_norm_large",
+        text="grad_norm_large_at_start" if early else "grad_norm_large",
         title=f"Gradient norm {top:.4g} at step {norms.step[place]:g}, {top / usual:.0f}× its median, "
         + ("once" if often == 1 else f"one of {often} such rows")
         + (" (at the start)" if early else ""),
-        evidence=(
-            Evidence(text=f"{top:.4g}, median {usual:.4g}, clip {limit:g}{'' if clip else ' (usual one)'}",
-                     first_step=float(norms.step[place]), last_step=float(norms.step[place])),
+        evidence=seen(
+            f"{top:.4g}, median {usual:.4g}, clip {limit:g}{'' if clip else ' (usual one)'}",
+            norms.step[place],
+            norms.step[place],
         ),
-        confidence=Confidence.MEDIUM if clip else Confidence.LOW,
-        causes=("weights that do not fit the task yet (new head or adapters, other prompt format)",
-                "no warm-up: the first updates are the largest") if early
-        else ("a bad batch", "a learning rate at the edge of stability"),
-        actions=("keep clipping at 1.0 and warm up over some tens of steps",),
+        confidence="medium" if clip else "low",
         threshold=f"{_LARGE:g}× the clip and the median",
-    )  # fmt: skip
-
-
-def norm_spikes(norms: Curve) -> np.ndarray:
-    """Rows whose log norm lies 7 robust deviations over the rows before (sources §7.2), warm-up left out."""
-    keep = norms.value > 0
-    if keep.sum() < 60:
-        return np.empty(0, dtype=int)
-    logs = np.log(norms.value[keep])
-    window = int(np.clip(len(logs) // 20, 20, 100))
-    before = np.concatenate([logs[:1], trailing_median(logs, window)[:-1]])
-    scale = np.maximum(trailing_median(np.abs(logs - before), window) / 0.6745, 0.02)
-    hit = (logs - before > _SPIKE * scale) & (np.arange(len(logs)) >= max(window, _WARM_ROWS))
-    return np.flatnonzero(keep)[hit & (norms.step[keep] >= norms.step[0] + 100)]
-
-
-def detect_grad_spikes_before_loss_spikes(case: Case) -> Verdict:
-    """Spikes of the gradient norm that come just before spikes of the loss: a warning to act on."""
-    norms, losses = _norms(case), curve(case.run, "loss")
-    if len(norms) < 60 or len(losses) < 60:
-        return Insufficient(code="grad_spikes_first", missing="60 rows with loss and gradient norm before clipping")
-    if post_clip_cap(norms.value, number(case.run.facts, "grad_clip")) is not None:
-        return Insufficient(code="grad_spikes_first", missing="gradient norms before clipping (these are after)")
-    hits = norms.step[norm_spikes(norms)]
-    loss_spikes = spikes(losses)
-    reach = _BEFORE * float(np.median(np.diff(norms.step)))
-    pairs = [(s, hits[(hits <= s.first_step) & (hits >= s.first_step - reach)]) for s in loss_spikes]
-    led = [(s, float(before[0])) for s, before in pairs if len(before)]
-    if not led:
-        return None
-    return Finding(
-        code="grad_spikes_first",
-        severity=Severity.NOTE,
-        title=f"{len(led)} of {len(loss_spikes)} loss spikes were announced by a spike of the gradient norm",
-        evidence=tuple(
-            Evidence(
-                text=f"norm spikes at step {start:g}, loss {s.before:.4g} → {s.peak:.4g} at step {s.first_step:g}",
-                first_step=start,
-                last_step=s.last_step,
-            )
-            for s, start in led[:10]
-        ),
-        confidence=Confidence.HIGH if len(led) > 1 else Confidence.MEDIUM,
-        causes=("updates at the edge of stability: the gradient goes first, the loss follows (OLMo 2)",),
-        actions=(
-            "skip updates whose norm is 7 deviations over its recent median",
-            "clip lower, or lower the peak rate",
-        ),
-        threshold=f"norm with robust z > {_SPIKE:g} at most {_BEFORE} rows before a loss spike (sources §7.2)",
     )
 
 
@@ -195,44 +109,69 @@ def detect_clipped_mostly(case: Case) -> Verdict:
     """More than half of all steps clipped after warm-up: the threshold, not the rate, sets the size of updates."""
     shares = clipped_share(case)
     if shares is None or len(shares) < _FEWEST_ROWS:
-        return Insufficient(code="clipped_mostly", missing="gradient norms before clipping and the clipping threshold")
+        return lacking("clipped_mostly", "gradient norms before clipping and the clipping threshold")
     later = shares.value[max(_WARM_ROWS, len(shares) // 10) :] if len(shares) > 2 * _WARM_ROWS else shares.value
     share = float(later.mean())
     if share <= _MOSTLY:
         return None
     clip = number(case.run.facts, "grad_clip")
-    return Finding(
-        code="clipped_mostly",
-        severity=Severity.NOTE,
+    return finding(
+        "clipped_mostly",
         title=f"{share:.0%} of the steps are clipped" + (f" at {clip:g}" if clip else "") + " after warm-up",
-        evidence=(Evidence(text=f"{share:.1%} of {len(later)} rows", last_step=float(shares.step[-1])),),
-        confidence=Confidence.HIGH,
-        causes=("a threshold below the usual norm of this model and batch: every update has the same length",),
-        actions=("set the threshold to about twice the median norm after warm-up, or leave it and know that it acts",),
-        threshold=f"more than {_MOSTLY:.0%} of the rows after warm-up",
+        evidence=seen(f"{share:.1%} of {len(later)} rows", last=shares.step[-1]),
     )
 
 
-def detect_clipping_rises(case: Case) -> Verdict:
-    """Clipping that becomes more frequent through the run: the gradient is growing."""
-    shares = clipped_share(case)
-    if shares is None or len(shares) < 3 * _FEWEST_ROWS:
-        return Insufficient(code="clipping_rises", missing="gradient norms before clipping and the clipping threshold")
-    settled = shares.value[max(_WARM_ROWS, len(shares) // 10) :]
-    before, now = head(settled, share=1 / 3), tail(settled, share=1 / 3)
-    rise = float(now.mean() - before.mean())
-    pooled = float(settled.mean())
-    error = math.sqrt(max(pooled * (1 - pooled), 1e-12) * (1 / len(before) + 1 / len(now)))
-    if rise < _RISING or rise < 4 * error:
+# Dynamic scaling halves from 2^16 … 2^32 at the start: up to about 30 skips. Later it doubles every 1,000 to 2,000
+# steps and skips one when that was too much, so a rate near 0.1 % is its normal life (sources §7, torch GradScaler).
+_START_STEPS = 50
+_ATTEMPTED = re.compile(r"loss scale: ([\d.]+(?:e[+-]?\d+)?), reducing to ([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
+_OFTEN = 0.02
+_BROKEN = 0.3
+
+
+def detect_loss_scale_skips(case: Case) -> Verdict:
+    """Skipped optimizer steps beyond what dynamic loss scaling does by nature."""
+    events = [e for e in case.run.events if e.kind == "overflow"]
+    column, scale = curve(case.run, "skipped"), curve(case.run, "loss_scale").value
+    if not len(column) and not events:
+        if str(case.run.facts.get("precision", "fp16")).lower() != "fp16":
+            return None  # nothing scales a loss in bf16 or fp32
+        return lacking("loss_scale_skips", "skipped steps or the loss scale")
+    # where the scale was "reduced" to what it was it cannot go lower
+    attempts = [(event, _ATTEMPTED.search(event.text)) for event in events]
+    stuck = [(event, scales[1]) for event, scales in attempts if scales is not None and scales[1] == scales[2]]
+    if stuck:
+        event, least = stuck[0]
+        return finding(
+            "loss_scale_at_minimum",
+            title=f"Gradients overflow fp16 at a loss scale of {float(least):g}, which cannot go lower",
+            evidence=seen(f"{event.text[:200]} ({len(stuck)} times)", event.step, event.step),
+            confidence="high" if len(stuck) > 1 else "medium",
+        )
+    done = steps_done(case.run) or float(len(main_rows(case.run)))
+    step, count = column.step, column.value
+    if not column.value.any():
+        step, count = np.array([event.step or 0.0 for event in events]), np.ones(len(events))
+        done = done or float(len(events))
+    scales_seen = f"loss scale {scale[0]:.6g} → {scale[-1]:.6g}" if len(scale) else ""
+    if count.sum() >= done > 0:
+        return finding(
+            "all_steps_skipped",
+            text="all_of_few_steps_skipped" if done < _START_STEPS else "all_steps_skipped",
+            title=f"All {done:g} steps were skipped by fp16 loss scaling: the weights never moved",
+            evidence=(f"{float(count.sum()):g} of {done:g} steps skipped", scales_seen),
+            saved=cost_of_steps(case, done),
+        )
+    later = count[step > step.min() + _START_STEPS] if len(step) else count
+    total, base = float(later.sum()), max(1.0, done - _START_STEPS)
+    share = total / base
+    if share < _OFTEN or total < 3:
         return None
-    return Finding(
-        code="clipping_rises",
-        severity=Severity.NOTE,
-        title=f"Clipping becomes more frequent: {before.mean():.0%} of the steps early, {now.mean():.0%} late",
-        evidence=(Evidence(text=f"{before.mean():.1%} → {now.mean():.1%}", first_step=float(shares.step[0]),
-                           last_step=float(shares.step[-1])),),
-        confidence=Confidence.HIGH if rise > 2 * _RISING else Confidence.MEDIUM,
-        causes=("weights or attention logits that grow: instability ahead", "a learning rate that is still too high"),
-        actions=("watch the norm; add QK-norm or weight decay, or lower the rate before the loss follows",),
-        threshold=f"last third against first third after warm-up: over {_RISING:.0%} and 4 standard errors",
-    )  # fmt: skip
+    return finding(
+        "loss_scale_skips",
+        severity="error" if share > _BROKEN else "warning",
+        title=f"{share:.1%} of the steps after the start are skipped by fp16 loss scaling: paid for, not learnt from",
+        evidence=(seen(f"{total:g} skipped of {base:g}", last=step.max()), scales_seen),
+        saved=cost_of_steps(case, total),
+    )

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.case import Case, Evidence, Verdict, finding, lacking, seen, texts
 from advisor.findings.curves import Curve, curve, main_rows, spread, trailing_median
-from advisor.findings.loss_kind import has_level, is_language
-from advisor.findings.run_facts import last_checkpoint, number
-from advisor.findings.savings import stake_steps
+from advisor.findings.run_facts import has_level, is_language, last_checkpoint, number
+from advisor.findings.savings import cost_of_steps, stake_steps
 from advisor.findings.schedule import is_rate_sweep, rate_jumps
 from advisor.findings.series import stretches
-from advisor.findings.spend import cost_of_steps
 
 _WARM_UP_STEPS = 100  # sources §7.2: skip warm-up and the first 100 steps
 _Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (sources §7.2)
+
 _PERSISTS = 3  # rows: an alarm, not one bad batch
 _LEAST_HEIGHT = 0.015  # of the loss: less is not worth a word however quiet the curve
 _FEWEST_ROWS = 60
@@ -54,106 +53,81 @@ def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike,
     """
     if len(losses) < _FEWEST_ROWS:
         return ()
-    window = int(np.clip(len(losses) // 20, 20, 100))
-    before = np.concatenate([losses.value[:1], trailing_median(losses.value, window)[:-1]])
-    z, height = _residual_scores(losses.value, before, window)
-    large = height > _LEAST_HEIGHT * np.abs(before)
-    judged = (losses.step >= losses.step[0] + skip_steps) & (np.arange(len(losses)) >= window) & large
-    high_stretches = []
-    for first, last in stretches(judged & (z > _Z_NOTE)):
-        score = float(z[first : last + 1].max())
-        if score > _Z_HIGH or last - first + 1 >= _PERSISTS:
-            high_stretches.append(_spike(losses, before, first, last, score))
-    return tuple(high_stretches)
-
-
-def _residual_scores(values: np.ndarray, before: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Robust z of each row against the rows before it, and its height over them."""
+    values, window = losses.value, int(np.clip(len(losses) // 20, 20, 100))
+    before = np.concatenate([values[:1], trailing_median(values, window)[:-1]])
     residual = values - before
     center = trailing_median(residual, window)
-    deviation = np.abs(residual - center)
-    scale = trailing_median(deviation, window) / 0.6745
-    scale = np.maximum(scale, 0.8 * spread(residual[window:] - center[window:]))
+    scale = trailing_median(np.abs(residual - center), window) / 0.6745
     # a flat stretch of rounded numbers has no spread; the least height guards there
-    return (residual - center) / np.maximum(scale, 1e-12), residual - center
-
-
-def _spike(losses: Curve, before: np.ndarray, first: int, last: int, z: float) -> Spike:
-    level = float(before[first])
-    back = np.flatnonzero(losses.value[last + 1 :] <= level)
-    return Spike(
-        first_step=float(losses.step[first]),
-        last_step=float(losses.step[last]),
-        before=level,
-        peak=float(losses.value[first : last + 1].max()),
-        z=z,
-        rows=last - first + 1,
-        recovered_step=float(losses.step[last + 1 + back[0]]) if len(back) else None,
-    )
+    scale = np.maximum(scale, 0.8 * spread(residual[window:] - center[window:]))
+    height = residual - center
+    z = height / np.maximum(scale, 1e-12)
+    judged = (losses.step >= losses.step[0] + skip_steps) & (np.arange(len(losses)) >= window)
+    judged &= height > _LEAST_HEIGHT * np.abs(before)
+    found = []
+    for first, last in stretches(judged & (z > _Z_NOTE)):
+        score, level = float(z[first : last + 1].max()), float(before[first])
+        if score > _Z_HIGH or last - first + 1 >= _PERSISTS:
+            back = np.flatnonzero(values[last + 1 :] <= level)
+            spike = Spike(
+                first_step=float(losses.step[first]),
+                last_step=float(losses.step[last]),
+                before=level,
+                peak=float(values[first : last + 1].max()),
+                z=score,
+                rows=last - first + 1,
+                recovered_step=float(losses.step[last + 1 + back[0]]) if len(back) else None,
+            )
+            found.append(spike)
+    return tuple(found)
 
 
 def detect_loss_spikes(case: Case) -> Verdict:
     """Stretches of loss far above the rows before them, single bad batches told apart from lasting ones."""
     losses = curve(case.run, "loss")
     if len(losses) < _FEWEST_ROWS:
-        return Insufficient(code="loss_spikes", missing=f"{_FEWEST_ROWS} rows with a training loss")
+        return lacking("loss_spikes", f"{_FEWEST_ROWS} rows with a training loss")
     if not has_level(case, losses):
-        return Insufficient(code="loss_spikes", missing=_POSITIVE)
+        return lacking("loss_spikes", _POSITIVE)
     all_spikes = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
-    all_spikes = _unexplained(case, losses, _material(losses, all_spikes))
+    # they undo a part of what was learnt; where rows scatter with a long tail, none of those that heal count
+    if len(all_spikes) > max(2, len(losses) / _LONG_TAIL):
+        all_spikes = tuple(s for s in all_spikes if s.recovered_step is None)
+    all_spikes = tuple(s for s in all_spikes if s.peak - s.before > _MATERIAL * _learnt(losses, s))
+    # a rise that a printed jump of the learning rate brings about, as of a warm restart, is its price
+    jumps, reach = rate_jumps(case.run), _FOLLOWS_JUMP * float(losses.step[-1] - losses.step[0])
+    explained = [np.any((s.first_step - reach <= jumps) & (jumps <= s.last_step)) for s in all_spikes]
+    all_spikes = tuple(s for s, known in zip(all_spikes, explained, strict=True) if not known)
     bad = case.run.column("loss_is_nan")[main_rows(case.run)] > 0
     if bad.any() and (began := _beginning(case, float(case.run.column("step")[main_rows(case.run)][bad][0]))):
         all_spikes = tuple(s for s in all_spikes if s.first_step != began.first_step)  # `loss_not_finite` tells of it
     if not all_spikes:
         return None
-    lasting = [s for s in all_spikes if _is_grave(losses, s)]
+    # those that last, undo a tenth of what was learnt and take a hundredth of the run to heal
+    whole, end = float(losses.step[-1] - losses.step[0]), float(losses.step[-1])
+    slow = [s for s in all_spikes if (s.recovered_step or end) - s.first_step > _SLOW_TO_HEAL * whole]
+    lasting = [s for s in slow if s.rows >= _PERSISTS and s.peak - s.before > _GRAVE * _learnt(losses, s)]
     worst = max(lasting or all_spikes, key=lambda s: s.peak - s.before)
     lost = sum((s.recovered_step or s.last_step) - s.first_step for s in all_spikes)
-    hours, usd = cost_of_steps(case, lost)
     height = f"{worst.before:.4g} → {worst.peak:.4g} at step {worst.first_step:g}"
     count = "One loss spike" if len(all_spikes) == 1 else f"{len(all_spikes)} loss spikes"
     opened = [s for s in all_spikes if s.recovered_step is None]  # whether they do harm is not to be seen
     ended = ", not back by the end of the log" if worst in opened else f", back at step {worst.recovered_step:g}"
-    harmless = "" if lasting or opened else "; none does lasting harm"
-    return Finding(
-        code="loss_spikes",
-        severity=Severity.WARNING if lasting else Severity.NOTE,
+    harmless, actions = "" if lasting or opened else "; none does lasting harm", texts()["loss_spikes"]["actions"]
+    if not lasting:
+        actions = ("nothing, unless they become more frequent",)
+        if opened:
+            again = _from_checkpoint(case, losses, opened[-1].first_step)
+            actions = (f"if it does not come back: {again} without those batches",)
+    return finding(
+        "loss_spikes",
+        severity="warning" if lasting else "note",
         title=f"{count}, the worst {height}{ended}" + harmless,
-        evidence=tuple(_spike_evidence(s) for s in sorted(all_spikes, key=lambda s: s.before - s.peak)[:10]),
-        confidence=Confidence.HIGH if lasting else Confidence.MEDIUM,
-        causes=(
-            "a learning rate at the edge of stability (spikes cluster where it peaks)",
-            "bad batches: repeated, very long or garbled documents",
-            "gradients not clipped, or Adam's β2 too high for sudden gradients",
-        ),
-        actions=(
-            "look at the batches of these steps; skip them if they are broken",
-            "if it does not recover: restart about 100 steps before the spike and skip 200 to 500 batches",
-            "lower the peak learning rate or β2 (0.95), clip gradients at 1.0",
-        )
-        if lasting
-        else (
-            f"if it does not come back: {_from_checkpoint(case, losses, opened[-1].first_step)} without those batches",
-        )
-        if opened
-        else ("nothing, unless they become more frequent",),
-        saved_hours=hours if lasting else None,
-        saved_usd=usd if lasting else None,
-        threshold="robust z > 7, or > 3.5 for 3 rows and more (sources §7.2: Iglewicz-Hoaglin, OLMo 2; PaLM's remedy)",
+        evidence=[_spike_evidence(s) for s in sorted(all_spikes, key=lambda s: s.before - s.peak)[:10]],
+        confidence="high" if lasting else "medium",
+        actions=actions,
+        saved=cost_of_steps(case, lost) if lasting else (None, None),
     )
-
-
-def _material(losses: Curve, found: tuple[Spike, ...]) -> tuple[Spike, ...]:
-    """Spikes that undo a part of what was learnt; none where rows of this loss scatter with a long tail."""
-    if len(found) > max(2, len(losses) / _LONG_TAIL):
-        found = tuple(s for s in found if s.recovered_step is None)
-    return tuple(s for s in found if s.peak - s.before > _MATERIAL * _learnt(losses, s))
-
-
-def _unexplained(case: Case, losses: Curve, found: tuple[Spike, ...]) -> tuple[Spike, ...]:
-    """Those that no printed jump of the learning rate, as of a warm restart, brings about: such a rise is its price."""
-    jumps, reach = rate_jumps(case.run), _FOLLOWS_JUMP * float(losses.step[-1] - losses.step[0])
-    return tuple(s for s in found if not np.any((s.first_step - reach <= jumps) & (jumps <= s.last_step)))
 
 
 def _learnt(losses: Curve, spike: Spike) -> float:
@@ -161,64 +135,42 @@ def _learnt(losses: Curve, spike: Spike) -> float:
     return max(float(losses.value[0]) - spike.before, 0.1 * abs(spike.before))
 
 
-def _is_grave(losses: Curve, spike: Spike) -> bool:
-    """Whether a spike lasts, undoes a tenth of what was learnt and takes a hundredth of the run to heal."""
-    healed = spike.recovered_step if spike.recovered_step is not None else float(losses.step[-1])
-    slow = healed - spike.first_step > _SLOW_TO_HEAL * float(losses.step[-1] - losses.step[0])
-    return spike.rows >= _PERSISTS and slow and spike.peak - spike.before > _GRAVE * _learnt(losses, spike)
-
-
 def _spike_evidence(s: Spike) -> Evidence:
     back = f"recovered at step {s.recovered_step:g}" if s.recovered_step is not None else "not recovered in this log"
     text = f"{s.before:.4g} → {s.peak:.4g} (z {s.z:.0f}, {s.rows} rows), {back}"
-    return Evidence(text=text, first_step=s.first_step, last_step=s.last_step)
+    return seen(text, s.first_step, s.last_step)
 
 
 def detect_loss_divergence(case: Case) -> Verdict:
     """A loss that turns upwards and stays up: what was learnt is being lost."""
     losses = curve(case.run, "loss")
     if len(losses) < 3:
-        return Insufficient(code="loss_divergence", missing="three rows with a training loss")
+        return lacking("loss_divergence", "three rows with a training loss")
     if not has_level(case, losses) or losses.value[0] == 0:  # of a part that is not trained yet
-        return Insufficient(code="loss_divergence", missing=_POSITIVE)
+        return lacking("loss_divergence", _POSITIVE)
     turned = _turned(losses)
-    if turned is None or is_rate_sweep(case.run) or _is_restart(case, losses, *turned):
+    if turned is None or is_rate_sweep(case.run):
         return None
     best, end, start = turned
+    # a learning rate that jumped up after the best row is a restart, if the loss has lost less than half of its fall
+    fall = float(np.median(losses.value[:5])) - best
+    if np.any(rate_jumps(case.run) > losses.step[start]) and end - best <= _LOST_TO_JUMP * fall:
+        return None
     last = float(losses.step[-1])
-    hours, usd = cost_of_steps(case, (stake_steps(case) or last) - float(losses.step[start]))
     # curricula, annealed terms and other data raise a loss by design; only what was worse than the start is lost
     sure = is_language(case) or end > float(np.median(losses.value[:5]))
-    return Finding(
-        code="loss_divergence",
-        severity=Severity.ERROR if sure else Severity.WARNING,
+    return finding(
+        "loss_divergence",
+        severity="error" if sure else "warning",
         title=f"Loss diverges: from {best:.4g} at step {losses.step[start]:g} to {end:.4g} at the end",
-        evidence=(
-            Evidence(
-                text=f"median of the rows {best:.5g} → {end:.5g}", first_step=float(losses.step[start]), last_step=last
-            ),
-        ),
-        confidence=Confidence.HIGH if len(losses) >= _FEWEST_ROWS else Confidence.MEDIUM,
-        causes=(
-            "learning rate too high, or warm-up too short",
-            "numbers out of range (fp16 without loss scaling, attention logits growing)",
-            "the data changed: another source, broken documents, labels shifted",
-        ),
+        evidence=seen(f"median of the rows {best:.5g} → {end:.5g}", losses.step[start], last),
+        confidence="high" if len(losses) >= _FEWEST_ROWS else "medium",
         actions=(
             f"stop; {_again(losses, float(losses.step[start]))} with half the learning rate",
             "clip gradients at 1.0 and log their norm before clipping",
         ),
-        saved_hours=hours,
-        saved_usd=usd,
-        threshold="end above the best by 3 standard deviations of a row and a quarter of the fall (sources §7.2)",
+        saved=cost_of_steps(case, (stake_steps(case) or last) - float(losses.step[start])),
     )
-
-
-def _is_restart(case: Case, losses: Curve, best: float, end: float, row: int) -> bool:
-    """Whether the learning rate jumped up after the best row, and the loss has lost less than half of its fall."""
-    jumps = rate_jumps(case.run)
-    fall = float(np.median(losses.value[:5])) - best
-    return bool(np.any(jumps > losses.step[row])) and end - best <= _LOST_TO_JUMP * fall
 
 
 def _again(losses: Curve, step: float) -> str:
@@ -253,7 +205,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     bad = np.nan_to_num(case.run.column("loss_is_nan")[rows]) > 0
     printed = bad | np.isfinite(case.run.column("loss")[rows])
     if not printed.any():
-        return Insufficient(code="loss_not_finite", missing="a training loss")
+        return lacking("loss_not_finite", "a training loss")
     if not bad.any() or is_rate_sweep(case.run):  # a search for a rate ends where the loss breaks
         return None
     step = case.run.column("step")[rows]
@@ -266,37 +218,28 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     start, last = float(place[first]), float(place[order[-1]])
     losses = Curve(step=place[printed], value=place[printed])
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
-    hours, usd = cost_of_steps(case, (stake_steps(case) or last) - start) if stays else _NONE
     began = _beginning(case, start) if stays else None
     share = f"{int(bad.sum())} of {int(printed.sum())} rows"
-    return Finding(
-        code="loss_not_finite",
-        severity=Severity.ERROR if stays else Severity.WARNING,
+    anew = "start anew" if first == 0 else _from_checkpoint(case, losses, began.first_step if began else start)
+    stop = "stop at the first loss that is not finite and keep the checkpoint before it"
+    return finding(
+        "loss_not_finite",
+        severity="error" if stays else "warning",
         title=f"Loss is not a number from step {start:g} on ({share}): every later step was paid for nothing"
         + (f"; it had left its level at step {began.first_step:g}" if began else "")
         if stays
         else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",
         evidence=(
-            Evidence(text=f"{share} NaN or infinite", first_step=start, last_step=last),
+            seen(f"{share} NaN or infinite", start, last),
             *_before(case, rows, place, first),
-            *((_spike_evidence(began),) if began else ()),
+            (_spike_evidence(began) if began else ""),
         ),
-        confidence=Confidence.HIGH,
         causes=_not_finite_causes(case, first, stays),
-        actions=(
-            ("start anew" if first == 0 else _from_checkpoint(case, losses, began.first_step if began else start))
-            + " with half the learning rate and gradients clipped at 1.0",
-            "stop at the first loss that is not finite and keep the checkpoint before it",
-        )
+        actions=(f"{anew} with half the learning rate and gradients clipped at 1.0", stop)
         if stays
-        else ("leave such batches out of the mean (no target tokens), or skip the update when the loss is not finite",),
-        saved_hours=hours,
-        saved_usd=usd,
-        threshold="any printed NaN or infinity; an error where the last rows all are",
+        else texts()["loss_not_finite_at_times"]["actions"],
+        saved=cost_of_steps(case, (stake_steps(case) or last) - start) if stays else (None, None),
     )
-
-
-_NONE = (None, None)
 
 
 def _beginning(case: Case, broken: float) -> Spike | None:
@@ -315,32 +258,25 @@ def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
 def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tuple[Evidence, ...]:
     """What loss and gradient norm did in the rows before the first bad one."""
     loss = case.run.column("loss")[rows][:first]
-    kept = np.flatnonzero(np.isfinite(loss))
-    if not len(kept):
+    finite = np.flatnonzero(np.isfinite(loss))
+    if not len(finite):
         return (Evidence(text="no finite loss before it"),)
-    start = kept[-10:][0]
-    text = f"last finite losses {loss[start]:.4g} → {loss[kept[-1]]:.4g}"
+    start = finite[-10:][0]
+    text = f"last finite losses {loss[start]:.4g} → {loss[finite[-1]]:.4g}"
     norm = case.run.column("grad_norm")[rows][: first + 1]
     norms = norm[~np.isnan(norm)]
     if len(norms):
         text += f", gradient norm {norms[-1]:.4g} then"
-    return (Evidence(text=text, first_step=float(place[start]), last_step=float(place[kept[-1]])),)
+    return (seen(text, place[start], place[finite[-1]]),)
 
 
 def _not_finite_causes(case: Case, first: int, stays: bool) -> tuple[str, ...]:
+    rows = texts()
     fp16 = str(case.run.facts.get("precision", case.workload.precision if case.workload else "")).lower() == "fp16"
-    half = ("fp16 overflows: no loss scaling, or a scale that never shrinks; use bf16 where the GPU has it",)
+    half = rows["half_overflows"]["causes"]
     if not stays:
-        return ("batches without a single target token (0/0 in the mean)", "single overflows that were skipped")
+        return rows["loss_not_finite_at_times"]["causes"]
     if first == 0:
-        return (
-            *(half if fp16 else ()),
-            "bad from the first step: broken weights or checkpoint, wrong labels (out of the vocabulary), a kernel "
-            "that this GPU or driver does not support; the learning rate has not acted yet",
-        )
-    rest = (
-        "learning rate too high: the loss rises before it breaks",
-        "a batch without a single target token (0/0), then NaN weights",
-        "log or division of 0 in the loss or a norm without ε",
-    )
+        return (*(half if fp16 else ()), *rows["loss_never_finite"]["causes"])
+    rest = rows["loss_not_finite"]["causes"]
     return (*half, *rest) if fp16 else (*rest, *half)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.run_metrics import StepTimes
 from advisor.units import format_number, format_percent, format_seconds
 
@@ -60,18 +60,18 @@ def readings(case: Case) -> Readings | None:
 
 
 def quiet_times(case: Case) -> StepTimes | None:
-    """Step times without the steps that other work on the machine slowed; all of them where nothing tells."""
+    """Step times without the steps that other work on the machine slowed; all of them if that is unknown."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or not kernel.busy.any():
         return times
-    kept = ~kernel.busy_at(times.step)
-    seconds = times.seconds[kept]
+    calm = ~kernel.busy_at(times.step)
+    seconds = times.seconds[calm]
     start = series.steady_start(seconds) if len(seconds) else 0
-    return dataclasses.replace(times, row=times.row[kept], step=times.step[kept], seconds=seconds, start=start)
+    return dataclasses.replace(times, row=times.row[calm], step=times.step[calm], seconds=seconds, start=start)
 
 
 def lost_seconds(case: Case) -> float:
-    """Seconds by which steps beside busy readings took longer than quiet ones; 0 where nothing tells."""
+    """How many seconds longer steps took when the device was busy than when it was quiet; 0 if unknown."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or times.source != run_metrics.PRINTED:
         return 0.0
@@ -80,7 +80,7 @@ def lost_seconds(case: Case) -> float:
 
 
 def slowdown(case: Case) -> float:
-    """How many times longer the median step took than it would have on a quiet machine; 1 where nothing tells."""
+    """How many times longer the median step took than it would have on a quiet machine; 1 if that is unknown."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or not kernel.busy.any():
         return 1.0
@@ -101,7 +101,7 @@ def detect_machine_busy(case: Case) -> Verdict:
     """Other work on the machine while the run went on, by the reference kernel that the trainer times."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None:
-        return Insufficient(code="machine_busy", missing="a reference kernel timed between steps (our own trainer)")
+        return lacking("machine_busy", "a reference kernel timed between steps (our own trainer)")
     if not kernel.busy.any():
         return None
     lost, whole = lost_seconds(case), float(times.seconds.sum()) * times.stride
@@ -110,42 +110,26 @@ def detect_machine_busy(case: Case) -> Verdict:
         return None
     slow, stolen = kernel.seconds[kernel.busy], case.run.facts.get("stolen_share")
     by_host = isinstance(stolen, float) and stolen > _STOLEN
-    return Finding(
-        code="machine_busy",
-        severity=Severity.WARNING if share > _DEAR else Severity.NOTE,
-        title=f"Other work on the machine took {format_percent(share)} of the time: {format_seconds(lost)}",
-        evidence=(
-            Evidence(
-                text=f"the reference kernel took {format_seconds(series.median(slow))} (median) in {len(slow)} of "
-                f"{len(kernel.seconds)} readings, {format_seconds(kernel.quiet_seconds)} when quiet: "
-                f"{format_number(series.median(slow) / kernel.quiet_seconds)}x",
-                first_step=float(kernel.step[kernel.busy][0]),
-                last_step=float(kernel.step[kernel.busy][-1]),
-            ),
-            *_step_evidence(case, times, kernel),
-        ),
-        confidence=Confidence.HIGH if len(slow) > 2 else Confidence.MEDIUM,
-        causes=(
-            f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"
-            if by_host
-            else "other processes on the same cores",
-        ),
-        # no saving: what others do on the machine is not the reader's to stop
-        actions=(
-            "give it cores of its own (taskset) or run it when the machine is free; look with top who has them",
-            "compare speeds and calibrate only while the machine is quiet",
-        ),
-        threshold=f"reference kernel over {_BUSY:g}x its quietest, steps there slower by {format_percent(_COST)} of "
-        "the time",
+    took = (
+        f"the reference kernel took {format_seconds(series.median(slow))} (median) in {len(slow)} of "
+        f"{len(kernel.seconds)} readings, {format_seconds(kernel.quiet_seconds)} when quiet: "
+        f"{format_number(series.median(slow) / kernel.quiet_seconds)}x"
     )
-
-
-def _step_evidence(case: Case, times: StepTimes, kernel: Readings) -> tuple[Evidence, ...]:
     quiet, slowed = quiet_times(case), times.seconds[kernel.busy_at(times.step)]
-    if quiet is None or len(quiet.steady_seconds) < _FEW_STEPS:
-        return (Evidence(text="no stretch of the run was quiet: what a step takes alone follows from the kernel"),)
-    text = (
-        f"steps beside such readings took {format_seconds(series.median(slowed))} (mean "
-        f"{format_seconds(float(slowed.mean()))}), the others {format_seconds(series.median(quiet.steady_seconds))}"
+    beside = "no stretch of the run was quiet: what a step takes alone follows from the kernel"
+    if quiet is not None and len(quiet.steady_seconds) >= _FEW_STEPS:
+        mean = f"{format_seconds(series.median(slowed))} (mean {format_seconds(float(slowed.mean()))})"
+        beside = (
+            f"steps beside such readings took {mean}, the others {format_seconds(series.median(quiet.steady_seconds))}"
+        )
+    return finding(
+        "machine_busy",
+        severity="warning" if share > _DEAR else "note",
+        title=f"Other work on the machine took {format_percent(share)} of the time: {format_seconds(lost)}",
+        evidence=(seen(took, kernel.step[kernel.busy][0], kernel.step[kernel.busy][-1]), beside),
+        confidence="high" if len(slow) > 2 else "medium",
+        causes=f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"
+        if by_host
+        else "other processes on the same cores",
+        # no saving: what others do on the machine is not the reader's to stop
     )
-    return (Evidence(text=text),)

@@ -1,89 +1,83 @@
-"""What is paid for and not used: time beside the steps, idle devices, work done twice; and declared totals."""
+"""What is paid for and not used: time beside the steps, idle devices, work done twice, checkpoints and their lack."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.case import Case, Verdict, finding, lacking, seen
+from advisor.findings.curves import curve
 from advisor.findings.detectors.machine import lost_seconds, slowdown
-from advisor.findings.run_facts import price, restarts
-from advisor.findings.savings import saved_share, spent_seconds, steps_covered
-from advisor.findings.waits import seconds_beside
-from advisor.readers.run_table import Event
+from advisor.findings.run_facts import number, parameters, planned_steps, price, restarts, steps_done
+from advisor.findings.run_metrics import seconds_beside
+from advisor.findings.savings import mean_step_seconds, priced, saved_share, spent_seconds, steps_covered
+from advisor.laws import flops
+from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds
+from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
 
 _GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
+
 _BAD_GOODPUT = 0.80  # start-up and evaluations of short runs take a tenth and more
 _LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
 _IDLE_SHARE = 0.05
 _IDLE_DEAR = 0.25  # of the time watched: before and after a job readings are idle by nature
 _HELD_BYTES = 1e9  # more than a driver's context
-_TIME_TOLERANCE = 0.10
 _TWICE, _TWICE_LEAST = 0.01, 0.001  # of the steps: a warning, a note
+
+_WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
+
+_MOST_OF_RUN = 0.5  # longer between two checkpoints, the run has none but its last
+_FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
+_OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
 
 
 def detect_cost(case: Case) -> Verdict:
     """Whether dollars can be told at all."""
     if price(case) is None and not run_metrics.on_cpu(case):
         why = case.notes.get("price") or "or a GPU that the price lists know"
-        return Insufficient(code="cost", missing=f"the price per hour (--price, {why})")
+        return lacking("cost", f"the price per hour (--price, {why})")
     if spent_seconds(case) is None:
-        return Insufficient(code="cost", missing="step times or time stamps, to tell hours and dollars")
+        return lacking("cost", "step times or time stamps, to tell hours and dollars")
     return None
 
 
 def detect_goodput(case: Case) -> Verdict:
     """The share of the wall clock that steps take: the rest is start-up, evaluations, checkpoints and waiting."""
-    wall, times, covered = _wall_seconds(case), run_metrics.step_times(case), steps_covered(case)
+    times, covered = run_metrics.step_times(case), steps_covered(case)
     if times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
-        return Insufficient(code="goodput", missing="step times beside the wall clock")
+        return lacking("goodput", "step times beside the wall clock")
+    clocks = [series.finite(run_metrics.main_column(case.run, name)) for name in ("unix_seconds", "elapsed_seconds")]
+    moved = [float(np.ptp(clock)) for clock in clocks if len(clock) > 1 and np.ptp(clock) > 0]
+    wall = moved[0] if moved else run_metrics.positive(case, "total_seconds")
     if wall is None:
-        return Insufficient(code="goodput", missing="the wall clock: time stamps, elapsed or total seconds")
+        return lacking("goodput", "the wall clock: time stamps, elapsed or total seconds")
     # steps that other work on the machine slowed are training all the same, and another finding
     waited = seconds_beside(case) * covered  # so is waiting for data, where the steps' own times leave it out
     working = series.median(times.steady_seconds) / slowdown(case) * covered + lost_seconds(case) + waited
     share = working / wall
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None
-    usd = price(case)
-    cost = f", {format_usd((wall - working) / HOUR * usd)} so far" if usd else ""
-    return Finding(
-        code="goodput",
-        severity=Severity.WARNING if share < _BAD_GOODPUT else Severity.NOTE,
-        title=f"{format_percent(1 - share)} of the wall clock is not training: {format_seconds(wall - working)}{cost}",
-        evidence=(
-            Evidence(
-                text=f"{covered:g} steps of {format_seconds(working / covered)} are "
-                f"{format_seconds(working)} of {format_seconds(wall)}"
-                + (", waiting for data included" if waited else "")
-            ),
-            *_known_parts(case),
-        ),
-        confidence=Confidence.MEDIUM,
-        causes=("evaluations", "checkpoints", "start-up and compilation", "waiting for data between steps"),
-        actions=("log eval_seconds and checkpoint_seconds; evaluate less often or on fewer tokens",),
-        threshold="90 % of the wall clock in steps (sources §6.3)",
-        **saved_share(case, _GOODPUT - share, 0.0, 1 - share),
-    )
-
-
-def _wall_seconds(case: Case) -> float | None:
-    """Wall clock over the logged steps: time stamps, else elapsed seconds, else what the log declares in all."""
-    for name in ("unix_seconds", "elapsed_seconds"):
-        clock = series.finite(run_metrics.main_column(case.run, name))
-        if len(clock) > 1 and clock.max() > clock.min():
-            return float(clock.max() - clock.min())
-    return run_metrics.positive(case, "total_seconds")
-
-
-def _known_parts(case: Case) -> tuple[Evidence, ...]:
+    cost = f"{said} so far" if (said := _dollars(case, wall - working)) else ""
     parts = []
     for name, words in (("eval_seconds", "evaluations"), ("checkpoint_seconds", "checkpoints")):
         seconds = series.finite(case.run.column(name))
-        if len(seconds):
-            parts.append(Evidence(text=f"{len(seconds)} {words} took {format_seconds(float(seconds.sum()))}"))
-    return tuple(parts)
+        parts += [f"{len(seconds)} {words} took {format_seconds(float(seconds.sum()))}"] if len(seconds) else []
+    steps = f"{covered:g} steps of {format_seconds(working / covered)} are {format_seconds(working)}"
+    return finding(
+        "goodput",
+        severity="warning" if share < _BAD_GOODPUT else "note",
+        title=f"{format_percent(1 - share)} of the wall clock is not training: {format_seconds(wall - working)}{cost}",
+        evidence=(f"{steps} of {format_seconds(wall)}{', waiting for data included' if waited else ''}", *parts),
+        saved=saved_share(case, _GOODPUT - share, 0.0, 1 - share),
+    )
+
+
+def _dollars(case: Case, seconds: float) -> str:
+    usd = price(case)
+    return f", {format_usd(seconds / HOUR * usd)}" if usd else ""
 
 
 def detect_idle_device(case: Case) -> Verdict:
@@ -92,108 +86,132 @@ def detect_idle_device(case: Case) -> Verdict:
         return None
     busy, clock = run_metrics.telemetry(case, "utilization"), run_metrics.telemetry(case, "unix_seconds")
     if not len(busy) or len(clock) != len(busy):
-        return Insufficient(code="idle_device", missing="GPU telemetry: utilisation with time stamps")
-    watched = float(np.nanmax(clock) - np.nanmin(clock))
-    spans = _all_idle(case)
-    idle = sum(last - first for first, last in spans)
+        return lacking("idle_device", "GPU telemetry: utilisation with time stamps")
+    watched, stretches = float(np.nanmax(clock) - np.nanmin(clock)), run_metrics.idle_stretches(case)
+    # when no GPU had work: a GPU without work beside others that have it is another finding
+    numbers = run_metrics.telemetry(case, "gpu")
+    count = max(1, len(np.unique(series.finite(numbers)))) if len(numbers) == len(clock) else 1
+    idle, without_work, since = 0.0, 0, 0.0
+    for moment, change in sorted((float(clock[rows[i]]), by) for rows in stretches for i, by in ((0, 1), (-1, -1))):
+        idle += moment - since if without_work == count else 0.0
+        without_work, since = without_work + change, moment
     if watched <= 0 or idle / watched < _IDLE_SHARE:
-        return None  # a card without work beside others that have it is another finding
-    usd = price(case)
-    cost = f", {format_usd(idle / HOUR * usd)}" if usd else ""
-    return Finding(
-        code="idle_device",
-        severity=Severity.WARNING if idle / watched > _IDLE_DEAR else Severity.NOTE,
-        title=f"Nothing ran on the GPU for {format_seconds(idle)}{cost}: "
+        return None
+    used, rows = run_metrics.telemetry(case, "memory_used_bytes"), np.concatenate(stretches)
+    held = series.median(used[rows]) if len(used) > rows.max() else 0.0
+    waits = f"{format_bytes(held)} stay allocated meanwhile: a process waits (a server, a hung rank)"
+    return finding(
+        "idle_device",
+        severity="warning" if idle / watched > _IDLE_DEAR else "note",
+        title=f"Nothing ran on the GPU for {format_seconds(idle)}{_dollars(case, idle)}: "
         f"{format_percent(idle / watched)} of the time watched",
         evidence=(
-            Evidence(text=f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer"),
-            *_held_meanwhile(case),
+            f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer",
+            waits if held > _HELD_BYTES else "",
         ),
-        confidence=Confidence.HIGH,
-        causes=("set-up, download or tokenising on the rented machine", "left running after the end", "a hung process"),
-        actions=("prepare data before renting; stop the machine when the run ends",),
-        threshold="5 % of the time in stretches of two minutes or more",
-        **saved_share(case, idle / watched),
-    )
-
-
-def _all_idle(case: Case) -> list[tuple[float, float]]:
-    """From when to when no card had work, in the seconds of the readings."""
-    clock, cards = run_metrics.telemetry(case, "unix_seconds"), run_metrics.telemetry(case, "gpu")
-    count = max(1, len(np.unique(series.finite(cards)))) if len(cards) == len(clock) else 1
-    ends = [
-        (float(clock[rows[i]]), step) for rows in run_metrics.idle_stretches(case) for i, step in ((0, 1), (-1, -1))
-    ]
-    spans, idle, since = [], 0, 0.0
-    for moment, change in sorted(ends):
-        if idle == count and moment > since:
-            spans.append((since, moment))
-        idle, since = idle + change, moment
-    return spans
-
-
-def _held_meanwhile(case: Case) -> tuple[Evidence, ...]:
-    """The memory that stays allocated while nothing runs: a process that waits."""
-    used = run_metrics.telemetry(case, "memory_used_bytes")
-    rows = np.concatenate(run_metrics.idle_stretches(case))
-    held = series.median(used[rows]) if len(used) > rows.max() else 0.0
-    if not held > _HELD_BYTES:
-        return ()
-    return (Evidence(text=f"{format_bytes(held)} stay allocated meanwhile: a process waits (a server, a hung rank)"),)
-
-
-def detect_declared_time(case: Case) -> Verdict:
-    """The log's own total time against the sum of its steps."""
-    declared, times, covered = (
-        run_metrics.positive(case, "total_seconds"),
-        run_metrics.step_times(case),
-        steps_covered(case),
-    )
-    if declared is None or times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
-        return Insufficient(code="declared_time", missing="a duration that the log declares, and step times")
-    if len(case.run.phases) > 1 or len(case.run.attempts) > 1:
-        return None  # the declared total may be that of another part of the log
-    working = series.median(times.steady_seconds) * covered
-    if working <= declared * (1 + _TIME_TOLERANCE):
-        return None
-    return Finding(
-        code="declared_time",
-        severity=Severity.WARNING,
-        title=f"The log declares {format_seconds(declared)} in all, but its steps alone took {format_seconds(working)}",
-        evidence=(Evidence(text=f"{covered:g} steps at a median of {format_seconds(working / covered)}"),),
-        confidence=Confidence.MEDIUM,
-        causes=("the total leaves out earlier attempts", "step times of another unit or of several steps"),
-        actions=("compute hours and dollars from the steps",),
-        threshold="steps alone may not take 10 % longer than the declared whole",
+        saved=saved_share(case, idle / watched),
     )
 
 
 def detect_work_done_twice(case: Case) -> Verdict:
     """Steps that a restart threw away and repeated."""
     if not len(case.run):
-        return Insufficient(code="work_done_twice", missing="steps, to see which were done again")
+        return lacking("work_done_twice", "steps, to see which were done again")
     again = restarts(case.run)
-    lost = sum(_repeated_steps(event) for event in again)
+    # steps between where a restart took up the run and where the attempt before had got to
+    ends = [(event.numbers.get("first_step"), event.numbers.get("last_step")) for event in again]
+    lost = sum(max(0.0, last - first + 1) for first, last in ends if first is not None and last is not None)
     seconds, covered = run_metrics.step_seconds(case), steps_covered(case)
     if not again or not covered or lost <= max(len(again), _TWICE_LEAST * covered):
         return None  # the step that a restart prints again is none
-    usd = price(case)
-    cost = f", {format_usd(lost * seconds / HOUR * usd)}" if usd and seconds else ""
-    took = f" ({format_seconds(lost * seconds)}{cost})" if seconds else ""
-    return Finding(
-        code="work_done_twice",
-        severity=Severity.WARNING if lost >= _TWICE * covered else Severity.NOTE,
+    took = f" ({format_seconds(lost * seconds)}{_dollars(case, lost * seconds)})" if seconds else ""
+    return finding(
+        "work_done_twice",
+        severity="warning" if lost >= _TWICE * covered else "note",
         title=f"{lost:g} steps were done twice in {len(again)} restart{'s' if len(again) > 1 else ''}{took}",
-        evidence=tuple(Evidence(text=event.text, first_step=event.step) for event in again[:5]),
-        confidence=Confidence.HIGH,
-        causes=("the newest checkpoint was that much older than the interruption",),
-        actions=("write checkpoints more often (checkpoint.every_seconds)",),
-        threshold=f"{format_percent(_TWICE)} of the steps; a note from {format_percent(_TWICE_LEAST)} on",
-        **saved_share(case, lost / (covered + lost)),
+        evidence=[seen(event.text, event.step) for event in again[:5]],
+        saved=saved_share(case, lost / (covered + lost)),
     )
 
 
-def _repeated_steps(event: Event) -> float:
-    """Steps between where a restart took up the run and where the attempt before had got to."""
-    first, last = event.numbers.get("first_step"), event.numbers.get("last_step")
-    return max(0.0, last - first + 1) if first is not None and last is not None else 0.0
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What a run's log and settings say of its checkpoints. None: not said."""
+
+    count: int
+    interval_seconds: float | None  # of work between two
+    write_seconds: float | None
+    size_bytes: float | None  # of one
+
+
+def checkpoints_of(case: Case) -> Checkpoints:
+    """Checkpoints by events, by their column and by what was configured."""
+    run, step_pace = case.run, mean_step_seconds(case)
+    events = [e for e in run.events if e.kind == "checkpoint"]
+    written = curve(run, "checkpoint_seconds")
+    # the step a checkpoint is of: as its line says, else the last one before that line
+    steps = sorted({step for e in events if (step := e.numbers.get("step", e.step)) is not None}) or list(written.step)
+    every = number(run.facts, "checkpoint_every_steps")
+    every = max(0.0, every) if every is not None else None  # some say "never" as -1
+    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else (every or None)
+    sizes = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")]
+    size = float(np.median(sizes)) if sizes else None
+    if size is None and (count_of := parameters(case)) is not None:
+        # to resume from: fp32 weights and moments, 12 bytes per parameter (Muon's matrices 8)
+        muon = case.workload is not None and case.workload.optimizer == "muon"
+        size = 12 * count_of - (4 * flops.block_matrix_parameters(case.workload.shape) if muon and case.workload else 0)
+    seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
+    write = float(np.median(seconds)) if seconds else (size / _WRITE_BYTES_PER_SECOND if size else None)
+    if write is not None and write <= 0:
+        write = None  # a clock that stood still
+    count = max(len(steps) or len(events), len(written))
+    done = steps_done(run)
+    if not count and every and done:
+        count = int(min(done // every, 1e9))
+    interval = (gap * step_pace.value or None) if gap and step_pace else None  # no time at all is none that is known
+    return Checkpoints(count=count, interval_seconds=interval, write_seconds=write, size_bytes=size)
+
+
+def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
+    """Hours of work lost to interruptions: (run / M) interruptions, each losing half an interval on average."""
+
+    def hours(mean: float) -> float:
+        return min(run_seconds / mean, 50.0) * min(interval_seconds, run_seconds) / 2 / 3600
+
+    return Estimate(
+        value=hours(BETWEEN_FAILURES.value),
+        low=hours(BETWEEN_FAILURES.high),
+        high=hours(BETWEEN_FAILURES.low),
+        basis=Basis.PRIOR,
+    )
+
+
+def detect_checkpoint_interval(case: Case) -> Verdict:
+    """Checkpoints much rarer or more frequent than Daly's interval, with what the difference costs."""
+    checkpoints, pace = checkpoints_of(case), mean_step_seconds(case)
+    seconds = pace.value * (planned_steps(case) or steps_done(case.run) or 0.0) if pace else None
+    if checkpoints.interval_seconds is None or checkpoints.write_seconds is None or pace is None or not seconds:
+        return lacking("checkpoint_interval", "steps of two checkpoints and seconds per step")
+    best = float(daly_interval_seconds(checkpoints.write_seconds, BETWEEN_FAILURES.value))
+    overhead = checkpoints.write_seconds / checkpoints.interval_seconds
+    often = checkpoints.interval_seconds < best / _FACTOR and overhead > _OVERHEAD
+    lost, least = _expected_loss(seconds, checkpoints.interval_seconds), _expected_loss(seconds, best)
+    rare = checkpoints.interval_seconds > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
+    if not often and not rare:
+        return None
+    writing = (overhead - checkpoints.write_seconds / best) * seconds / 3600
+    measured = Estimate(value=writing, low=0.8 * writing, high=1.2 * writing, basis=Basis.MEASURED)
+    word = "too frequent" if often else "too rare"
+    return finding(
+        "checkpoints_too_frequent" if often else "checkpoints_too_rare",
+        text="checkpoint_interval",
+        severity="warning" if often else "note",  # what may come is a choice, what is written is paid
+        title=f"Checkpoints every {format_seconds(checkpoints.interval_seconds)} are {word}: Daly's interval is "
+        f"{format_seconds(best)}",
+        evidence=(
+            f"writing takes {format_seconds(checkpoints.write_seconds)}, {overhead:.1%} of the time",
+            f"an interruption loses {format_seconds(checkpoints.interval_seconds / 2)} on average",
+        ),
+        actions=f"checkpoint every {min(best, _MOST_OF_RUN * seconds) / pace.value:,.0f} steps",
+        saved=priced(case, measured if often else lost.scaled(1 - least.value / lost.value)),
+    )

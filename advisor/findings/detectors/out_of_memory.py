@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import yaml
 
 from advisor.errors import AdvisorError
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
+from advisor.findings import series
+from advisor.findings.case import Case, Verdict, finding, seen, texts
+from advisor.findings.curves import main_rows
 from advisor.findings.detectors.ending import unsaid
-from advisor.findings.memory_growth import memory_growth
 from advisor.findings.run_facts import number
-from advisor.findings.trainer_options import Options, options_of
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.memory import MemoryParts
 from advisor.prediction.profile import FIT_MARGIN
@@ -19,15 +26,18 @@ from advisor.units import GIB, format_bytes, format_estimate, format_number
 
 _GOOD_STEPS = 20  # after which memory that is enough for every batch alike does not run out
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
-KEPT = "losses or outputs kept with their graph (loss instead of loss.item())"
-KEEP_NUMBERS = "keep numbers, not tensors; torch.cuda.memory._record_memory_history() shows who allocates"
 _MOST_SEQUENCES = 65_536  # of a micro-batch worth looking at
+GROWTH = 0.05  # of memory over the second half of the run
+_EACH = 0.01  # from each eighth of the run to the next
+ROWS = 50
 
 
 def detect_out_of_memory(case: Case) -> Verdict:
     """Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
     events = [event for event in case.run.events if event.kind == "out_of_memory"]
-    if not events and (case.run.status is not Status.OUT_OF_MEMORY or _of_the_machine(case)):
+    # where it was the machine's memory that ran out, `ending.detect_killed` speaks of that
+    of_host = any(event.kind == "host_memory" for event in case.run.events)
+    if not events and (case.run.status is not Status.OUT_OF_MEMORY or of_host):
         return unsaid(case, "out_of_memory")
     fatal = case.run.status is Status.OUT_OF_MEMORY
     event = events[-1] if events else Event(kind="out_of_memory", text=case.run.status_reason)
@@ -39,50 +49,42 @@ def detect_out_of_memory(case: Case) -> Verdict:
         title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
     fitting, actions = what_fits(case, event.numbers)
     grown = memory_growth(case)  # then what fits at the start runs out later
-    longer = _longer_batch(case, event, bool(grown))
     growing = f"GPU memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
-    return Finding(
-        code="out_of_memory",
-        severity=Severity.ERROR if fatal else Severity.WARNING,
+    held, leak, longer, cap = texts()["memory_growth"], "", "", ""
+    longest = options_of(case.run.format).longest  # trainers that pack or cut all sequences to one length have none
+    if grown:
+        leak = f"memory that is never freed: {held['causes'][0]}"
+    elif longest is not None and event.step is not None and event.step >= _GOOD_STEPS:
+        longer = f"a batch longer than any of the {event.step:g} steps before: one long example, or examples sorted by"
+        longer, cap = f"{longer} length", f"cap {longest}: what one long example needs grows with its length"
+    return finding(
+        "out_of_memory",
+        severity="error" if fatal else "warning",
         title=title,
         evidence=(
-            Evidence(text=event.text or "the run's status", first_step=event.step, last_step=event.step),
-            *((Evidence(text=growing),) if grown else ()),
+            seen(event.text or "the run's status", event.step, event.step),
+            growing,
             *_held(case, event.numbers),
-            *fitting,
+            fitting,
         ),
-        confidence=Confidence.HIGH,
-        causes=(
-            *((f"memory that is never freed: {KEPT}",) if grown else ()),
-            *((longer[0],) if longer else ()),
-            *_memory_causes(case, event.numbers),
-        ),
-        actions=(*((KEEP_NUMBERS,) if grown else ()), *((longer[1],) if longer else ()), *actions),
-        threshold="the framework's own message; what fits is judged by the high end of the predicted memory",
+        causes=(leak, longer, *_memory_causes(case, event.numbers)),
+        actions=(*(held["actions"] if grown else ()), cap, *actions),
     )
 
 
-def _of_the_machine(case: Case) -> bool:
-    """Whether it was the machine's memory that ran out: `ending.detect_killed` speaks of that."""
-    return any(event.kind == "host_memory" for event in case.run.events)
-
-
-def _held(case: Case, numbers: dict[str, float]) -> tuple[Evidence, ...]:
+def _held(case: Case, numbers: dict[str, float]) -> list[str]:
     """What the memory model says was to be held, in parts, and whether that is what happened."""
     parts = _parts(case)
-    if parts is None or case.profile is None:
-        return ()
+    if parts is None:
+        return []
     named = {field.name.removesuffix("_bytes"): getattr(parts, field.name) for field in dataclasses.fields(parts)}
     words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size > 0.005 * GIB)
-    evidence = [Evidence(text=f"predicted at the peak: {format_bytes(sum(named.values()))} ({words})")]
-    factor = _appetite(parts, numbers)
+    factor, besides = _appetite(parts, numbers), ""
     if factor > 1:
-        evidence.append(
-            Evidence(text=f"this program asks for {format_number(factor)}x the activations predicted for it")
-        )
+        besides = f"this program asks for {format_number(factor)}x the activations predicted for it"
     elif case.expected is not None and case.expected.fits:
-        evidence.append(Evidence(text="by the prediction this should have fitted: something else holds memory"))
-    return tuple(evidence)
+        besides = "by the prediction this should have fitted: something else holds memory"
+    return [f"predicted at the peak: {format_bytes(sum(named.values()))} ({words})", besides]
 
 
 def _parts(case: Case, workload: Workload | None = None) -> MemoryParts | None:
@@ -104,27 +106,27 @@ def _appetite(parts: MemoryParts, numbers: dict[str, float]) -> float:
     return max(1.0, numbers.get("requested_bytes", 0.0) / comes_and_goes) if comes_and_goes > 0 else 1.0
 
 
-def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
+def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str, tuple[str, ...]]:
     """The largest micro-batch that fits, plain and with activation checkpointing, as evidence and as actions.
 
     `numbers` are the sizes of an out-of-memory message.
     """
     own, w = options_of(case.run.format), case.workload
     recompute = f"{own.recompute}; " if own.recompute else ""
-    usual = (_smaller(case), f"{recompute}PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    expandable = f"{recompute}PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if w is None or case.profile is None or case.profile.device_memory_bytes is None:
-        return (), usual
-    plain = largest_micro_batch(case, w, numbers)
-    if plain is not None:
-        return (_fits_evidence(plain),), (_fits_action(own, w, plain.workload), usual[1])
+        return "", (_smaller(case), expandable)
     full = dataclasses.replace(w, activation_checkpointing="full")
-    checkpointed = largest_micro_batch(case, full, numbers)
-    if checkpointed is not None:
-        action = f"{own.recompute or 'activation checkpointing'}, {_fits_action(own, w, checkpointed.workload)}"
-        return (_fits_evidence(checkpointed),), (action,)
+    for tried, how in ((w, ""), (full, " with full activation checkpointing")):
+        if (fits := largest_micro_batch(case, tried, numbers)) is not None:
+            held = format_estimate(fits.peak_reserved_bytes, format_bytes)
+            then = (fits.workload.micro_batch, fits.workload.grad_accum)
+            sizes = _sizes(own, (w.micro_batch, w.grad_accum), then)
+            first = f"{own.recompute or 'activation checkpointing'}, {sizes}" if how else sizes
+            actions = (first,) if how else (first, expandable)
+            return f"a micro-batch of {then[0]}{how} would reserve {held} and fit", actions
     text = "not even a micro-batch of one fits this GPU, with or without activation checkpointing"
-    instead = "a GPU with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)"
-    return (Evidence(text=text),), (instead,)
+    return text, ("a GPU with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)",)
 
 
 def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | None = None) -> Prediction | None:
@@ -140,29 +142,19 @@ def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | Non
     if w.activation_checkpointing == "full":
         smaller = [w.micro_batch, *smaller]
     choices = [dataclasses.replace(w, micro_batch=b, grad_accum=sequences // b) for b in smaller]
-    return next((p for p in predict_batch(case.profile, choices) if p.fits and _really(case, p, numbers or {})), None)
-
-
-def _really(case: Case, p: Prediction, numbers: dict[str, float]) -> bool:
-    """Whether it also fits beside other processes and with this program's appetite."""
-    now, then = _parts(case), _parts(case, p.workload)
-    if now is None or then is None or p.peak_reserved_bytes is None or p.device_memory_bytes is None:
-        return True
-    more = (_appetite(now, numbers) - 1) * (then.activations_bytes + then.logits_bytes)
-    room = FIT_MARGIN * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
-    return p.peak_reserved_bytes.high + more <= room
-
-
-def _fits_evidence(p: Prediction) -> Evidence:
-    how = " with full activation checkpointing" if p.workload.activation_checkpointing == "full" else ""
-    return Evidence(
-        text=f"a micro-batch of {p.workload.micro_batch}{how} would reserve "
-        f"{format_estimate(p.peak_reserved_bytes, format_bytes)} and fit"
-    )
-
-
-def _fits_action(own: Options, w: Workload, chosen: Workload) -> str:
-    return _sizes(own, (w.micro_batch, w.grad_accum), (chosen.micro_batch, chosen.grad_accum))
+    numbers = numbers or {}
+    for p in predict_batch(case.profile, choices):
+        now, then = _parts(case), _parts(case, p.workload)
+        known = now is not None and then is not None and p.peak_reserved_bytes and p.device_memory_bytes
+        if p.fits and not known:
+            return p
+        if p.fits and now and then and p.peak_reserved_bytes and p.device_memory_bytes:
+            # whether it also fits beside other processes and with this program's appetite
+            more = (_appetite(now, numbers) - 1) * (then.activations_bytes + then.logits_bytes)
+            room = FIT_MARGIN * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
+            if p.peak_reserved_bytes.high + more <= room:
+                return p
+    return None
 
 
 def _sizes(own: Options, now: tuple[int, int], then: tuple[int, int]) -> str:
@@ -180,20 +172,6 @@ def _smaller(case: Case) -> str:
         return f"{_sizes(own, now, (now[0] // 2, 2 * now[1]))} gives the same training"
     raised = f" with {own.grad_accum} raised as much" if own.grad_accum else ", the global batch as it was,"
     return f"a smaller {own.micro_batch}{raised} gives the same training"
-
-
-def _longer_batch(case: Case, event: Event, growing: bool) -> tuple[str, str] | None:
-    """Cause and action of a run that did many steps before: a batch longer than any before it; None where none can be.
-
-    Trainers that pack or cut all sequences to one length have no such batch.
-    """
-    longest = options_of(case.run.format).longest
-    if longest is None or growing or event.step is None or event.step < _GOOD_STEPS:
-        return None
-    return (
-        f"a batch longer than any of the {event.step:g} steps before: one long example, or examples sorted by length",
-        f"cap {longest}: what one long example needs grows with its length",
-    )
 
 
 def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
@@ -214,13 +192,12 @@ def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
     return tuple(causes) or ("weights, gradients, optimizer state and activations together exceed the GPU",)
 
 
-def _which_allocation(case: Case, requested: float) -> str | None:
-    """The tensors of this workload whose size is the requested one, within 2 % and rounding to 2 MiB."""
-    w = case.workload
+def _which_allocation(case: Case, requested: float) -> str:
+    """The tensors of this workload whose size is the requested one, within 2 % and rounding to 2 MiB; "" for none."""
+    w, parts = case.workload, _parts(case)
     if w is None:
-        return None
+        return ""
     s, tokens = w.shape, w.micro_tokens
-    parts = _parts(case)
     candidates = {
         "the logits of a micro-batch (tokens x vocabulary)": tokens * s.vocab_size,
         "an FFN activation (tokens x FFN width)": tokens * s.ffn_width,
@@ -234,4 +211,56 @@ def _which_allocation(case: Case, requested: float) -> str | None:
                 return f"{words}, {kind}"
     if parts is not None and 0.5 < requested / max(parts.activations_bytes, 1.0) < 2:
         return f"all activations at once ({format_bytes(parts.activations_bytes)} predicted)"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """Bytes halfway through the run and at its end, and how many each step adds."""
+
+    early: float
+    late: float
+    bytes_per_step: float
+
+
+def memory_of(case: Case) -> tuple[np.ndarray, np.ndarray] | None:
+    """Steps and device memory of the main phase's rows; None where too few rows print it."""
+    rows = main_rows(case.run)
+    for name in ("memory_bytes", "reserved_bytes"):
+        values = case.run.column(name)[rows]
+        if np.isfinite(values).sum() >= ROWS:
+            return case.run.column("step")[rows], values
     return None
+
+
+def memory_growth(case: Case) -> Growth | None:
+    """The growth over the second half of the run, while the first may still fill caches; None where there is none."""
+    recorded = memory_of(case)
+    if recorded is None:
+        return None
+    half = len(recorded[1]) // 2
+    step, used = (values[half:] for values in recorded)
+    trend = series.theil_sen(step, used)
+    quarters = [series.median(part) for part in np.array_split(used, 4)]
+    early, late = quarters[0], quarters[-1]
+    steady = all(later > (1 + _EACH) * sooner for sooner, later in pairwise(quarters))
+    if trend is None or trend.low <= 0 or not late > (1 + GROWTH) * early or not steady:
+        return None  # a peak that rises once, for a longer batch, is no leak
+    return Growth(early=early, late=late, bytes_per_step=trend.slope)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Names as their users write them. None: the trainer has no such option."""
+
+    micro_batch: str = "micro_batch"
+    grad_accum: str | None = "grad_accum"  # None: it follows from the global batch
+    recompute: str | None = "activation_checkpointing: full"
+    longest: str | None = None  # sequence; of trainers whose batches are not all of one length
+
+
+@cache
+def options_of(format: str) -> Options:
+    """The names of the trainer whose log has this format; the advisor's own where it is not known."""
+    rows = yaml.safe_load(Path(__file__).parents[1].joinpath("trainer_options.yaml").read_text(encoding="utf-8"))
+    return next((Options(**row) for row in rows if format in row.pop("formats")), Options())

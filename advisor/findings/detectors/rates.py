@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.run_facts import parameters
 from advisor.laws.mfu import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
 from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
@@ -25,32 +25,21 @@ def detect_impossible_mfu(case: Case) -> Verdict:
     """An MFU above 80 % of the dense peak, recomputed from exact FLOPs: some number of the log cannot be."""
     share = run_metrics.share_of_peak(case)
     if share is None:
-        return Insufficient(
-            code="impossible_mfu", missing="the model's shape, the GPU and step times (or a rate) to compute the MFU"
-        )
+        return lacking("impossible_mfu", "the model's shape, the GPU and step times (or a rate) to compute the MFU")
     if share <= (IMPOSSIBLE_MFU if run_metrics.card(case) else IMPOSSIBLE_ON_CPU):
         return None
     speed, best = run_metrics.pace(case), run_metrics.peak(case)
     assert speed is not None and best is not None
-    return Finding(
-        code="impossible_mfu",
-        severity=Severity.WARNING if case.unsure else Severity.ERROR,
+    return finding(
+        "impossible_mfu",
+        severity="warning" if case.unsure else "error",
         title=f"The log's speed would be {format_percent(share)} of the GPU's dense peak, which no run reaches",
         evidence=(
-            Evidence(
-                text=f"{format_rate(speed.tokens_per_second)} ({speed.source}) x "
-                f"{run_metrics.flops_per_token(case):.4g} FLOPs per token over "
-                f"{run_metrics.devices(case)} x {format_flops(best)}"
-            ),
+            f"{format_rate(speed.tokens_per_second)} ({speed.source}) x "
+            f"{run_metrics.flops_per_token(case):.4g} FLOPs per token over "
+            f"{run_metrics.devices(case)} x {format_flops(best)}"
         ),
-        confidence=Confidence.HIGH if share > 1 and not case.unsure else Confidence.MEDIUM,
-        causes=(
-            "step times taken without synchronising the GPU",
-            "more GPUs at work than the log (or --gpus) says",
-            "another GPU, shape or batch than declared",
-        ),
-        actions=("time steps with CUDA events or torch.cuda.synchronize()", "state --gpu and --gpus as they were"),
-        threshold="MFU at most 80 % of the dense peak: the best measured products reach 78-87 % (sources §1.3, §7.5)",
+        confidence="high" if share > 1 and not case.unsure else "medium",
     )
 
 
@@ -59,45 +48,28 @@ def detect_logged_mfu(case: Case) -> Verdict:
     logged = series.finite(run_metrics.main_column(case.run, "mfu"))
     logged = logged[logged > 0]
     if not len(logged):
-        return Insufficient(code="logged_mfu", missing="an MFU that the log prints, to be checked")
+        return lacking("logged_mfu", "an MFU that the log prints, to be checked")
     share = run_metrics.mfu(case)
     printed = series.median(logged[series.steady_start(1 / logged) :])
-    if share is None:
-        return _tiny_mfu(printed) or Insufficient(
-            code="logged_mfu", missing="the model's shape and the GPU to check the logged MFU"
+    if share is None and printed < _NEXT_TO_NOTHING:  # the card, or the formula, is another than the log assumes
+        return finding(
+            "logged_mfu",
+            text="mfu_tiny",
+            title=f"The log prints an MFU of {format_percent(printed)}: hardly any of the peak that it assumes",
+            evidence="the GPU is not named, so that it cannot be recomputed",
         )
+    if share is None:
+        return lacking("logged_mfu", "the model's shape and the GPU to check the logged MFU")
     ratio = printed / share
     if abs(ratio - 1) <= _LOGGED_MFU_TOLERANCE:
         return None
-    impossible = printed > IMPOSSIBLE_MFU
-    return Finding(
-        code="logged_mfu",
-        severity=Severity.NOTE if case.unsure else Severity.ERROR if impossible else Severity.WARNING,
+    return finding(
+        "logged_mfu",
+        severity="note" if case.unsure else "error" if printed > IMPOSSIBLE_MFU else "warning",
         title=f"The log prints an MFU of {format_percent(printed)}; its own times give {format_percent(share)}",
-        evidence=(Evidence(text=f"median of {len(logged)} printed values; printed / recomputed = {ratio:.3g}"),),
-        confidence=Confidence.MEDIUM if case.unsure else Confidence.HIGH,
+        evidence=f"median of {len(logged)} printed values; printed / recomputed = {ratio:.3g}",
+        confidence="medium" if case.unsure else "high",
         causes=_mfu_causes(case, ratio),
-        actions=("read the recomputed value; compare runs only by tokens per second or by it",),
-        threshold="printed and recomputed agree within 10 %: FLOPs 6·N_mm + 12·L·d·T over the dense peak (sources §1)",
-    )
-
-
-def _tiny_mfu(printed: float) -> Finding | None:
-    """A printed MFU next to nothing, on a card that is not known: it says that the card, or the formula, is another."""
-    if printed >= _NEXT_TO_NOTHING:
-        return None
-    return Finding(
-        code="logged_mfu",
-        severity=Severity.NOTE,
-        title=f"The log prints an MFU of {format_percent(printed)}: hardly any of the peak that it assumes",
-        evidence=(Evidence(text="the GPU is not named, so that it cannot be recomputed"),),
-        confidence=Confidence.MEDIUM,
-        causes=(
-            "the formula's peak is of another GPU: many scripts divide by an A100's 312 TFLOP/s",
-            "a CPU, or a model too small for the GPU: launches and waiting take the time",
-        ),
-        actions=("name the GPU (--gpu) to have it recomputed; compare tokens per second instead",),
-        threshold=f"below {format_percent(_NEXT_TO_NOTHING)}",
     )
 
 
@@ -128,38 +100,27 @@ def detect_rate_arithmetic(case: Case) -> Verdict:
     tokens = run_metrics.positive(case, "step_tokens") or (case.workload.step_tokens if case.workload else None)
     both = np.isfinite(rate) & np.isfinite(seconds) & (rate > 0) & (seconds > 0)
     if not both.any():
-        return Insufficient(code="rate_arithmetic", missing="tokens per second beside seconds per step")
+        return lacking("rate_arithmetic", "tokens per second beside seconds per step")
     if tokens is None:
-        return Insufficient(code="rate_arithmetic", missing="tokens per step, to check tokens/s x seconds")
+        return lacking("rate_arithmetic", "tokens per step, to check tokens/s x seconds")
     product = rate[both] * seconds[both]
     ratio = series.median(product[series.steady_start(seconds[both]) :]) / tokens
     if abs(ratio - 1) <= _ARITHMETIC_TOLERANCE:
         return None
     if not 0 < ratio < np.inf:  # tokens or seconds that no number can hold the quotient of
-        return Insufficient(code="rate_arithmetic", missing="possible tokens per step, to check tokens/s x seconds")
-    return Finding(
-        code="rate_arithmetic",
-        severity=_disagreement(case, ratio),
+        return lacking("rate_arithmetic", "possible tokens per step, to check tokens/s x seconds")
+    # a rate of one device or micro-batch is another definition, a guessed batch proves nothing
+    known, declared = _known_ratio(case, ratio), run_metrics.positive(case, "step_tokens") is not None
+    severity = "note" if known or not declared else "error" if abs(np.log(ratio)) > 0.2 else "warning"
+    product_words = f"{format_rate(series.median(rate[both]))} x {format_seconds(series.median(seconds[both]))}"
+    return finding(
+        "rate_arithmetic",
+        severity=severity,
         title=f"Tokens per second and step times disagree by a factor of {format_number(max(ratio, 1 / ratio))}",
-        evidence=(
-            Evidence(
-                text=f"{format_rate(series.median(rate[both]))} x {format_seconds(series.median(seconds[both]))} = "
-                f"{format_tokens(ratio * tokens)} tokens, but a step has {format_tokens(tokens)}"
-            ),
-        ),
-        confidence=Confidence.MEDIUM if case.unsure and not run.facts.get("step_tokens") else Confidence.HIGH,
-        causes=_causes_of(case, ratio),
-        actions=("trust seconds and tokens per step; mend the log's formula",),
-        threshold="tokens/s = tokens per step / seconds per step within 2 % (sources §7.3)",
+        evidence=f"{product_words} = {format_tokens(ratio * tokens)} tokens, but a step has {format_tokens(tokens)}",
+        confidence="medium" if case.unsure and not run.facts.get("step_tokens") else "high",
+        causes=known or "rate, time or tokens per step belong to different things (a moving average, evaluations)",
     )
-
-
-def _disagreement(case: Case, ratio: float) -> Severity:
-    """How bad it is: a rate of one device or micro-batch is another definition, a guessed batch proves nothing."""
-    declared = run_metrics.positive(case, "step_tokens") is not None
-    if not declared or _known_ratio(case, ratio):
-        return Severity.NOTE
-    return Severity.ERROR if abs(np.log(ratio)) > 0.2 else Severity.WARNING
 
 
 def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
@@ -176,9 +137,3 @@ def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
     )
     causes = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
     return tuple(causes)
-
-
-def _causes_of(case: Case, ratio: float) -> tuple[str, ...]:
-    return _known_ratio(case, ratio) or (
-        "rate, time or tokens per step belong to different things (a moving average, evaluations)",
-    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import curve, row_noise, spread, tail, trailing_median
-from advisor.findings.spend import cost_of_steps
+from advisor.findings.savings import cost_of_steps
 
 _ZERO_ROWS, _ZERO_SHARE = 8, 0.5
 _FLAT_REWARDS, _FLAT_GAIN = 100, 0.25  # rows; standard deviations of a row
@@ -19,54 +19,42 @@ def detect_dead_signal(case: Case) -> Verdict:
     losses, rewards = curve(case.run, "loss"), curve(case.run, "reward")
     policy = "policy" in str(case.run.facts.get("loss_unit") or "") or len(rewards) > 0
     if not policy or max(len(losses), len(rewards)) < _ZERO_ROWS:
-        return Insufficient(code="dead_signal", missing=f"rewards or policy losses of {_ZERO_ROWS} steps")
+        return lacking("dead_signal", f"rewards or policy losses of {_ZERO_ROWS} steps")
     # a policy loss is 0 by construction where each batch is used once: only rewards tell
     known = len(rewards) >= _ZERO_ROWS
     name, values = ("reward", rewards) if known else ("policy loss", losses)
     share = float((values.value[len(values) // 2 :] == 0).mean())
     if share < _ZERO_SHARE:
         return None
-    return Finding(
-        code="dead_signal",
-        severity=Severity.WARNING if known else Severity.NOTE,
+    return finding(
+        "dead_signal",
+        severity="warning" if known else "note",
         title=f"The {name} is exactly 0 in {share:.0%} of the later rows: these steps teach nothing",
-        evidence=(Evidence(text=f"{int((values.value == 0).sum())} of {len(values)} rows",
-                           first_step=float(values.step[0]), last_step=float(values.step[-1])),),
-        confidence=Confidence.HIGH,
-        causes=("all answers to a prompt get the same reward (0), so that no advantage is left",
-                "the reward's parser finds no answer", "batches or groups too small"),
-        actions=("read some answers beside their rewards; easier prompts, more answers to each, larger batches",),
-        threshold=f"{_ZERO_SHARE:.0%} of at least {_ZERO_ROWS} rows",
-    )  # fmt: skip
+        evidence=seen(f"{int((values.value == 0).sum())} of {len(values)} rows", values.step[0], values.step[-1]),
+    )
 
 
 def detect_reward_flat(case: Case) -> Verdict:
     """A reward that is no higher at the end than at the start: the policy does not learn."""
     rewards = curve(case.run, "reward")
     if len(rewards) < _FLAT_REWARDS:
-        return Insufficient(code="reward_flat", missing=f"{_FLAT_REWARDS} rows with a reward")
+        return lacking("reward_flat", f"{_FLAT_REWARDS} rows with a reward")
     third, scatter = len(rewards) // 3, spread(rewards.value - float(np.median(rewards.value)))
     first, end = float(np.median(rewards.value[:third])), float(np.median(rewards.value[-third:]))
     best = float(np.max(trailing_median(rewards.value, third)[third - 1 :]))
     solved = first >= 0.95 * float(rewards.value.max())
     if end - first > _FLAT_GAIN * scatter or best - end > scatter or solved or not scatter:
         return None
-    hours, usd = cost_of_steps(case, float(rewards.step[-1] - rewards.step[0])) if rewards.counted else (None, None)
-    return Finding(
-        code="reward_flat",
-        severity=Severity.WARNING,
+    return finding(
+        "reward_flat",
         title=f"The reward does not rise: {first:.4g} in the first third of the run, {end:.4g} in the last",
-        evidence=(Evidence(text=f"single rows scatter by {scatter:.3g}, highest {rewards.value.max():.4g}",
-                           first_step=float(rewards.step[0]), last_step=float(rewards.step[-1])),),
-        confidence=Confidence.MEDIUM,
-        causes=("the task is too hard for the start: only what every answer gets anyway is rewarded (format)",
-                "a learning rate too small, a KL weight or clip range that holds the policy where it is",
-                "rewards that do not tell good from bad answers"),
-        actions=("look at each part of the reward by itself; begin with easier prompts, more answers to each",),
-        saved_hours=hours,
-        saved_usd=usd,
-        threshold=f"medians of the thirds within {_FLAT_GAIN:g} deviations of a row, {_FLAT_REWARDS} rows",
-    )  # fmt: skip
+        evidence=seen(
+            f"single rows scatter by {scatter:.3g}, highest {rewards.value.max():.4g}",
+            rewards.step[0],
+            rewards.step[-1],
+        ),
+        saved=cost_of_steps(case, float(rewards.step[-1] - rewards.step[0])) if rewards.counted else (None, None),
+    )
 
 
 def detect_reward_collapse(case: Case) -> Verdict:
@@ -75,7 +63,7 @@ def detect_reward_collapse(case: Case) -> Verdict:
     rewards = held_out if len(held_out) >= _COLLAPSE_EVALS else own
     if len(held_out) < _COLLAPSE_EVALS and len(own) < _COLLAPSE_ROWS:
         missing = f"rewards of {_COLLAPSE_EVALS} evaluations or {_COLLAPSE_ROWS} rows"
-        return Insufficient(code="reward_collapse", missing=missing)
+        return lacking("reward_collapse", missing)
     # single evaluations are averages; of single rollouts a running median
     level = rewards.value if rewards is held_out else trailing_median(rewards.value, max(3, len(rewards) // 20))
     best = int(np.argmax(level))
@@ -85,15 +73,10 @@ def detect_reward_collapse(case: Case) -> Verdict:
     if best >= len(level) - 2 or not lost or top - end < max(_COLLAPSE_NOISES * row_noise(rewards.value), 1e-9):
         return None
     step = float(rewards.step[best])
-    return Finding(
-        code="reward_collapse",
-        severity=Severity.WARNING,
+    return finding(
+        "reward_collapse",
         title=f"The reward collapses: {top:.4g} at step {step:g}, {end:.4g} at the end",
-        evidence=(Evidence(text=f"lowest afterwards {level[best:].min():.4g}", first_step=step,
-                           last_step=float(rewards.step[-1])),),
-        confidence=Confidence.HIGH if rewards is held_out else Confidence.MEDIUM,
-        causes=("updates too large for the policy (learning rate, clip range, KL weight)",
-                "a value function or baseline that has diverged"),
+        evidence=seen(f"lowest afterwards {level[best:].min():.4g}", step, rewards.step[-1]),
+        confidence="high" if rewards is held_out else "medium",
         actions=(f"keep the checkpoint of step {step:g}", "lower the learning rate, or clip and penalise KL more"),
-        threshold=f"below the lowest quarter of what led to the best, by {_COLLAPSE_NOISES:g} deviations of a row",
-    )  # fmt: skip
+    )

@@ -137,7 +137,7 @@ def test_a_python_that_isolates_itself_is_timed_by_its_lines(tmp_path):
     assert found.step_tokens == pytest.approx(16 * 32) and found.shape is None and found.step_printed
     text = (tmp_path / "output.log").read_text().splitlines()
     said = [float(line.split(" seconds ")[1].split()[0]) for line in text if " seconds " in line]
-    assert statistics.median(found.step_seconds) == pytest.approx(statistics.median(said), rel=0.1)
+    assert statistics.median(found.step_seconds) == pytest.approx(statistics.median(said), rel=0.3)
     assert found.steps == len(said) + 1 and found.resident_peak_bytes > 1e8
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.adopt.command import for_burst, number_of, set_argument, value_of, with_values
-from advisor.adopt.help_text import draft_recipe, read_options
-from advisor.adopt.known import by_command, by_help, shipped_recipes
+from advisor.adopt.help_text import by_command, by_help, draft_recipe, read_options, shipped_recipes
 from advisor.errors import AdvisorError
 from advisor.store.adopted import Knob, Recipe, Setting
 

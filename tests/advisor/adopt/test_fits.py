@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.adopt.burst import warmup_steps
 from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, hold_each_out
 from advisor.adopt.plan import AdoptedGoal, make_plan, says_how_long
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
 from advisor.adopt.session import tries
 from advisor.adopt.splits import batch_options
-from advisor.adopt.steady import warmup_steps
 from advisor.errors import AdvisorError
 from advisor.records import Basis
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
@@ -218,7 +218,7 @@ def test_a_deadline_gives_the_steps_that_surely_end_by_then():
 
 
 def test_dollars_are_hours_at_a_price():
-    found = plan(EVEN, budget_usd=1.0, usd_per_hour=6.0)
+    found = plan(EVEN, budget_usd=1.0, usd_per_gpu_hour=6.0)
     assert found.max_seconds == 600.0
     assert found.cost_usd.value == pytest.approx(found.total_seconds.value / 600)
     with pytest.raises(AdvisorError, match="needs a price"):

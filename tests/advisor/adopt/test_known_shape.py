@@ -161,7 +161,7 @@ def test_the_law_is_taken_where_it_predicts_the_bursts_no_worse():
     [own] = batch_options(subject)
     assert own.step_seconds.value == pytest.approx(seconds_of(GRID[0]), rel=0.03)
     said = "\n".join(adoption_lines(adoption_of(subject)))
-    assert "a decoder of 4 blocks, 256 wide" in said and "fitted by the law of decoders" in said
+    assert "a decoder of 4 blocks, 256 wide" in said and "fitted by the law for decoders" in said
 
 
 def test_it_is_not_taken_of_another_model_of_several_processes_or_where_it_is_worse():

@@ -202,8 +202,9 @@ def test_two_processes_by_gloo_from_adoption_to_score(tmp_path):
     plan = json.loads(planned.stdout)["plan"]
     assert plan["gpus"] == 2 and plan["rows_per_step"] == 4
     assert {v["name"]: v["value"] for v in plan["values"]} == {"gpus": 2, "micro_batch": 2, "steps": 40}
-    # two rows of 32 tokens in each process, 0.2 ms a token: half of what one process takes
-    assert plan["step_seconds"]["high"] > 2 * 32 * 2e-4 and plan["step_seconds"]["low"] < 3 * 32 * 2e-4
+    # two rows of 32 tokens in each process, 0.2 ms a token: half of what one process takes, and less than that beside
+    # other work
+    assert plan["step_seconds"]["high"] > 2 * 32 * 2e-4 and plan["step_seconds"]["low"] < 4 * 32 * 2e-4
     launched = advisor(home, "launch", str(home.parent / "two_processes-plan.yaml"))
     assert launched.returncode == 0 and "completed" in launched.stdout, launched.stderr
     compared = document(home, "compare", "latest")

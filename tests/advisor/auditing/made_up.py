@@ -74,6 +74,13 @@ def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
 
 def ask(kind: str, *, run: dict[str, Any] | None = None, card: dict[str, Any] | None = None, **fields: Any) -> Judged:
     """The judgement of one claim about the made-up run, changed by `run` and `card`."""
+    return judge({"id": "claim", "kind": kind, "text": "a claim", **fields}, run=run, card=card)[0]
+
+
+def judge(
+    *claims: dict[str, Any], run: dict[str, Any] | None = None, card: dict[str, Any] | None = None
+) -> tuple[Judged, ...]:
+    """The judgements of claims about the made-up run, in their order."""
     raw = {
         "schema": 1,
         "id": "made-up",
@@ -83,9 +90,9 @@ def ask(kind: str, *, run: dict[str, Any] | None = None, card: dict[str, Any] | 
         "rows": ROWS,
         "timing": TIMING,
         **(card or {}),
-        "claims": [{"id": "claim", "kind": kind, "text": "a claim", **fields}],
+        "claims": list(claims),
     }
     problems: list[str] = []
     made = card_from_dict(raw, problems)
     assert made is not None, problems
-    return audit(made, believe).judged[0]
+    return audit(made, believe).judged

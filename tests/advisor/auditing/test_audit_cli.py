@@ -50,7 +50,7 @@ def test_claims_that_fail_for_one_reason_are_told_it_once(tmp_path: Path) -> Non
         for claim in ("fill-memory", "low-utilisation", "progressing", "bigger-batch", "bigger-card", "l4-dear"):
             assert claim in text
         assert text.count("MFU 0.455 % where") == 1
-        so = "The software is the limit; a larger batch will not mend it; patience will not mend it; a faster card will"
+        so = "The software is the limit; a larger batch will not mend it; patience will not mend it; a faster GPU will"
         assert so in text
     # two cards that fail for different reasons stay apart
     assert shown.count("is so:") == 14 - 5

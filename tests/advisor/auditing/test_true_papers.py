@@ -128,13 +128,6 @@ def test_a_true_text_is_not_accused(tmp_path: Path, name: str) -> None:
     assert wrongly_accused(tmp_path, TEXTS[name]) == []
 
 
-def test_the_same_tables_with_a_number_changed_are_accused(tmp_path: Path) -> None:
-    slower = TEXTS["llama-2"].replace("184,320", "2,184")  # 84 times the peak
-    assert wrongly_accused(tmp_path, slower)
-    assert wrongly_accused(tmp_path, TEXTS["mpt"].replace("42.4%", "84.8%"))
-    assert wrongly_accused(tmp_path, TEXTS["tinyllama"].replace("90 days", "9 days"))
-
-
 HARMLESS = {
     "settings and boxes": "- It is 40% faster (batch 32 vs 16).\n- A box with 8x A100 (640GB) and 8×H100 80GB.\n",
     "shader rates": "The RTX 4090 has an FP16 peak of 82.6 TFLOPS, 330 TFLOPS on tensor cores.\n",

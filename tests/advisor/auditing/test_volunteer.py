@@ -38,11 +38,11 @@ def test_two_harmless_claims_are_not_all_that_is_said() -> None:
     one = audited()
     facts = said(one)
     assert "34.8 %" in facts["mfu"][1]
-    assert facts["tokens_per_parameter"][1].startswith("18.6 tokens")
-    assert facts["cost"][1] == "1.7 h and $3.33 for all steps"
-    assert audited(price=None).volunteered and said(audited(price=None))["cost"][1] == "1.7 h for all steps"
+    assert facts["ratio"][1].startswith("18.6 tokens")
+    assert facts["usd"][1] == "1.7 h and $3.33 for all steps"
+    assert audited(price=None).volunteered and said(audited(price=None))["usd"][1] == "1.7 h for all steps"
     assert "80 GiB" in facts["memory_total"][1]
-    assert facts["checkpoint_size"][1].startswith("537 MiB to 805 MiB")  # 8 and 12 bytes · 70,371,840
+    assert facts["checkpoint_size"][1].startswith("563 MB to 844 MB")  # 8 and 12 bytes · 70,371,840
     assert facts_line(one) == f"From its declared facts alone: {len(facts)} more figures, none with a problem"
     assert BESIDES in "\n".join(text_lines(one)) and BESIDES in markdown([one])
 
@@ -59,7 +59,7 @@ def test_two_harmless_claims_are_not_all_that_is_said() -> None:
             None,
             "memory_total",
         ),  # 2 bytes · 8192 · 1024 · 10 · 640 = 107 GB
-        ({}, {"forward": "90 ms", "backward": "40 ms"}, "passes"),
+        ({}, {"forward": "90 ms", "backward": "40 ms"}, "healthy_phases"),
         ({}, {"optimizer": "0.2 ms"}, "optimizer"),  # 28 · 70,371,840 ÷ 2.039e12 = 0.97 ms
     ],
 )
@@ -87,7 +87,7 @@ def test_bad_news_is_said_unasked_and_is_a_finding(
         ),  # it ran: something was recomputed
         ({**VAST, **NOT_RUN, "gpus": 8}, None, "memory_total"),  # split over cards
         ({**VAST, **NOT_RUN, "micro_batch": 2048}, None, "memory_total"),  # 27 GB where all is recomputed
-        ({}, {"forward": "90 ms", "backward": "95 ms"}, "passes"),  # adapters: gradients of activations only
+        ({}, {"forward": "90 ms", "backward": "95 ms"}, "healthy_phases"),  # adapters: gradients of activations only
         ({"gpus": 8}, {"optimizer": "0.2 ms"}, "optimizer"),  # an eighth of the state on each card
     ],
 )

@@ -12,7 +12,7 @@ from advisor.findings.case import Case
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import Profile
-from advisor.readers.run_table import COLUMNS, TELEMETRY_COLUMNS, Event, Phase, RunTable, Status
+from advisor.readers.run_table import Event, Phase, RunTable, Status, names_of
 from advisor.records import Prediction, Workload
 from trainer.schema import ModelShape, make_shape
 
@@ -28,7 +28,7 @@ def workload(**changes: Any) -> Workload:
 
 
 def run(*, steps: int = 400, facts: dict[str, Any] | None = None, noise: float = 0.01, **columns: Any) -> RunTable:
-    """A finished run of `steps` steps of one second, its loss falling; every keyword of COLUMNS sets that column.
+    """A finished run of `steps` steps of one second, its loss falling; every keyword that is a column sets it.
 
     `events`, `status`, `telemetry`, `phases`, `status_reason` may be given too.
     """
@@ -40,7 +40,7 @@ def run(*, steps: int = 400, facts: dict[str, Any] | None = None, noise: float =
         "loss": 3.0 + 7.8 * (step + 5.0) ** -0.35 + 0.02 * random.standard_normal(steps),
         "seconds": seconds,
     }
-    other = {name: columns.pop(name) for name in list(columns) if name not in COLUMNS}
+    other = {name: columns.pop(name) for name in list(columns) if name not in names_of("columns")}
     values |= {name: np.broadcast_to(np.asarray(value, dtype=float), (steps,)) for name, value in columns.items()}
     loss = values.get("loss")
     return RunTable(
@@ -83,7 +83,7 @@ def telemetry(readings: int = 600, *, gpus: int = 1, hz: float = 1.0, **columns:
         "throttle_reasons": 0.0,
         **columns,
     }
-    assert set(values) <= set(TELEMETRY_COLUMNS)
+    assert set(values) <= set(names_of("telemetry"))
     shape_ = (readings * gpus,)
     return {k: np.array(np.broadcast_to(np.asarray(v, float), shape_)) for k, v in values.items() if v is not None}
 

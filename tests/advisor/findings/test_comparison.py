@@ -8,15 +8,10 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.comparison import detect_merged_runs, detect_steps_missing
-from advisor.findings.detectors.several import detect_several_runs
+from advisor.findings.detectors.runs import detect_several_runs, detect_steps_missing
 from advisor.readers.run_table import ROW_NUMBERS, Phase, Status
 from tests.advisor.findings.build import event
-from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
-
-
-def test_one_run_is_not_merged():
-    assert detect_merged_runs(learning_case()) is None
+from tests.advisor.findings.build_learning import healthy_loss, learning_case, learning_run
 
 
 def test_two_starts_in_one_file_are_said_once():
@@ -26,33 +21,7 @@ def test_two_starts_in_one_file_are_said_once():
         step=np.tile(np.arange(1.0, 1001), 2),
         phases=(Phase(name="first", first_row=0, last_row=999), Phase(name="second", first_row=1000, last_row=1999)),
     )
-    assert detect_merged_runs(learning_case(table)) is None
     assert isinstance(detect_several_runs(learning_case(table)), Finding)
-
-
-def test_fine_tuning_after_pre_training_is_not_another_run():
-    loss = np.r_[healthy_loss(1500), healthy_loss(500, start=1.7, end=0.9)]
-    phases = (Phase(name="base", first_row=0, last_row=1499), Phase(name="sft", first_row=1500, last_row=1999))
-    table = learning_run(loss=loss, step=np.r_[1:1501, 1:501].astype(float), phases=phases)
-    assert detect_merged_runs(learning_case(table)) is None
-
-
-def test_tokens_per_step_that_change():
-    tokens = np.cumsum(np.r_[np.full(1200, 524_288.0), np.full(800, 262_144.0)])
-    found = detect_merged_runs(learning_case(learning_run(tokens=tokens)))
-    assert isinstance(found, Finding) and found.evidence[0].first_step == 1200
-    grown = np.cumsum(np.r_[np.full(1200, 262_144.0), np.full(800, 524_288.0)])  # as schedules do
-    assert detect_merged_runs(learning_case(learning_run(tokens=grown))) is None
-    ramp = np.cumsum(np.linspace(1e5, 5e5, STEPS))
-    assert detect_merged_runs(learning_case(learning_run(tokens=ramp))) is None
-
-
-def test_a_rate_and_a_loss_that_jump_together():
-    rate, loss = np.full(STEPS, 1e-4), healthy_loss()
-    rate[1000:] = 1e-3
-    loss[1000:] += 1.5
-    found = detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss)))
-    assert isinstance(found, Finding) and found.evidence[0].first_step == 1001
 
 
 def incomplete(done: int, status: Status = Status.INCOMPLETE):
@@ -98,17 +67,3 @@ def test_a_complete_run_is_silent(done):
 def test_more_steps_than_declared():
     found = detect_steps_missing(learning_case(learning_run(facts={"planned_steps": 1000})))
     assert isinstance(found, Finding) and "beyond" in found.title
-
-
-def test_a_rate_that_drops_by_schedule_is_no_other_run():
-    rate = np.where(np.arange(STEPS) < STEPS // 2, 0.1, 0.01)
-    loss = healthy_loss(noise=0.01)
-    loss[STEPS // 2 :] -= 1.0
-    assert detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss))) is None
-
-
-def test_a_rate_that_starts_again_by_schedule_is_no_other_run():
-    share = np.arange(STEPS) % 700 / 700  # a cosine with warm restarts: the loss rises a little after each
-    rate, loss = 1e-3 * (0.02 + np.cos(np.pi * share / 2)), healthy_loss(noise=0.002)
-    loss += 0.1 * (1 - share)
-    assert detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss))) is None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from advisor.findings.case import Case, Finding
-from advisor.findings.coverage import coverage
-from advisor.findings.registry import DETECTORS, judge
+from advisor.findings.registry import DETECTORS, coverage, judge
 from advisor.readers.run_table import RunTable
 from tests.advisor.findings import build
 

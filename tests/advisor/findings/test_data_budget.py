@@ -9,16 +9,12 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.data_budget import (
-    cheapest_tokens,
     detect_error_page,
     detect_loss_below_floor,
     detect_repeated_data,
-    detect_token_budget,
     error_page,
     loss_floor,
 )
-from advisor.prediction.loss import CHINCHILLA
-from tests.advisor.findings.build import case as known_case
 from tests.advisor.findings.build import event
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
@@ -46,31 +42,6 @@ def test_up_to_four_epochs_are_nearly_free(epochs, fires):
 def test_fine_tuning_for_ten_epochs_is_not_judged_by_a_law_of_pre_training():
     table = learning_run(loss=healthy_loss(start=1.7, end=0.6), epoch=np.linspace(0, 10, STEPS))
     assert detect_repeated_data(learning_case(table)) is None
-
-
-def test_the_cheapest_allocation_reaches_the_same_loss():
-    size, tokens = 4e9, 5e9  # 1.25 tokens per parameter: far too large
-    best_size, best_tokens, share = cheapest_tokens(size, tokens)
-    assert CHINCHILLA.loss(best_size, best_tokens) == pytest.approx(CHINCHILLA.loss(size, tokens), abs=1e-4)
-    assert share == pytest.approx(best_size * best_tokens / (size * tokens), rel=1e-6)
-    # sources §4.1: 22 to 24 tokens per parameter are best at this compute
-    assert 21 < best_tokens / best_size < 25
-    assert share < 0.5
-
-
-def test_an_optimal_budget_is_silent_and_a_starved_model_is_not():
-    good = known_case(learning_run(facts={"step_tokens": 20 * 124.4e6 / STEPS}))
-    assert detect_token_budget(good) is None
-    starved = learning_case(learning_run(facts={"step_tokens": 1.2e9 / STEPS, "parameters": 3e9}))
-    found = detect_token_budget(starved)
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING and "under-trained" in found.title
-
-
-def test_over_training_names_every_count():
-    found = detect_token_budget(known_case(learning_run(facts={"step_tokens": 60e9 / STEPS})))
-    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "over-trained" in found.title
-    # 60e9 / 124,439,808 = 482 per parameter; GPT-2's head is tied: 12·12·768² + 50257·768 = 123,532,032 → 486
-    assert "482 per all parameters" in found.evidence[0].text and "486 per matrices + head" in found.evidence[0].text
 
 
 def test_a_loss_below_the_floor():

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Case, Finding, Insufficient, Severity
-from advisor.findings.detectors.dead import (
+from advisor.findings.detectors.first_loss import detect_too_good
+from advisor.findings.detectors.nothing_learnt import (
     detect_frozen,
     detect_hardly_learns,
     detect_loss_zero,
     detect_stuck_accuracy,
 )
 from advisor.findings.detectors.rewards import detect_dead_signal, detect_reward_collapse, detect_reward_flat
-from advisor.findings.detectors.too_good import detect_too_good
 from advisor.findings.make_case import make_case
 from advisor.readers.read import read_run
 from tests.advisor.findings import build

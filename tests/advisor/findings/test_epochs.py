@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Insufficient, Severity
-from advisor.findings.detectors.epochs import detect_long_epochs
+from advisor.findings.detectors.step_time import detect_long_epochs
 from advisor.readers.line_clock import BAR
 from advisor.readers.run_table import RunPart, Status
 from tests.advisor.findings import build

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.evaluation import (
-    detect_best_long_ago,
+from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors.held_out import (
     detect_no_validation,
     detect_validation_is_training,
-    detect_worse_than_start,
 )
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
-DETECTORS = (detect_no_validation, detect_validation_is_training, detect_best_long_ago, detect_worse_than_start)
+DETECTORS = (detect_no_validation, detect_validation_is_training)
 
 
 def every(values) -> np.ndarray:
@@ -46,22 +44,3 @@ def test_validation_losses_that_are_the_training_losses():
     assert detect_validation_is_training(learning_case(learning_run(loss=losses, eval_loss=same + 1e-4))) is None
     flat = learning_run(loss=np.full(STEPS, 2.3026), eval_loss=every([2.3026] * 10))
     assert detect_validation_is_training(learning_case(flat)) is None
-
-
-def test_hours_after_the_best_evaluation():
-    scores = [0.2, 0.5, 0.7, *[0.69, 0.695] * 4]
-    found = detect_best_long_ago(learning_case(learning_run(eval_accuracy=every(scores))))
-    assert found.severity is Severity.NOTE and "0.7," in found.title
-    assert found.saved_hours.value == pytest.approx((STEPS - found.evidence[0].first_step) / 3600, rel=0.02)
-    late = [0.2, 0.5, 0.6, 0.65, 0.66, 0.665, 0.67, 0.7, 0.69]
-    assert detect_best_long_ago(learning_case(learning_run(eval_accuracy=every(late)))) is None
-
-
-def test_an_accuracy_that_ends_below_the_first():
-    found = detect_worse_than_start(learning_case(learning_run(eval_accuracy=every(np.linspace(0.6, 0.4, 8)))))
-    assert found.severity is Severity.WARNING and "0.6 → 0.4" in found.title
-    two = detect_worse_than_start(learning_case(learning_run(eval_loss=every([2.0, 2.3]))))
-    assert two.severity is Severity.NOTE
-    noise = 0.5 + 0.02 * np.random.default_rng(1).standard_normal(30)
-    assert detect_worse_than_start(learning_case(learning_run(eval_accuracy=every(noise)))) is None
-    assert isinstance(detect_worse_than_start(learning_case(learning_run(eval_loss=every([2.0])))), Insufficient)

@@ -10,23 +10,17 @@ import pytest
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.gradients import (
     detect_clipped_mostly,
-    detect_clipping_rises,
     detect_grad_norm_large,
     detect_grad_norm_not_collected,
-    detect_grad_spikes_before_loss_spikes,
-    detect_post_clip_norm,
+    detect_loss_scale_skips,
 )
-from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
 from tests.advisor.findings.build import event
-from tests.advisor.findings.build_learning import STEPS, healthy_loss, healthy_norm, learning_case, learning_run
+from tests.advisor.findings.build_learning import STEPS, healthy_norm, learning_case, learning_run
 
 ALL = (
     detect_grad_norm_not_collected,
-    detect_post_clip_norm,
     detect_grad_norm_large,
-    detect_grad_spikes_before_loss_spikes,
     detect_clipped_mostly,
-    detect_clipping_rises,
 )
 
 
@@ -55,35 +49,9 @@ def test_placeholders_that_a_reader_dropped_were_not_collected():
     assert isinstance(detect_grad_norm_not_collected(learning_case(noted)), Finding)
 
 
-@pytest.mark.parametrize("clip", [1.0, None])
-def test_a_norm_capped_at_the_clip_is_after_clipping(clip):
-    found = detect_post_clip_norm(with_norm(np.minimum(3 * healthy_norm(), 1.0), grad_clip=clip))
-    assert isinstance(found, Finding) and "after clipping" in found.title
-
-
-def test_a_norm_that_once_equals_the_clip_is_not():
-    norm = np.minimum(healthy_norm(), 0.99)
-    norm[100] = 1.0
-    assert detect_post_clip_norm(with_norm(norm)) is None
-
-
 def test_a_norm_of_48_times_the_clip_at_the_start():
     found = detect_grad_norm_large(learning_case(learning_run(4, grad_norm=[47.77, 2.16, 0.60, 0.48], eval_loss=None)))
     assert isinstance(found, Finding) and found.severity is Severity.NOTE and "47.77" in found.title
-
-
-def test_a_gradient_spike_announces_a_loss_spike():
-    loss, norm = healthy_loss(), healthy_norm()
-    norm[995:1000] *= 30  # steps 996 to 1000
-    loss[1003:1020] += 2.0  # from step 1004
-    found = detect_grad_spikes_before_loss_spikes(learning_case(learning_run(loss=loss, grad_norm=norm)))
-    assert isinstance(found, Finding) and found.evidence[0].first_step == 996
-
-
-def test_a_loss_spike_without_a_gradient_spike_is_not_announced():
-    loss = healthy_loss()
-    loss[1003:1020] += 2.0
-    assert detect_grad_spikes_before_loss_spikes(learning_case(learning_run(loss=loss))) is None
 
 
 def test_most_steps_clipped():
@@ -91,15 +59,6 @@ def test_most_steps_clipped():
     assert isinstance(found, Finding) and "100%" in found.title
     found = detect_clipped_mostly(learning_case(learning_run(grad_norm=None, clipped=np.tile([1.0, 1, 1, 0], 500))))
     assert isinstance(found, Finding) and "75%" in found.title
-
-
-def test_clipping_that_becomes_more_frequent():
-    norm = 0.7 * np.exp(0.25 * np.random.default_rng(4).standard_normal(STEPS)) * np.linspace(0.8, 1.6, STEPS)
-    found = detect_clipping_rises(with_norm(norm))
-    assert isinstance(found, Finding)
-    third = 600  # of the 1,800 rows after warm-up
-    early, late = (float((part > 1).mean()) for part in (norm[200 : 200 + third], norm[-third:]))
-    assert f"{early:.0%} of the steps early, {late:.0%} late" in found.title
 
 
 def test_fp16_skips_at_the_start_and_now_and_then_are_normal():

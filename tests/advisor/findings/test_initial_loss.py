@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.initial_loss import (
+from advisor.findings.detectors.first_loss import (
     detect_initial_loss,
     detect_random_tokens,
     detect_worse_than_uniform,

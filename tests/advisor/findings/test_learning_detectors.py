@@ -11,24 +11,18 @@ from hypothesis import strategies as st
 
 from advisor.findings.case import Finding, Insufficient
 from advisor.findings.forecast import Targets, forecast
-from advisor.findings.learning import LEARNING_DETECTORS
-from advisor.findings.registry import DETECTORS
-from advisor.readers.run_table import COLUMNS, RunTable, Status
+from advisor.findings.registry import LEARNING
+from advisor.readers.run_table import RunTable, Status, names_of
 from tests.advisor.findings.build_learning import learning_case, learning_run
 
 
-def test_every_detector_is_registered_once():
-    assert len(set(LEARNING_DETECTORS)) == len(LEARNING_DETECTORS)
-    assert set(LEARNING_DETECTORS) <= set(DETECTORS)
-
-
-@pytest.mark.parametrize("detector", LEARNING_DETECTORS)
+@pytest.mark.parametrize("detector", LEARNING)
 def test_a_healthy_run_has_no_finding(detector):
     assert not isinstance(detector(learning_case()), Finding)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
-@pytest.mark.parametrize("detector", LEARNING_DETECTORS)
+@pytest.mark.parametrize("detector", LEARNING)
 def test_almost_empty_logs_are_survived(detector, rows):
     empty = RunTable(source="x", format="x", framework=None, columns={}, provenance={})
     table = empty if rows == 0 else learning_run(rows)
@@ -50,7 +44,7 @@ odd_facts = st.one_of(odd_floats, st.integers(-3, 10**7), st.sampled_from(["auto
 @given(st.data())
 def test_any_numbers_are_survived(data):
     rows = data.draw(st.sampled_from([1, 3, 25, 130]))
-    names = data.draw(st.lists(st.sampled_from(sorted(set(COLUMNS) - {"phase"})), unique=True))
+    names = data.draw(st.lists(st.sampled_from(sorted(set(names_of("columns")) - {"phase"})), unique=True))
     columns = {}
     for name in {*names, "loss"}:
         few = data.draw(st.lists(odd_floats, min_size=1, max_size=6))
@@ -60,7 +54,7 @@ def test_any_numbers_are_survived(data):
                      status=data.draw(st.sampled_from(list(Status))))  # fmt: skip
     case = learning_case(table)
     with np.errstate(all="ignore"):
-        for detector in LEARNING_DETECTORS:
+        for detector in LEARNING:
             verdict = detector(case)
             assert verdict is None or isinstance(verdict, Finding | Insufficient), detector.__name__
         forecast(case, Targets(final_loss=3.0, usd=1.0, hours=1.0))
@@ -72,4 +66,4 @@ def test_ranks_that_interleave_are_read_as_one_curve():
     double["rank"] = np.tile([0.0, 1.0], 2000)
     double["loss"] = double["loss"] + np.where(double["rank"] == 1, 5.0, 0.0)
     both = dataclasses.replace(table, columns=double, phases=())
-    assert not [v for d in LEARNING_DETECTORS if isinstance(v := d(learning_case(both)), Finding)]
+    assert not [v for d in LEARNING if isinstance(v := d(learning_case(both)), Finding)]

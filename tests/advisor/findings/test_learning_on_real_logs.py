@@ -11,7 +11,7 @@ import pytest
 
 from advisor.findings.case import Case, Finding, Severity
 from advisor.findings.forecast import forecast
-from advisor.findings.learning import LEARNING_DETECTORS
+from advisor.findings.registry import LEARNING
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 
@@ -38,7 +38,7 @@ KNOWN = {
 
 
 def findings(run: RunTable) -> list[Finding]:
-    return [v for detector in LEARNING_DETECTORS if isinstance(v := detector(Case(run=run)), Finding)]
+    return [v for detector in LEARNING if isinstance(v := detector(Case(run=run)), Finding)]
 
 
 @pytest.mark.parametrize("name", KNOWN)

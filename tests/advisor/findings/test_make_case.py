@@ -11,7 +11,7 @@ from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
 from advisor.laws import flops
-from advisor.readers.run_table import FACTS
+from advisor.readers.run_table import names_of
 from tests.advisor.findings import build
 
 LLM_C = {
@@ -122,7 +122,7 @@ def test_a_profile_of_another_card_predicts_nothing():
     assert case.expected is None and case.workload is not None
 
 
-names = st.sampled_from(sorted(FACTS))
+names = st.sampled_from(sorted(names_of("facts")))
 junk = st.one_of(st.none(), st.booleans(), st.integers(-3, 10**15), st.floats(), st.text(max_size=6), st.just("H100"))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors import memory, out_of_memory
+from advisor.findings.detectors import gpu, out_of_memory
 from advisor.readers.run_table import Status
 from tests.advisor.findings import build
 from trainer.schema import make_shape
@@ -98,33 +98,33 @@ def test_caught_out_of_memory_is_a_warning_and_none_is_nothing():
 
 def test_nearly_full():
     full = build.telemetry(memory_used_bytes=20137.0, memory_total_bytes=20148.0)
-    found = memory.detect_nearly_full(build.case(build.healthy(telemetry=full)))
+    found = gpu.detect_nearly_full(build.case(build.healthy(telemetry=full)))
     assert isinstance(found, Finding) and "99.9 % full" in found.title
-    assert memory.detect_nearly_full(build.case(build.healthy(telemetry=build.telemetry()))) is None
-    assert isinstance(memory.detect_nearly_full(build.case()), Insufficient)
+    assert gpu.detect_nearly_full(build.case(build.healthy(telemetry=build.telemetry()))) is None
+    assert isinstance(gpu.detect_nearly_full(build.case()), Insufficient)
 
 
 def test_spill_to_the_host():
     over = build.healthy(telemetry=build.telemetry(memory_used_bytes=95e9))
-    found = memory.detect_host_spill(build.case(over))
+    found = gpu.detect_host_spill(build.case(over))
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
     crawling = build.healthy(seconds=20.0, telemetry=build.telemetry(memory_used_bytes=85e9))
-    found = memory.detect_host_spill(build.case(crawling))
+    found = gpu.detect_host_spill(build.case(crawling))
     assert found.severity is Severity.WARNING and "99 % full" in found.evidence[0].text
     quick = build.healthy(telemetry=build.telemetry(memory_used_bytes=85e9))
-    assert memory.detect_host_spill(build.case(quick)) is None
-    assert memory.detect_host_spill(build.case(build.healthy(telemetry=build.telemetry()))) is None
+    assert gpu.detect_host_spill(build.case(quick)) is None
+    assert gpu.detect_host_spill(build.case(build.healthy(telemetry=build.telemetry()))) is None
 
 
 def test_growing_memory():
     growing = 10e9 * (1 + np.arange(400) / 1000)
-    found = memory.detect_memory_growth(build.case(build.healthy(memory_bytes=growing)))
+    found = gpu.detect_memory_growth(build.case(build.healthy(memory_bytes=growing)))
     assert isinstance(found, Finding)
     slope = float(found.evidence[0].text.split()[0])
     assert slope == pytest.approx(10e9 / GIB, rel=0.01)  # 10 MB a step
     filling = np.minimum(10e9, 1e8 * np.arange(1, 401))
-    assert memory.detect_memory_growth(build.case(build.healthy(memory_bytes=filling))) is None
-    assert isinstance(memory.detect_memory_growth(build.case()), Insufficient)
+    assert gpu.detect_memory_growth(build.case(build.healthy(memory_bytes=filling))) is None
+    assert isinstance(gpu.detect_memory_growth(build.case()), Insufficient)
 
 
 def test_memory_that_grew_until_it_ran_out_comes_before_a_smaller_micro_batch():

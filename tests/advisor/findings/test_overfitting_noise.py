@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Severity
-from advisor.findings.detectors.generalisation import detect_overfitting
+from advisor.findings.detectors.held_out import detect_overfitting
 from advisor.findings.make_case import make_case
 from advisor.readers.read import read_run
 

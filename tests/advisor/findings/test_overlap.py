@@ -44,20 +44,20 @@ def parts(found: overlap.Savings) -> dict[str, float]:
 
 def test_nothing_known_is_no_total():
     assert total() is None
-    assert total(finding("stalls", None)) is None
-    assert overlap.savings(build.case(build.without(build.run(), "seconds")), [finding("stalls", 1.0)]) is None
+    assert total(finding("long_epochs", None)) is None
+    assert overlap.savings(build.case(build.without(build.run(), "seconds")), [finding("long_epochs", 1.0)]) is None
 
 
 def test_one_finding_is_its_own_total():
-    found = total(finding("stalls", 1.5, 1.0, 2.0))
+    found = total(finding("long_epochs", 1.5, 1.0, 2.0))
     assert (found.hours.value, found.hours.low, found.hours.high) == pytest.approx((1.5, 1.0, 2.0))
     assert found.usd.value == pytest.approx(3.0)  # $2 an hour
-    assert total(finding("stalls", 1.5), usd_per_hour=0.0).usd.value == 0
+    assert total(finding("long_epochs", 1.5), usd_per_hour=0.0).usd.value == 0
 
 
 def test_seconds_beside_each_other_add_up():
-    found = total(finding("stalls", 1.0), finding("machine_busy", 2.0))
-    assert parts(found) == {"machine_busy": 2.0, "stalls": 1.0}
+    found = total(finding("long_epochs", 1.0), finding("machine_busy", 2.0))
+    assert parts(found) == {"machine_busy": 2.0, "long_epochs": 1.0}
     assert found.hours.value == pytest.approx(3.0)
 
 
@@ -76,17 +76,17 @@ def test_slow_steps_shorten_what_is_left():
 
 def test_steps_in_vain_are_counted_first_and_once():
     found = total(finding("overfitting", 0.5 * WHOLE), finding("repeated_data", 0.3 * WHOLE),
-                  finding("stalls", 0.2 * WHOLE))  # fmt: skip
-    # stalls of the half that is still to be done
-    assert parts(found) == {"overfitting": 0.5 * WHOLE, "stalls": 0.1 * WHOLE, "repeated_data": 0.0}
+                  finding("long_epochs", 0.2 * WHOLE))  # fmt: skip
+    # long epochs of the half that is still to be done
+    assert parts(found) == {"overfitting": 0.5 * WHOLE, "long_epochs": 0.1 * WHOLE, "repeated_data": 0.0}
 
 
 def test_interruptions_that_may_come_are_no_seconds_of_this_run():
-    assert total(finding("no_checkpoint", 3.0)) is None
-    assert total(finding("no_checkpoint", 3.0), finding("stalls", 1.0)).hours.value == pytest.approx(1.0)
+    assert total(finding("checkpoints_too_rare", 3.0)) is None
+    assert total(finding("checkpoints_too_rare", 3.0), finding("long_epochs", 1.0)).hours.value == pytest.approx(1.0)
 
 
-CODES = ("overfitting", "plateau", "goodput", "stalls", "periodic_pauses", "machine_busy", "drift", "data_stall",
+CODES = ("overfitting", "plateau", "goodput", "periodic_pauses", "machine_busy", "data_stall",
          "software_bound", "cpu_fallback", "bigger_batch", "throttling", "idle_device", "work_done_twice",
          "something_new")  # fmt: skip
 

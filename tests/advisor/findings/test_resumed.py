@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.findings.case import Insufficient, Severity
-from advisor.findings.detectors.resumed import detect_resume_lost
+from advisor.findings.detectors.runs import detect_resume_lost
 from tests.advisor.findings.build import event
 from tests.advisor.findings.build_learning import LN_V, STEPS, healthy_loss, learning_case, learning_run
 

@@ -58,17 +58,6 @@ def test_theil_sen_of_noise_includes_no_trend():
     assert series.theil_sen(np.ones(9), np.arange(9.0)) is None
 
 
-def test_level_shifts_finds_where_and_how_much():
-    random = np.random.default_rng(2)
-    values = np.concatenate([np.full(120, 1.0), np.full(100, 1.3), np.full(60, 1.0)]) + 0.01 * random.standard_normal(
-        280
-    )
-    up, down = series.level_shifts(values, least=0.1)
-    assert up.index == pytest.approx(120, abs=2) and down.index == pytest.approx(220, abs=2)
-    assert (up.before, up.after) == pytest.approx((1.0, 1.3), abs=0.01)
-    assert series.level_shifts(1 + 0.05 * random.standard_normal(1000), least=0.01) == []
-
-
 def test_period_of_regular_and_irregular_events():
     found = series.period_of(np.array([250.0, 500, 750, 1250, 1500]))
     assert (found.every, found.regular) == (250, 1.0)  # one is missing: a multiple
@@ -84,7 +73,6 @@ def test_stretches():
 @given(numbers)
 def test_nothing_raises(values):
     series.steady_start(values)
-    series.level_shifts(values, least=0.1)
     series.theil_sen(np.arange(len(values), dtype=float), values)
     series.period_of(series.finite(values))
 

@@ -7,14 +7,12 @@ import math
 import numpy as np
 
 from advisor.findings.case import Finding, Severity
-from advisor.findings.detectors.several import (
+from advisor.findings.detectors.runs import (
     detect_other_runs,
-    detect_restarts,
     detect_same_results,
     detect_several_runs,
 )
 from advisor.readers.run_table import Phase
-from tests.advisor.findings.build import event
 from tests.advisor.findings.build_learning import learning_case, learning_run
 
 ROWS = 40
@@ -68,10 +66,3 @@ def test_settings_that_change_nothing():
     assert isinstance(found, Finding) and found.title.startswith("4 of 5 runs")
     begins_alike = np.r_[a[:10], learns(4)[10:]]
     assert detect_same_results(log_of(a, begins_alike)) is None
-
-
-def test_a_run_started_again_and_again():
-    again = learning_run(events=[event("restart", f"steps go back from {n} to {n - 9}", n) for n in (100, 300, 600)])
-    found = detect_restarts(learning_case(again))
-    assert isinstance(found, Finding) and found.title == "The run was started 4 times"
-    assert detect_restarts(learning_case()) is None

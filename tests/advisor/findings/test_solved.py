@@ -9,13 +9,11 @@ import pytest
 
 from advisor.findings.case import Confidence, Finding, Severity
 from advisor.findings.curves import curve
-from advisor.findings.detectors.dead import detect_frozen, detect_loss_zero
-from advisor.findings.detectors.evaluation import detect_no_validation, detect_validation_is_training
-from advisor.findings.detectors.generalisation import detect_overfitting
-from advisor.findings.detectors.stagnation import detect_noise_floor, detect_plateau
-from advisor.findings.detectors.too_good import detect_too_good
-from advisor.findings.loss_kind import is_solved
+from advisor.findings.detectors.first_loss import detect_too_good
+from advisor.findings.detectors.held_out import detect_no_validation, detect_overfitting, detect_validation_is_training
+from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_loss_zero, detect_noise_floor
 from advisor.findings.registry import judge
+from advisor.findings.run_facts import is_solved
 from tests.advisor.findings.build import run
 from tests.advisor.findings.build_learning import STEPS, learning_case, learning_run
 
@@ -28,18 +26,6 @@ RANDOM = np.random.default_rng(4)
 
 def case(**columns):
     return learning_case(run(steps=ROWS, **{"loss": LOSS, **columns}))
-
-
-def test_grokking_is_no_error():
-    held_out = 0.015 + 6.4 / (1 + np.exp((PLACE - 250) / 12)) * np.exp(0.02 * RANDOM.standard_normal(ROWS))
-    held_out[-3:] = [0.012, 0.0228, 0.021]
-    grokked = case(accuracy=RIGHT, eval_loss=held_out)
-    assert [f.title for f in judge(grokked)[0] if f.severity is not Severity.NOTE] == []
-    for zero in (np.round(LOSS, 4), np.where(PLACE < 100, LOSS + 0.01, 0.0)):
-        printed = case(loss=zero, accuracy=RIGHT, eval_loss=held_out)
-        assert detect_loss_zero(printed) is None and detect_frozen(printed) is None
-        assert detect_noise_floor(printed) is None  # no noise of ±0 about 0
-        assert detect_plateau(printed) is None
 
 
 def test_a_loss_that_stands_still_far_from_0_or_from_the_start_is_still_an_error():
@@ -117,3 +103,14 @@ def test_held_out_data_known_to_the_last_token_are_too_good_whatever_is_trained(
 )
 def test_what_may_end_near_0_is_not_too_good(columns):
     assert not isinstance(detect_too_good(case(**columns)), Finding)
+
+
+def test_grokking_is_no_error():
+    held_out = 0.015 + 6.4 / (1 + np.exp((PLACE - 250) / 12)) * np.exp(0.02 * RANDOM.standard_normal(ROWS))
+    held_out[-3:] = [0.012, 0.0228, 0.021]
+    grokked = case(accuracy=RIGHT, eval_loss=held_out)
+    assert [f.title for f in judge(grokked)[0] if f.severity is not Severity.NOTE] == []
+    for zero in (np.round(LOSS, 4), np.where(PLACE < 100, LOSS + 0.01, 0.0)):
+        printed = case(loss=zero, accuracy=RIGHT, eval_loss=held_out)
+        assert detect_loss_zero(printed) is None and detect_frozen(printed) is None
+        assert detect_noise_floor(printed) is None  # no noise of ±0 about 0

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.generalisation import (
+from advisor.findings.detectors.held_out import (
     detect_accuracy_gap,
     detect_memorised,
     detect_overfitting,
     detect_scores_at_chance,
 )
-from advisor.findings.detectors.stagnation import (
+from advisor.findings.detectors.nothing_learnt import (
     detect_no_learning,
     detect_noise_floor,
-    detect_plateau,
     detect_preference_at_chance,
 )
 from advisor.readers.run_table import Status
@@ -28,14 +27,6 @@ from tests.advisor.findings.build_learning import LN_V, STEPS, healthy_loss, lea
 
 def noise(steps: int = STEPS, size: float = 0.05) -> np.ndarray:
     return size * np.random.default_rng(2).standard_normal(steps)
-
-
-def test_a_healthy_run_is_silent():
-    case = learning_case()
-    for detector in (detect_no_learning, detect_preference_at_chance, detect_plateau, detect_noise_floor):
-        assert detector(case) is None
-    assert detect_overfitting(case) is None
-    assert detect_memorised(case) is None
 
 
 def test_a_flat_loss_is_no_learning_and_costs_the_whole_run():
@@ -70,14 +61,6 @@ def test_preference_training_that_learns_is_silent():
 
 def test_a_classifier_starting_at_ln_2_is_no_preference_run():
     assert detect_preference_at_chance(learning_case(learning_run(50, loss=np.full(50, 0.6931)))) is None
-
-
-def test_a_plateau_is_found_with_its_start_and_cost():
-    loss = np.maximum(healthy_loss(noise=0.0), healthy_loss(noise=0.0)[700]) + noise(size=0.02)
-    found = detect_plateau(learning_case(learning_run(loss=loss)))
-    assert isinstance(found, Finding)
-    assert 500 <= found.evidence[0].first_step <= 900
-    assert found.saved_hours is not None and found.saved_hours.value == pytest.approx(1300 / 3600, rel=0.2)
 
 
 def test_a_noisy_last_row_is_not_the_result():
@@ -205,18 +188,6 @@ def flat_after(share: float, size: float) -> np.ndarray:
     return np.maximum(level, level[int(share * STEPS)]) + noise(size=size)
 
 
-def test_nobody_is_told_to_decay_a_rate_that_did():
-    decayed = detect_plateau(learning_case(learning_run(loss=flat_after(0.2, 0.02))))
-    assert isinstance(decayed, Finding) and decayed.severity is Severity.NOTE
-    assert not any("decay" in action for action in decayed.actions)
-    constant = detect_plateau(learning_case(learning_run(loss=flat_after(0.2, 0.02), learning_rate=6e-4)))
-    assert constant.severity is Severity.WARNING and "decay" in constant.actions[0]
-
-
-def test_a_plateau_in_noise_that_hides_any_gain_is_none():
-    assert detect_plateau(learning_case(learning_run(200, loss=3.3 + noise(200, 0.6)))) is None
-
-
 def test_a_flat_fine_tune_is_no_error():
     late = detect_no_learning(learning_case(learning_run(loss=2.1 + noise())))
     assert isinstance(late, Finding) and late.severity is Severity.NOTE and late.saved_hours is None
@@ -282,9 +253,9 @@ def test_an_accuracy_gap_is_a_note_and_a_warning_where_it_has_grown_at_the_cost_
     assert detect_accuracy_gap(learning_case(learning_run(**scores, eval_accuracy=held_out))) is None
 
 
-def test_who_is_told_to_decay_the_rate_is_promised_no_time():
-    loss = flat_after(0.35, 0.02)
-    constant = detect_plateau(learning_case(learning_run(loss=loss, learning_rate=6e-4)))
-    assert "decay" in constant.actions[0] and constant.saved_hours is None and constant.saved_usd is None
-    decayed = detect_plateau(learning_case(learning_run(loss=loss)))
-    assert decayed.saved_hours.value > 0 and decayed.actions[0].startswith("stop earlier")
+def test_a_healthy_run_is_silent():
+    case = learning_case()
+    for detector in (detect_no_learning, detect_preference_at_chance, detect_noise_floor):
+        assert detector(case) is None
+    assert detect_overfitting(case) is None
+    assert detect_memorised(case) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.tasks import detect_failed_tasks, detect_short_tasks
+from advisor.findings.detectors.runs import detect_failed_tasks, detect_short_tasks
 from advisor.findings.make_case import make_case
 from advisor.readers.read import read_run
 from tests.advisor.findings import build

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors import batch, throughput
+from advisor.findings.detectors import speed
 from advisor.prediction.batch import predict_batch
 from advisor.readers.run_table import Status
 from advisor.records import Workload
@@ -31,7 +31,7 @@ def slow_case():
 
 def test_software_bound():
     case = slow_case()
-    found = throughput.detect_software_bound(case)
+    found = speed.detect_software_bound(case)
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
     assert "0.438 % of peak" in found.title
     assert "neither a bigger batch nor a faster GPU will mend it" in found.actions
@@ -45,31 +45,31 @@ def test_software_bound():
 
 def test_as_fast_as_promised_is_no_finding():
     case = build.case()
-    assert throughput.detect_software_bound(case) is None
+    assert speed.detect_software_bound(case) is None
     slower = dataclasses.replace(
         case, run=build.healthy(seconds=build.expected(case.workload).step_seconds.value * 1.3)
     )
-    assert throughput.detect_software_bound(slower) is None  # below 1.5x: a matter of taste and versions
+    assert speed.detect_software_bound(slower) is None  # below 1.5x: a matter of taste and versions
 
 
 def test_guessed_workloads_are_no_error_at_four_times():
     case = dataclasses.replace(
         build.case(build.healthy(seconds=10.0)), unsure=("the number of GPUs is not printed: one was assumed",)
     )
-    found = throughput.detect_software_bound(case)
+    found = speed.detect_software_bound(case)
     assert isinstance(found, Finding) and found.severity is Severity.NOTE
 
 
 def test_software_bound_without_a_card():
     case = dataclasses.replace(build.case(), expected=None)
-    assert isinstance(throughput.detect_software_bound(case), Insufficient)
+    assert isinstance(speed.detect_software_bound(case), Insufficient)
 
 
 def test_bigger_batch_where_the_curve_says_so():
     case = build.case(w=build.workload(micro_batch=1, grad_accum=512))
-    found = batch.detect_bigger_batch(case)
+    found = speed.detect_bigger_batch(case)
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
-    chosen = batch.best_batch(case)
+    chosen = speed.best_batch(case)
     assert chosen.same_global_batch and chosen.micro_batch * chosen.grad_accum == 512
     bigger = dataclasses.replace(case.workload, micro_batch=chosen.micro_batch, grad_accum=chosen.grad_accum)
     small, big = predict_batch(case.profile, [case.workload, bigger])
@@ -83,29 +83,20 @@ def test_no_bigger_batch_for_a_run_that_is_faster_than_the_curve():
         case.expected.step_seconds.value * case.expected.tokens_per_second.value / case.expected.tokens_per_second.high
     )
     quick = dataclasses.replace(case, run=build.healthy(case.workload, seconds=0.9 * fast))
-    assert batch.detect_bigger_batch(quick) is None
-
-
-def test_free_memory_alone_is_no_reason_for_a_bigger_batch():
-    case = build.case(build.healthy(telemetry=build.telemetry(memory_used_bytes=15e9)))
-    found = batch.detect_bigger_batch(case)
-    assert isinstance(found, Finding) and found.code == "free_memory_is_no_loss"
-    assert found.severity is Severity.NOTE and "17.5 %" in found.title  # 15 / 85.9
-    full = build.case(build.healthy(telemetry=build.telemetry(memory_used_bytes=70e9)))
-    assert batch.detect_bigger_batch(full) is None
+    assert speed.detect_bigger_batch(quick) is None
 
 
 def test_no_bigger_batch_where_the_software_is_slow():
-    assert batch.detect_bigger_batch(slow_case()) is None
+    assert speed.detect_bigger_batch(slow_case()) is None
 
 
 def test_time_split_sums_to_one_and_names_launches():
     tiny = build.workload(shape=build.shape(depth=4, seq_len=128), micro_batch=1, grad_accum=1, compile=False)
     case = build.case(build.healthy(tiny), tiny)
-    split = throughput.time_split(case.profile, tiny)
+    split = speed.time_split(case.profile, tiny)
     assert split.compute + split.memory + split.overhead == pytest.approx(1)
-    found = throughput.detect_bound(case)
+    found = speed.detect_bound(case)
     assert isinstance(found, Finding) and found.code in ("launch_bound", "memory_bound")
     wide = build.workload(shape=make_shape("gpt2", depth=24, width=4096, heads=32, vocab_size=50257, seq_len=2048))
-    assert throughput.time_split(case.profile, wide).bound == "compute"
-    assert throughput.detect_bound(build.case(build.healthy(wide), wide)) is None
+    assert speed.time_split(case.profile, wide).bound == "compute"
+    assert speed.detect_bound(build.case(build.healthy(wide), wide)) is None

@@ -13,7 +13,6 @@ from advisor.errors import AdvisorError
 from advisor.hardware.offers import (
     cheapest_offer,
     check_providers,
-    listed_bills,
     offers_by_provider,
     price_row,
     rows_by_gpu,
@@ -149,10 +148,3 @@ def test_all_who_have_a_card_are_listed():
     assert not any("together" in note for note in offer_notes(offers_by_provider("h200-141gb-sxm"), 1))
     [spot_only] = [row for row in offer_rows(offers_by_provider("b200", 8), today) if row["provider"] == "verda"]
     assert spot_only["$/h"] == "-" and spot_only["spot $/h"] != "-"
-
-
-def test_bills_of_one_machine_type_where_it_is_listed():
-    assert listed_bills("l4", 1, "g6.xlarge") == [0.8048]
-    every = listed_bills("l4", 1)
-    assert listed_bills("l4", 1, "no such machine") == every == sorted(every)
-    assert cheapest_offer("l4").usd_per_hour in every and listed_bills("gh200-96gb", 2) == []

@@ -10,12 +10,12 @@ from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.findings.make_case import make_case
 from advisor.hardware.catalog import GpuSpec, load_gpus
-from advisor.hardware.offers import cheapest_offer, listed_bills, offers_by_provider, rows_by_gpu
+from advisor.hardware.offers import cheapest_offer, offers_by_provider, rows_by_gpu
 from advisor.hardware.prices import MARKETPLACES
+from advisor.options import Goal
 from advisor.planning.cards import card_rows
 from advisor.planning.offers import offers_for
 from advisor.prediction.profile import Profile
-from advisor.records import Goal
 from tests.advisor.findings import build
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -66,10 +66,10 @@ def test_the_command_and_the_audit_name_it_too(pairs, capsys):
     for gpus in COUNTS:
         with pytest.raises(SystemExit, match="0"):
             main(["gpus", "--gpus", str(gpus), "--json"])
-        for card in json.loads(capsys.readouterr().out):
+        for card in json.loads(capsys.readouterr().out)["gpus"]:
             named[card["key"], gpus] = card["price"] and card["price"]["usd_per_hour"]
     for spec, gpus in pairs:
         offer = cheapest_offer(spec.key, gpus)
         assert named[spec.key, gpus] == (offer and offer.usd_per_hour)
-        bills = listed_bills(spec.key, gpus)
+        bills = [entry.on_demand.usd_per_hour for entry in offers_by_provider(spec.key, gpus) if entry.on_demand]
         assert offer.usd_per_hour in bills if offer else bills == []

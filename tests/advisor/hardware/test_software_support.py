@@ -25,11 +25,11 @@ from advisor.hardware.software_support import (
     wheels,
     wheels_for,
 )
+from advisor.options import Goal
 from advisor.planning.answer import bare_plan
-from advisor.records import Goal
 from advisor.store.folders import profiles_folder
 from advisor.store.store import default_store
-from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.goal import goal_from
 from advisor.workflows.plan import load_profiles, recommend
 
 CARDS = load_gpus()
@@ -138,10 +138,10 @@ def test_a_card_too_old_for_triton_is_not_compiled_for() -> None:
 
 
 def test_a_plan_for_a_v100_says_which_pytorch_it_needs() -> None:
-    plan = recommend(goal_from(PlanOptions(gpu="v100-16gb-sxm2", depth=4, tokens=50_000_000)), default_store())
+    plan = recommend(goal_from({"gpu": "v100-16gb-sxm2", "depth": 4, "tokens": 50_000_000}), default_store())
     assert plan.run.precision == "fp16"
     assert any("PyTorch 2.14 with CUDA 12.6" in text for text in plan.warnings)
-    plan = recommend(goal_from(PlanOptions(gpu="t4", depth=4, tokens=50_000_000)), default_store())
+    plan = recommend(goal_from({"gpu": "t4", "depth": 4, "tokens": 50_000_000}), default_store())
     assert not any("PyTorch" in text for text in plan.warnings)
 
 

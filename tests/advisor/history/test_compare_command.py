@@ -1,4 +1,4 @@
-"""`advisor compare` and `advisor accuracy`: what they show, and what they keep."""
+"""`advisor compare` and `advisor runs --accuracy`: what they show, and what they keep."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_run_that_is_taken_back_leaves_predictions_exactly_as_they_were(call, 
 
     before, folder = predicted(), run_folder()
     _, out, _ = call("compare", str(folder))
-    assert f"advisor compare --forget {run_id(folder)} takes it back" in " ".join(out.split())
+    assert f"advisor compare --forget {run_id(folder)} removes it" in " ".join(out.split())
     assert predicted() != before and store.scores()
     code, out, _ = call("compare", "--forget", str(folder))
     assert code == 0 and "taken back" in out
@@ -100,7 +100,7 @@ def test_a_run_that_is_taken_back_leaves_predictions_exactly_as_they_were(call, 
         code, out, _ = call("compare", "--forget", name)
         assert code == 0 and "nothing of it is recorded" in out
     code, out, _ = call("compare", "--forget", run_id(folder), "--json")
-    assert json.loads(out) == {"forgotten": [{"run_id": run_id(folder), "was_recorded": False}]}
+    assert json.loads(out)["forgotten"] == [{"run_id": run_id(folder), "was_recorded": False}]
 
 
 def test_a_run_that_was_taken_back_is_entered_again_only_if_asked(call, run_folder):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from advisor.history.energy import measured_kwh, run_kwh
+from advisor.history.scoring import measured_kwh, run_kwh
 from advisor.readers.own_log import run_table_of
 from advisor.readers.run_table import RunTable
 from tests.advisor.plans import small_plan

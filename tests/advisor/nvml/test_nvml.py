@@ -73,7 +73,7 @@ def sampled(tmp_path, *lines, recorded="h100"):
 
 
 def monitored(tmp_path, seconds, *lines):
-    """What `advisor monitor` at 100 Hz says and keeps beside recorded cards, and what the driver answered."""
+    """What `advisor watch --gpus` at 100 Hz says and keeps beside recorded cards, and what the driver answered."""
     env = driver.environment(driver.table(tmp_path / "cards.txt", "titan_x", *lines), tmp_path / "answers")
     command = [sys.executable, "-m", "advisor", "monitor", "--hz", "100", "--for", f"{seconds}s", "--json"]
     command += ["--csv", str(tmp_path / "m.csv")]

@@ -34,6 +34,6 @@ def test_a_round_is_a_step_with_its_losses(tmp_path, line, columns):
 
 def test_the_best_round_printed_again_is_no_restart(tmp_path):
     rounds = [f"[{i}]\ttraining's l2: {1 / i}\tvalid_1's l2: {2 / i}" for i in range(100, 600, 100)]
-    run = read(tmp_path, *rounds, "Early stopping, best iteration is:", "[300]\ttraining's l2: 0.1\tvalid_1's l2: 0.2")
+    run = read(tmp_path, *rounds, "Early stopping, best iteration is:", rounds[2])
     assert (run.last_step, len(run.runs), run.status) == (500, 1, Status.COMPLETED)
     assert not [event for event in run.events if event.kind == "restart"]

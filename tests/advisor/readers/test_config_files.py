@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from advisor.errors import AdvisorError
-from advisor.readers.config_file import read_config
-from advisor.readers.config_names import facts_of_settings
+from advisor.readers.config_names import facts_of_settings, read_config
 
 OWN = Path(__file__).parents[2] / "recorded"
 

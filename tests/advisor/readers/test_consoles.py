@@ -218,17 +218,6 @@ def test_keras_without_a_bar_says_that_it_stops_before_its_last_epoch(tmp_path):
     assert run.columns["epoch_seconds"].tolist() == [3001.0, 3002.0, 3003.0, 3100.0, 3200.0]
 
 
-def test_keras_epochs_whose_first_heading_is_cut_off(tmp_path):
-    """The file begins with the bar of epoch 1."""
-    path = tmp_path / "a.log"
-    row = "100/100 ━━━━━━━━━━━━━━━━━━━━ {s}s 49ms/step - accuracy: 0.8 - loss: {l:.4f} - val_loss: 0.8\n"
-    rows = [("" if n == 1 else f"Epoch {n}/4\n") + row.format(s=3000 + n, l=1 / n) for n in (1, 2, 3, 4)]
-    path.write_text("".join(rows))
-    run = read_run(path)
-    assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (1.0, 4.0, 1.0, 0.25)
-    assert run.column("epoch").tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
 def test_keras_with_verbose_2_of_old(tmp_path):
     path = tmp_path / "a.log"
     rows = "".join(f"Epoch {n}/20\n - 84{n}s - loss: {9 / n:.4f} - val_loss: 1.8339\n" for n in (1, 2, 3))

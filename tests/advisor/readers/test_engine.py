@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.readers.chunks import Chunk, chunks, clean
-from advisor.readers.engine import Engine
 from advisor.readers.line_format import EVAL, LOSS, MORE, LineFormat, Row
+from advisor.readers.line_reader import Engine
 from advisor.readers.line_templates import bulk, make_plan, number, unix_seconds
 from advisor.readers.records import RecordStore
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.readers.event_lines import read_line
+from advisor.readers.event_lines import memory_sizes, pattern_of, read_line
 from advisor.readers.events import EventScanner, joined, scan_text
-from advisor.readers.memory_messages import memory_sizes
 from advisor.readers.run_table import Event, Status
 from advisor.readers.status import status_of
+from advisor.readers.yaml_rows import rows_of_file
 
 MIB, GIB = 2**20, 2**30
 
@@ -61,74 +61,16 @@ def test_own_process_is_found_where_torch_cannot_name_it():
     assert (sizes["other_processes"], sizes["other_bytes"]) == (1, 4 * GIB)
 
 
-LINES = [
-    (NEW_TORCH, "out_of_memory", {"requested_bytes": 2.5 * GIB}),
-    ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", "out_of_memory",
-     {"requested_bytes": 8 * GIB}),
-    ("MPS backend out of memory (MPS allocated: 5.00 GB, other allocations: 1.00 GB, max allowed: 6.80 GB). Tried to"
-     " allocate 256.00 MB on private pool.", "out_of_memory",
-     {"requested_bytes": 256 * MIB, "allocated_bytes": 5 * GIB, "total_bytes": 6.8 * GIB}),
-    ("2023-06-30 14:18:28 | WARNING | fairseq.trainer | attempting to recover from OOM in forward/backward pass",
-     "out_of_memory", {}),
-    ("Out of memory: Killed process 1234 (python) total-vm:99kB, anon-rss:98kB", "host_memory", {}),
-    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch.", "host_memory", {}),
-    ("/bin/bash: line 1:   991 Killed                  python train.py", "killed", {}),
-    ("[rank2]:[E1 ProcessGroupNCCL.cpp:616] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=88,"
-     " OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.",
-     "nccl_timeout", {"sequence": 88, "timeout_seconds": 600, "ran_seconds": 600.021}),
-    ("RuntimeError: [buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", "nccl_timeout",
-     {"timeout_seconds": 1800}),
-    ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2024-10-10T18:59:58 DUE TO TIME LIMIT ***", "time_limit", {}),
-    ("=>> PBS: job killed: walltime 3608 exceeded limit 3600", "time_limit",
-     {"used_seconds": 3608, "limit_seconds": 3600}),
-    ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2021-05-23T08:46:02 ***", "killed", {}),
-    ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2021-05-23T08:46:02 ***", "interrupt", {}),  # scancel
-    ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2021-05-23T08:46:02 DUE TO NODE FAILURE ***", "killed", {}),
-    ("Sending process 79301 closing signal SIGTERM", "signal", {"signal": 15}),
-    ("Main process received SIGTERM, exiting", "signal", {"signal": 15}),
-    ("  exitcode  : -9 (pid: 77)", "child_failed", {"exitcode": -9, "pid": 77}),
-    ("NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 64.0", "overflow",
-     {"loss_scale": 64}),
-    ("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4096, reducing to 2048", "overflow",
-     {"loss_scale": 2048}),
-    ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0", "overflow",
-     {"loss_scale": 32768}),
-    ("OSError: [Errno 28] No space left on device: 'out/ckpt.pt'", "disk_full", {}),
-    ("Saved checkpoint c/checkpoint_best.pt (epoch 10 @ 4791 updates, score 3.7) (writing took 2.5 seconds)",
-     "checkpoint", {"step": 4791, "seconds": 2.5}),
-    ("saving checkpoint to out-shakespeare-char", "checkpoint", {}),
-    ("Saved model file to: /home/me/base_checkpoints/d20/model_001500.pt", "checkpoint", {"step": 1500}),
-    ("successfully saved checkpoint at iteration   20000 to /ckpt/gpt", "checkpoint", {"step": 20000}),
-    ("Saving model checkpoint to out/checkpoint-500", "checkpoint", {"step": 500}),
-    ("Writing model to log124M/model_00005000.bin", "checkpoint", {"step": 5000}),
-    ("time (ms) | save-checkpoint: 12340.5", "checkpoint", {"seconds": 12.3405}),
-    ("INFO:torchtune.utils.logging:Model checkpoint of size 2.00 GiB saved to /tmp/m/epoch_0", "checkpoint",
-     {"bytes": 2 * GIB}),
-    ("  Continuing training from global step 1500", "restart", {"step": 1500}),
-    ("Resuming optimization from step 700", "restart", {"step": 700}),
-    ("loaded checkpoint from /ckpt at iteration 1200", "restart", {"step": 1200}),
-    ("Loaded checkpoint c/checkpoint_last.pt (epoch 3 @ 900 updates)", "restart", {"step": 900}),
-    ("UnpicklingError: invalid load key, '<'.", "error_page", {}),
-    ("First bytes of input.txt: <!DOCTYPE html>", "error_page", {}),
-    ("stopping_early: wallclock_cap train_time:600038ms step:13780/20000", "early_stop", {}),
-    ("[2025-02-16 18:05:22,170] [INFO] [launch.py:351:main] Process 4143570 exits successfully.", "exited", {}),
-    ("{'train_runtime': 90.5, 'train_samples_per_second': 3.6, 'train_loss': 2.5, 'epoch': 1.0}", "finished",
-     {"seconds": 90.5}),
-    ("`Trainer.fit` stopped: `max_steps=100` reached.", "finished", {}),
-    ("[2024-05-01 10:00:00] INFO [olmo.train:100] Training complete", "finished", {}),
-    ("Training time: 1234.5s", "finished", {"seconds": 1234.5}),
-    ("done training in 2471.5 seconds", "finished", {"seconds": 2471.5}),
-    ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", "diverged", {}),
-    ("thread 'main' panicked at src/main.rs:12:5:", "exception", {}),
-]  # fmt: skip
+ROWS = [(rule["kind"], row) for rule in rows_of_file("events") for row in rule["rows"]]
 
 
-@pytest.mark.parametrize(("line", "kind", "numbers"), LINES, ids=[kind + "-" + line[:20] for line, kind, _ in LINES])
-def test_lines(line, kind, numbers):
-    said = read_line(line)
+@pytest.mark.parametrize(("kind", "row"), ROWS, ids=[f"{kind}-{row['example'][:20]}" for kind, row in ROWS])
+def test_each_row_of_the_table_reads_its_example(kind, row):
+    said, pattern = read_line(row["example"]), pattern_of([row["pattern"]])
     assert said is not None and said.kind == kind
-    assert {name: said.numbers.get(name) for name in numbers} == pytest.approx(numbers)
-    assert [event.kind for event in scan_text(line.encode())] == [kind]
+    assert said.numbers == pytest.approx(row.get("gives", {}))
+    assert pattern.search(row["example"]) or pattern.search(said.text), "another row reads it"
+    assert [event.kind for event in scan_text(row["example"].encode())] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.readers.read import LINE_FORMATS, read_run
+from advisor.readers.formats import line_formats
+from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 
 LOGS = Path(__file__).parents[1] / "recorded" / "logs"
@@ -232,5 +233,5 @@ def test_a_log_cut_in_a_row_loses_no_record_before_it(name, cut, tmp_path):
 
 
 def test_formats_have_names_of_their_own():
-    names = [format.name for format in LINE_FORMATS]
+    names = [format.name for format in line_formats()]
     assert len(names) == len(set(names))

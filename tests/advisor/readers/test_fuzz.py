@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.readers.config_file import read_config
+from advisor.readers.config_names import read_config
 from advisor.readers.read import READERS, read_run
-from advisor.readers.run_table import COLUMNS
+from advisor.readers.run_table import names_of
 
 ROOT = Path(__file__).parents[3]
 LOGS = sorted(path for path in (ROOT / "tests" / "advisor" / "recorded" / "logs").iterdir() if path.is_file())
@@ -28,7 +28,7 @@ def _read(path: Path, data: bytes, format: str | None = None) -> None:
     except AdvisorError as error:
         assert error.message
         return
-    assert set(table.columns) <= set(COLUMNS)
+    assert set(table.columns) <= set(names_of("columns"))
     assert {len(values) for values in table.columns.values()} <= {len(table)}
     assert all(phase.last_row < len(table) for phase in table.phases)
 

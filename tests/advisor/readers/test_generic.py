@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import re
 import time
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.findings.make_case import make_case
 from advisor.findings.savings import file_seconds, spent_seconds
+from advisor.readers.formats import line_formats
 from advisor.readers.generic import NAME
-from advisor.readers.read import GENERIC, LINE_FORMATS, read_run
+from advisor.readers.line_format import LOSS
+from advisor.readers.read import GENERIC, read_run
 from advisor.readers.run_table import Status
 from advisor.readers.slots import slots
+from advisor.readers.yaml_rows import filled, rows_of_file
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 STEPS = range(0, 500, 100)
@@ -148,13 +152,6 @@ def test_a_packed_log_that_is_damaged(tmp_path):
         read_run(path)
 
 
-def test_lines_broken_at_the_width_of_a_terminal(tmp_path):
-    whole = [STYLES["padded"].format(s=s, l=loss(s)) for s in STEPS]
-    lines = [line[at : at + 45] for line in [*whole, "saved"] for at in range(0, len(line), 45)]
-    table = read_run(written(tmp_path, lines))
-    assert (table.rows, table.last_step, table.last_loss) == (5, 400, 5.125)
-
-
 def test_utf_16_as_a_redirect_of_powershell_writes_it(tmp_path):
     lines = [STYLES["padded colon"].format(s=s, l=loss(s)) for s in STEPS]
     assert read_run(written(tmp_path, lines, encoding="utf-16")).rows == 5
@@ -167,13 +164,11 @@ def test_signs_that_stand_alone_and_dates_beside_negative_losses_are_read_in_bul
     assert table.columns["unix_seconds"][1] - table.columns["unix_seconds"][0] == 1
 
 
-def test_three_tokens_a_line_and_two_columns(tmp_path):
+def test_three_tokens_a_line(tmp_path):
     lines = [line for i in range(12) for line in (f"{i} train {9 - i / 2:.4f}", f"{i} val {9.5 - i / 2:.4f}")]
     table = GENERIC.read(written(tmp_path, lines))
     assert (table.rows, table.first_loss, table.columns["eval_loss"][0]) == (12, 9.0, 9.5)
     assert GENERIC.read(written(tmp_path, [f"{i} train 0.{i}5" for i in range(1, 9)])).rows == 0  # an accuracy, perhaps
-    table = GENERIC.read(written(tmp_path, [f"{i}   {9 - i / 2:.6f}" for i in range(12)]))
-    assert (table.rows, table.last_step, table.last_loss) == (12, 11, 3.5)
 
 
 NO_LOGS = {
@@ -232,7 +227,7 @@ def test_rows_under_the_name_of_a_known_program(tmp_path):
 
 def declared():
     """Real logs that a declared line format reads, with what it gives; none where they are not here."""
-    names = {format.name for format in LINE_FORMATS}
+    names = {format.name for format in line_formats()}
     for folder in (SHARED / "logs", SHARED / "logs2"):
         manifest = folder / "MANIFEST.csv"
         for row in csv.DictReader(manifest.open(encoding="utf-8")) if manifest.exists() else ():
@@ -251,7 +246,7 @@ def ends(table):
 @pytest.mark.long
 def test_the_general_reader_gives_what_the_declared_ones_give():
     """Nine in ten: what is left are steps without a loss, and averages whose batches only DARTS' own reader knows."""
-    told = {format.name for format in LINE_FORMATS if format.steps_by_bar}  # bars tell the step: losses are compared
+    told = {format.name for format in line_formats() if format.steps_by_bar}  # bars tell the step: losses are compared
     found = [
         (path, ends(table)[2 * (table.format in told) :] == ends(GENERIC.read(path))[2 * (table.format in told) :])
         for path, table in declared()
@@ -340,14 +335,6 @@ def test_stable_baselines_tables(tmp_path):
     assert run.columns["step"].tolist() == [2048.0, 4096.0, 6144.0, 8192.0]
     assert run.columns["loss"].tolist()[1:] == [4.5, 3.0, 2.25] and run.columns["reward"][3] == 10.0
     assert run.columns["elapsed_seconds"].tolist() == [9.0, 18.0, 27.0, 36.0]
-
-
-def test_a_count_over_its_total_is_the_step_where_the_named_one_never_moves(tmp_path):
-    lines = [f"[{s:06d}/010000] SET{s % 3} | loss {loss(s):.4f} | 3.1 it/s | batch 16" for s in range(100, 1000, 100)]
-    table = read_run(written(tmp_path, lines))
-    assert (table.first_step, table.last_step) == (100, 900)
-    own = [f"{s:03d}/500 | step {s * 10} | loss {loss(s):.4f}" for s in range(100, 500, 100)]
-    assert read_run(written(tmp_path, own, "own.log")).last_step == 4000
 
 
 def test_a_sentence_says_its_loss(tmp_path):
@@ -567,12 +554,6 @@ def test_jobs_that_lsf_appended_are_runs_of_their_own(tmp_path):
     assert [(part.status, part.last_loss) for part in run.runs] == [("out_of_memory", None), ("time_limit", 1.5)]
 
 
-def test_a_list_of_names_before_a_list_of_numbers(tmp_path):
-    rows = [f"INFO - Epoch {10 * n}    [Avg. Loss, Loss]: [{10 / n:.4f}, {7 / n:.4f}], 0" for n in range(1, 21)]
-    run = read_run(written(tmp_path, rows))
-    assert (run.rows, run.last_step, run.first_loss, run.last_loss) == (20, 200.0, 7.0, 0.35)
-
-
 def test_times_that_only_rise_beside_epochs_are_those_since_the_start(tmp_path):
     rows = [f"epoch= {n} \t time= {0.125 * (n + 1)} min \t loss= {2 / (n + 1):.4f}" for n in range(40)]
     run = read_run(written(tmp_path, rows))
@@ -586,19 +567,6 @@ def test_what_goes_back_behind_the_end_of_a_plan_is_another_training(tmp_path):
     run = read_run(written(tmp_path, rows))
     ended = [(part.status, part.first_step, part.last_step, part.starts) for part in run.runs]
     assert ended == [("completed", 1.0, 20.0, 1), ("completed", 4.0, 20.0, 1)]
-
-
-@pytest.mark.parametrize("cut", [True, False])
-def test_steps_printed_in_thousands_are_counted_on(tmp_path, cut):
-    """As LeRobot prints them: 200, 400, 600, 800, 1K, 1K, 1K, …, 20K."""
-    rows = []
-    for n in range(1, 101):
-        step = 200 * n
-        shown = str(step) if step < 1000 else f"{step // 1000 if cut else round(step / 1000)}K"
-        rows.append(f"INFO train.py:351 step:{shown} smpl:8K loss:{5 / n:.3f} grdn:12.592")
-    run = read_run(written(tmp_path, rows))
-    assert (run.rows, run.first_step, run.last_step, len(run)) == (100, 200.0, 20_000.0, 100)
-    assert run.column("step").tolist() == [200.0 * n for n in range(1, 101)]
 
 
 def test_a_unit_in_a_cell_of_its_own(tmp_path):
@@ -624,3 +592,15 @@ def test_rates_under_their_unit(tmp_path, text, head):
     rows = [text.format(s=20 * n, l=9 / n) for n in range(1, 30)]
     run = read_run(written(tmp_path, [head, *rows]))
     assert (run.rows, run.column("seconds").tolist()) == (29, [0.25] * 29)
+
+
+FORMS = rows_of_file("slots")["rows"]
+
+
+@pytest.mark.parametrize("row", FORMS, ids=[row["example"] for row in FORMS])
+def test_each_form_of_a_number_reads_its_example(row):
+    line = row["example"].encode()
+    found = {slot.name: line[slot.start : slot.end].decode() for slot in slots(line)}
+    assert found == row["gives"]
+    parts = {"LOSS": LOSS.decode(), **rows_of_file("slots")["parts"]}
+    assert re.search(filled(row["pattern"], parts).encode(), line), "another row reads it"

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.readers.formats import line_formats
 from advisor.readers.line_reader import LineReader
-from advisor.readers.read import LINE_FORMATS, best_reader, read_run
-from advisor.readers.run_table import COLUMNS, FACTS, Status
+from advisor.readers.line_templates import takes_of, to_columns
+from advisor.readers.read import best_reader, read_run
+from advisor.readers.run_table import Status, names_of
+from advisor.readers.yaml_rows import regex, rows_of_file
 
 LOGS = Path(__file__).resolve().parents[1] / "recorded" / "logs"
 
@@ -61,7 +64,7 @@ def test_ends(table, name, format, rows, first, last, first_loss, last_loss):
 @pytest.mark.parametrize("name", [row[0] for row in ENDS])
 def test_only_known_columns_and_facts_of_equal_length(table, name):
     read = table(name)
-    assert set(read.columns) <= set(COLUMNS) and set(read.facts) <= set(FACTS)
+    assert set(read.columns) <= set(names_of("columns")) and set(read.facts) <= set(names_of("facts"))
     assert {len(values) for values in read.columns.values()} == {len(read)}
     assert set(read.provenance) >= set(read.columns)
     assert [phase.first_row for phase in read.phases][:1] == [0] and read.phases[-1].last_row == len(read) - 1
@@ -272,7 +275,7 @@ def test_recordings_are_recognised_by_no_margin_of_chance(name):
     assert best_reader(LOGS / name).name == expected
 
 
-@pytest.mark.parametrize("format", LINE_FORMATS, ids=lambda format: format.name)
+@pytest.mark.parametrize("format", line_formats(), ids=lambda format: format.name)
 def test_declarations_name_known_columns_and_facts(format):
     assert LineReader(format).score(b"nothing of the kind\n", Path("x.log")) == 0.0
     for row in format.rows:
@@ -280,3 +283,28 @@ def test_declarations_name_known_columns_and_facts(format):
         assert isinstance(row.targets, tuple)
     for fact in format.facts:
         assert fact.compiled.groupindex or fact.constants
+
+
+ROWS = [(entry["name"], number) for entry in rows_of_file("formats") for number in range(len(entry.get("rows", ())))]
+
+
+@pytest.mark.parametrize(("name", "number"), ROWS, ids=lambda value: str(value))
+def test_each_row_reads_its_example(name, number):
+    written = next(entry for entry in rows_of_file("formats") if entry["name"] == name)["rows"][number]
+    rule = next(format for format in line_formats() if format.name == name).rows[number]
+    takes = takes_of(written["example"].encode(), rule)
+    assert takes is not None, written["example"]
+    columns = to_columns(takes, np.array([[take.value for take in takes]]), 1)
+    for column, absent in rule.missing.items():
+        if column in columns:
+            columns[column] = np.where(columns[column] == absent, np.nan, columns[column])
+    read = {column: float(values[0]) for column, values in columns.items()}
+    assert read == pytest.approx({column: float(value) for column, value in written["gives"].items()}, nan_ok=True)
+
+
+PATTERNS = [name for name in rows_of_file("patterns") if name != "parts"]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_each_pattern_is_found_in_its_example(name):
+    assert regex(name).search(rows_of_file("patterns")[name]["example"].encode())

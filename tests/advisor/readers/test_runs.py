@@ -230,17 +230,3 @@ def test_two_clocks_that_disagree_are_said(tmp_path):
     assert run.runs[0].declared_seconds == 2400 and any("its time stamps span" in note for note in run.notes)
     part = read(tmp_path, rows + "Total time: 0:01:00\n")
     assert part.runs[0].declared_seconds is None  # that is an epoch's
-
-
-def test_validation_that_counts_epochs_beside_steps_is_no_restart(tmp_path):
-    lines = ["step,epoch,train_loss,val_loss"]
-    for epoch in range(12):
-        lines += [f"{epoch * 500 + i},{epoch},{4 - epoch / 6 - i / 9000:.5f}," for i in range(0, 500, 50)]
-        lines.append(f"{epoch},{epoch},,{4.1 - epoch / 6:.5f}")  # this row counts epochs
-    path = tmp_path / "metrics.csv"
-    path.write_text("\n".join(lines) + "\n")
-    run = read_run(path)
-    assert (len(run.runs), run.runs[0].starts, run.first_step, run.last_step) == (1, 1, 0, 5950)
-    assert not [event for event in run.events if event.kind == "restart"]
-    evaluated = np.isfinite(run.column("eval_loss"))
-    assert run.column("step")[evaluated].tolist() == [epoch * 500 + 450 for epoch in range(12)]

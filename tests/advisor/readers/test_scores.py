@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.findings.detectors.generalisation import detect_scores_at_chance, scores_of
+from advisor.findings.detectors.held_out import detect_scores_at_chance, scores_of
 from advisor.findings.make_case import make_case
 from advisor.readers.read import read_run
 

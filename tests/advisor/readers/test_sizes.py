@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from advisor.readers.line_format import UNITS
-from advisor.readers.names import BYTES
 from advisor.readers.read import read_run
 
 MEMORY = 20_000 * 2**20
@@ -53,9 +51,3 @@ def test_tools_that_divide_by_a_thousand(tmp_path):
         path.write_text(as_json(name, value))
         run = read_run(path)
         assert run.column("memory_bytes")[-1] == pytest.approx(size), name
-
-
-def test_one_table():
-    assert {unit: UNITS[unit][0] for unit in ("KB", "MB", "GB", "TB")} == {
-        unit: BYTES[unit.lower()] for unit in ("KB", "MB", "GB", "TB")
-    }

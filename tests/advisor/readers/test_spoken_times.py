@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.readers.read import read_run
-from advisor.readers.spoken_times import SPOKEN, spoken_seconds
+from advisor.readers.stamps import SPOKEN, spoken_seconds
 
 
 def _lines(line: str, values: list[float]) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.readers.bounded import MAX_DOCUMENT_BYTES
+from advisor.readers.chunks import MAX_DOCUMENT_BYTES
 from advisor.readers.protobuf import masked_crc32c
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status

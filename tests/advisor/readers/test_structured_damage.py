@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.readers.run_table import COLUMNS
-from advisor.readers.structured import STRUCTURED
+from advisor.readers.read import STRUCTURED
+from advisor.readers.run_table import names_of
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 NAMES = (
@@ -59,7 +59,7 @@ def damaged(draw):
 
 
 def check(table):
-    assert set(table.columns) <= set(COLUMNS)
+    assert set(table.columns) <= set(names_of("columns"))
     assert len({len(values) for values in table.columns.values()}) <= 1
     for values in table.columns.values():
         assert isinstance(values, np.ndarray) and values.dtype == np.float64

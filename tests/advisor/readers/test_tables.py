@@ -231,13 +231,3 @@ def test_minutes_of_each_epoch_in_a_table_that_counts_epochs(tmp_path, name):
     run = read_run(path)
     column = run.columns["epoch_seconds" if "epoch_seconds" in run.columns else "seconds"]
     assert column.tolist() == [390, 360, 375, 375]
-
-
-def test_two_columns_of_falling_numbers_are_a_run_below_words_of_one_only(tmp_path):
-    rows = "".join(f"{1 + i / 64:.6f}\t{3 * 0.97**i:.6f}\t\n" for i in range(60))
-    path = tmp_path / "decay.dat"
-    path.write_text("# seconds, counts\n" + rows)
-    with pytest.raises(AdvisorError):
-        read_run(path)
-    path.write_text("training on gpu 0\n" + rows)
-    assert read_run(path).first_loss == 3.0

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
-from advisor.readers.run_table import TELEMETRY_COLUMNS
+from advisor.readers.run_table import names_of
 from advisor.readers.telemetry_file import read_telemetry
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
@@ -21,7 +21,7 @@ def test_nvidia_smi_with_units_in_header_and_cells():
     table = read_run(RECORDED / "nvidia_smi.csv")
     assert table.rows == 4 and len(table) == 0  # the torn row is none
     telemetry = table.telemetry
-    assert set(telemetry) <= set(TELEMETRY_COLUMNS)
+    assert set(telemetry) <= set(names_of("telemetry"))
     assert telemetry["gpu"].tolist() == [0, 1, 0, 1]
     assert telemetry["power_watts"][[0, 2, 3]].tolist() == [298.51, 300.02, 31.0] and np.isnan(
         telemetry["power_watts"][1]

@@ -1,0 +1,401 @@
+"""The Python API: what the commands do, as functions that return records.
+
+    import advisor
+    plan = advisor.plan(gpu="any", budget=20)
+    print(plan.sentence, plan.chosen.cost_usd)
+    plan.to_frame()
+
+Options are those of the command of the same name, with underscores, and take the same text: `deadline="8h"`,
+`tokens="500M"`. Every function raises `AdvisorError`: its `message` says what is wrong, its `hint` the next step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from advisor.documents import stamped
+from advisor.errors import AdvisorError, close_matches
+from advisor.options import OPTIONS
+from advisor.records import Estimate, Plan, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from advisor.auditing.audit import Audit
+    from advisor.explanation import Explanation
+    from advisor.hardware.catalog import GpuSpec
+    from advisor.history.listing import RunSummary
+    from advisor.options import Goal
+    from advisor.store.store import Store
+    from advisor.workflows.analysis import Analysis
+    from advisor.workflows.calibrate import Calibrated
+    from advisor.workflows.compare import Reviewed
+    from advisor.workflows.launch import Started
+    from advisor.workflows.predict import Predicted
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, repr=False)
+class Answer(Generic[Record]):
+    """What a function found: the record itself, whose fields it has, its main sentence, its JSON and its table."""
+
+    record: Record
+    sentence: str
+    name: str  # of the document, whose schema `advisor schema` prints
+    document: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]  # of the table
+    columns: Sequence[str] = ()  # of a table that may have no rows
+
+    def to_json(self) -> str:
+        """The document that the command of the same name prints with --json."""
+        return json.dumps(stamped(self.name, self.document), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The answer's table; an Estimate is three columns: its value and the two ends of its 80 % interval."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self.rows], columns=None if self.rows else list(self.columns))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "record":
+            raise AttributeError(name)
+        return getattr(self.record, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.record)  # type: ignore[call-overload]
+
+    def __len__(self) -> int:
+        return len(self.record)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.record[place]  # type: ignore[index]
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>{escape(self.sentence)}</p>{self.to_frame().to_html(index=False, border=0, na_rep='')}"
+
+
+def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) -> Answer[Plan]:
+    """Recommend a model, its training tokens and a GPU within the goal that the options state, as `advisor plan` does.
+
+    The options are those of `advisor.options.OPTIONS`. `measure` runs one more burst at the chosen configuration on
+    this machine; `gates` are evaluations at which the run is stopped, as "10k:4.2". The frame has a row for each run
+    that the search names.
+    """
+    from advisor.planning.stages import with_gates
+    from advisor.report.plan import document, sentence
+    from advisor.store.store import default_store
+    from advisor.workflows.goal import goal_from, read_options, refuse_idle_budget
+    from advisor.workflows.plan import beside, recommend
+
+    store = default_store()
+    goal = goal_from(read_options(options))
+    refuse_idle_budget(goal)
+    if goal.layout == "any":
+        return _layouts(goal)
+    if goal.finetune is not None:
+        return _finetune(goal, store)
+    made = with_gates(recommend(goal, store, measure=measure), gates)
+    near = made.search.front if made.search else ()
+    runs = [*made.options, *(run for run in near if run not in made.options)]
+    found = document(made, beside(made, store)) | {"path": None}
+    return Answer(made, sentence(made), "plan", found, [_run_row(r) for r in runs])
+
+
+def _finetune(goal: Goal, store: Store) -> Answer[Any]:
+    """What a fine-tune takes on each machine: a FinetunePlan; the frame has a row for each."""
+    from advisor.report.finetune import document, sentence
+    from advisor.workflows.plan_finetune import plan_finetune
+
+    found = plan_finetune(goal, store)
+    rows = [
+        {"gpu": run.offer.gpu, "gpus": run.offer.gpus, "provider": run.offer.provider, "spot": run.offer.spot,
+         "micro_batch": run.prediction.workload.micro_batch, "hours": run.seconds.scaled(1 / 3600), "usd": run.usd,
+         "tokens_per_second": run.prediction.tokens_per_second, "device_bytes": run.prediction.device_bytes,
+         "keeps_deadline": run.keeps[0], "keeps_budget": run.keeps[1]}
+        for run in found.runs
+    ]  # fmt: skip
+    return Answer(found, sentence(found), "plan-finetune", document(found), rows)
+
+
+def _layouts(goal: Goal) -> Answer[Any]:
+    """The best layout of each number of GPUs: a LayoutPlan; the frame has a row for each."""
+    from advisor.report.layouts import document, layout_words, sentence
+    from advisor.workflows.plan_layouts import plan_layouts
+
+    found = plan_layouts(goal)
+    rows = [
+        {"gpu": choice.offer.gpu, "gpus": choice.gpus, "provider": choice.offer.provider, "spot": choice.offer.spot,
+         "layout": layout_words(best.run), "micro_batch": best.run.micro_batch, "recompute": best.run.recompute,
+         "hours": choice.seconds.scaled(1 / 3600), "usd": choice.usd, "mfu": best.prediction.mfu,
+         "tokens_per_second": best.prediction.tokens_per_second, "peak_bytes": best.prediction.peak_allocated_bytes,
+         "keeps_deadline": choice.keeps[0], "keeps_budget": choice.keeps[1]}
+        for choice in found.choices
+        if (best := choice.search.best) is not None
+    ]  # fmt: skip
+    return Answer(found, sentence(found), "plan-layouts", document(found), rows)
+
+
+def predict(**options: Any) -> Answer[Predicted]:
+    """Predict step time, throughput and memory of one configuration, as `advisor predict` does.
+
+    The frame has a row for each quantity.
+    """
+    from advisor.report.prediction import ESTIMATES, document, heading
+    from advisor.store.store import default_store
+    from advisor.workflows.predict import PredictOptions
+    from advisor.workflows.predict import predict as predicted
+
+    read = _read(PredictOptions, options)
+    if isinstance(gpus := read.get("gpus"), tuple):
+        if len(gpus) > 1:
+            raise AdvisorError("a prediction is of one number of GPUs", "gpus=8", exit_code=2)
+        read["gpus"] = gpus[0]
+    found = predicted(PredictOptions(**read), default_store())
+    rows = [{"quantity": name, "": getattr(found, name)} for name in ESTIMATES]
+    return Answer(found, heading(found), "predict", document(found), rows)
+
+
+def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any) -> Answer[Calibrated]:
+    """Measure this machine's GPU or CPU in short bursts, as `advisor calibrate` does; `on_text` hears of each burst.
+
+    The frame has a row for each configuration.
+    """
+    from advisor.calibration.quality import burst_lines
+    from advisor.store.store import default_store
+    from advisor.workflows.calibrate import CalibrationOptions, to_document
+    from advisor.workflows.calibrate import calibrate as calibrated
+
+    asked = CalibrationOptions(**_read(CalibrationOptions, options))
+    done = calibrated(asked, default_store(), lambda settings: None, lambda event: on_text(event.text))
+    rows = [dataclasses.asdict(line) for line in burst_lines(done.calibration, done.held_out)]
+    sentence = f"calibration {done.calibration.id} of {done.profile.name}, {len(done.calibration.bursts)} bursts"
+    return Answer(done, sentence, "calibrate", to_document(done), rows)
+
+
+def launch(
+    plan: Plan | Answer[Plan] | str | Path,
+    *,
+    on: str = "local",
+    run_dir: str | Path | None = None,
+    budget: str | float | None = None,
+    deadline: str | None = None,
+    synthetic: bool = False,
+    again: bool = False,
+) -> Answer[Started]:
+    """Start a plan, or the plan in a file, here or elsewhere, and return at once; the run goes on by itself.
+
+    `budget` (dollars) and `deadline` end the run early. Unlike the command this does not calibrate first.
+    """
+    from advisor.engines.engines import parse_place
+    from advisor.store.store import default_store
+    from advisor.workflows import launch as workflow
+    from advisor.workflows.goal import read_options
+
+    source: Any = plan.record if isinstance(plan, Answer) else plan
+    source = workflow.read_source(Path(source)) if isinstance(source, str | Path) else source
+    read = read_options({"budget": budget, "deadline": deadline})
+    seconds = read.get("deadline")
+    limits = workflow.Limits(max_usd=read.get("budget"), max_hours=None if seconds is None else seconds / 3600)
+    folder, source = Path(run_dir) if run_dir is not None else None, workflow.with_synthetic(source, synthetic)
+    started = workflow.launch(default_store(), source, folder, limits=limits, again=again, place=parse_place(on))
+    document = {"run_dir": started.run_dir, "launch": started.launch}
+    sentence = f"started {started.launch.name} in {started.run_dir}"
+    return Answer(started, sentence, "launch", document, [document])
+
+
+def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
+    """Judge training logs, run folders or runs by name, as `advisor analyze` does: an Analysis for each run in them.
+
+    `given` has the options of the command: gpu, gpus, price (dollars per GPU-hour), config, telemetry, plan, format,
+    target_loss, budget, deadline, next_data. The frame has a row for each finding.
+    """
+    from advisor.store.store import default_store
+    from advisor.workflows.analysis import to_document
+    from advisor.workflows.analyze import analyze as analyzed
+    from advisor.workflows.analyze import given_of, judge_all
+
+    stated, store = given_of(given), default_store()
+    judged = judge_all([Path(path) for path in paths], store, lambda path: analyzed(path, stated, store))
+    documents = [to_document(analysis) for analysis in judged.analyses]
+    against = {} if judged.comparison is None else judged.comparison.to_document()
+    several = {"runs": documents, "left_out": judged.left_out, **against}
+    rows = [
+        {"run": analysis.run.source, "severity": str(finding.severity), "code": finding.code, "title": finding.title}
+        for analysis in judged.analyses
+        for finding in analysis.findings
+    ]
+    sentence = "\n".join(words for analysis in judged.analyses for words in analysis.verdict)
+    name, document = ("analyze", documents[0]) if len(documents) == 1 else ("analyze-several", several)
+    return Answer(judged.analyses, sentence, name, document, rows, ("run", "severity", "code", "title"))
+
+
+def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | None = None) -> Answer[Any]:
+    """Set runs against their predictions, as `advisor compare` does: a Reviewed for each.
+
+    The frame has a row for each quantity of each run.
+    """
+    from advisor.history.comparison import compare_runs
+    from advisor.store.store import default_store
+    from advisor.workflows.compare import review, to_document
+
+    if not runs:
+        raise AdvisorError("which run is meant?", "compare('latest')", exit_code=2)
+    store, beside = default_store(), None if plan is None else Path(plan)
+    reviewed: tuple[Reviewed, ...] = tuple(review(store, str(run), record=record, plan=beside) for run in runs)
+    documents: list[Any] = [to_document(one) for one in reviewed]
+    name, document = "compare", documents[0]
+    if len(reviewed) > 1:
+        against = compare_runs([one.case for one in reviewed], [one.name for one in reviewed])
+        name, document = "compare-several", {"runs": documents, **against.to_document()}
+    rows = [
+        {"run": one.name, "quantity": score.quantity, "predicted": score.predicted, "actual": score.actual,
+         "error": score.error, "inside_interval": score.inside_interval}
+        for one in reviewed
+        for score in one.scored.scores
+    ]  # fmt: skip
+    sentence = "; ".join(f"{one.name}: {one.scored.outcome}, {one.scored.steps} steps" for one in reviewed)
+    return Answer(reviewed, sentence, name, document, rows)
+
+
+def audit(
+    *papers: str | Path, reader: Callable[[str], str] | str | None = None, answer: str | None = None
+) -> Answer[list[Audit]]:
+    """Check every claim of reports or cards in files, as `advisor audit` does: an Audit for each.
+
+    `reader` is the assistant that reads a report: a function from a prompt to an answer, or a command; `answer` is what
+    it answered already. The frame has a row for each claim, and one for what became no claim, with the reason.
+    """
+    from advisor.auditing.reader import of_command
+    from advisor.report.audit import document, verdict_line
+    from advisor.store.store import default_store
+    from advisor.workflows.audit import audit_cards
+
+    if not papers:
+        raise AdvisorError("which report is meant?", "audit('report.md')", exit_code=2)
+    asks = of_command(reader) if isinstance(reader, str) else reader
+    audits = audit_cards([Path(paper) for paper in papers], default_store(), asks, answer)
+    documents = [document(one) for one in audits]
+    rows = [
+        {"card": one.card.id, "line": judged.claim.line, "kind": judged.claim.kind, "claim": judged.claim.text,
+         "verdict": str(judged.judgement.ruling), "so": judged.judgement.so}
+        for one in audits for judged in one.judged
+    ]  # fmt: skip
+    rows += [{"card": one.card.id, "claim": it, "verdict": "unplaced"} for one in audits for it in one.card.unplaced]
+    sentence = "; ".join(verdict_line(one) for one in audits)
+    name, whole = ("audit", documents[0]) if len(documents) == 1 else ("audit-several", {"audits": documents})
+    return Answer(audits, sentence, name, whole, rows)
+
+
+def gpus(gpu: str | None = None, *, count: int = 1, provider: str | None = None) -> Answer[tuple[GpuSpec, ...]]:
+    """List GPU specifications and their cheapest prices for so many of them, as `advisor gpus` does."""
+    from advisor.hardware.catalog import load_gpus, read_gpus, require_gpu
+    from advisor.hardware.offers import cheapest_offer, check_providers, rows_by_gpu
+    from advisor.report.cards import document
+
+    providers = () if provider is None else (provider,)
+    check_providers(providers)
+    specs = tuple(load_gpus().values()) if gpu is None else (require_gpu(read_gpus(gpu).key),)
+    prices, today = rows_by_gpu(), datetime.date.today()
+    offers = [cheapest_offer(spec.key, count, providers=providers, rows=prices) for spec in specs]
+    rows = [
+        {"gpu": spec.key, "memory_gib": spec.memory_bytes / 2**30, "bf16_tflops": (spec.bf16_flops or 0) / 1e12 or None,
+         "bandwidth_gb_per_second": spec.memory_bytes_per_second / 1e9, "usd_per_hour": offer and offer.usd_per_hour,
+         "provider": offer and offer.provider}
+        for spec, offer in zip(specs, offers, strict=True)
+    ]  # fmt: skip
+    documents = [document(spec, offer, today) for spec, offer in zip(specs, offers, strict=True)]
+    priced = sum(offer is not None for offer in offers)
+    sentence = f"{len(specs)} GPUs, {priced} of them with a price for {count}" if gpu is None else specs[0].key
+    if gpu is not None:
+        return Answer(specs, sentence, "gpu", documents[0], rows)
+    return Answer(specs, sentence, "gpus", {"gpus": documents}, rows)
+
+
+def runs(*, tags: Iterable[str] = ()) -> Answer[list[RunSummary]]:
+    """List the runs started on this machine, newest first, as `advisor runs` does; with `tags` those that have them."""
+    from advisor.history.listing import list_runs
+    from advisor.store.store import default_store
+
+    wanted = {tag.strip().lower() for tag in tags}
+    found = [run for run in list_runs(default_store()) if wanted <= set(run.tags)]
+    rows = [vars(run) for run in found]
+    return Answer(found, f"{len(found)} runs", "runs", {"runs": found}, rows, ("id", "name", "state"))
+
+
+def explain(answer: Answer[Any] | Plan, number: str) -> Answer[Explanation]:
+    """Say from what a number of a plan or a prediction was computed: `explain(plan(gpu="l4", budget=5), "cost")`.
+
+    The frame has a row for each number that went into it.
+    """
+    from advisor.explanation import explain as explained
+
+    found = explained(answer.record if isinstance(answer, Answer) else answer, number)
+    rows = [{"input": name, "value": value} for name, value in found.inputs.items()]
+    return Answer(found, found.sentence, "explanation", vars(found) | {"sentence": found.sentence}, rows)
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    shape, hour = run.workload.shape, 3600.0
+    return {
+        "name": run.standing.name,
+        "gpu": run.offer.gpu,
+        "gpus": run.offer.gpus,
+        "provider": run.offer.provider,
+        "family": shape.family,
+        "depth": shape.depth,
+        "parameters": run.parameters,
+        "tokens": run.tokens,
+        "micro_batch": run.workload.micro_batch,
+        "tokens_per_step": run.workload.step_tokens,
+        "hours": run.total_seconds.scaled(1 / hour),
+        "usd": run.cost_usd,
+        "loss": run.loss,
+        "tokens_per_second": run.tokens_per_second,
+    }
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table with each Estimate as three columns."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Estimate):
+            named = f"{name}_" if name else ""
+            flat |= {name or "value": value.value, f"{named}low": value.low, f"{named}high": value.high}
+        else:
+            flat[name] = str(value) if isinstance(value, Path) else value
+    return flat
+
+
+def _read(record: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a command's record by name, with their text read as the table of options says."""
+    from advisor.workflows.goal import read_option
+
+    names = [field.name for field in dataclasses.fields(record)]
+    _refuse_unknown(options, names)
+    given = {name: value for name, value in options.items() if value is not None}
+    free = ("precision", "sharding")  # of which predict has more than the table
+    known = [name for name in given if name in OPTIONS and name not in free]
+    return given | {name: read_option(OPTIONS[name], given[name]) for name in known}
+
+
+def _refuse_unknown(given: Iterable[str], names: Sequence[str]) -> None:
+    for name in given:
+        if name not in names:
+            close = close_matches(name, names)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+            raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)

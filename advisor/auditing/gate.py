@@ -1,0 +1,216 @@
+"""The gate between reading and judging: a claim is judged only where the text has its words and its numbers.
+
+Whoever read the text may have misread it. Here nothing is understood: quotes are looked up, digits compared.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from advisor.auditing.arithmetic import OPERAND
+from advisor.auditing.card import SCHEMA, SETUP_FIELDS
+from advisor.auditing.fields import cards_named
+from advisor.auditing.kinds import named
+from advisor.auditing.load import problems_of
+from advisor.auditing.quantity import DIMENSIONS
+
+_DIGITS = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_PLAIN = str.maketrans(
+    {**dict.fromkeys("*_`#>|\\\u00a0", " "), **dict.fromkeys("–—−", "-"), **dict.fromkeys("“”", '"')}
+)
+_PLAIN |= str.maketrans({"×": "x", "’": "'", "‘": "'"})
+_SPELT = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_WORDS = {name: str(number) for number, name in enumerate(_SPELT, 1)}
+_MANY = re.compile(r"\b(?:GPUs|cards|nodes|cluster|pod|devices|[A-Z]{1,2}\d{2,4}s)\b")
+# what one device holds or reaches: said of "the GPUs" without their number, it is of nobody knows how many
+_OF_ONE_DEVICE = ("training_memory", "weights_fit", "memory_fits", "largest_model", "fits_memory", "exceeds_memory")
+_HEAD = ("id", "title", "source")
+# numbers that words say without printing them: "a GPU", "in 16 bits", a gated feed-forward
+_UNDERSTOOD = {"gpus": ("1",), "count": ("1",), "than_gpus": ("1",), "bytes_each": ("0.5", "1", "2", "4"),
+               "bits": ("4", "8", "16", "32"), "expansion": ("2.667", "4")}  # fmt: skip
+_EACH = re.compile(r"\b(?:each|per|one|single|1)\b")
+
+
+def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """A card as it was read, with what the text does not bear out moved to `unplaced`, each with its reason.
+
+    Claims get the line at which their quote was found. What `run` and `others` state must stand somewhere in the text.
+    """
+    lines = text.split("\n")
+    plain = [_plain(line) for line in lines]
+    unplaced = [str(words) for words in _list(raw.get("unplaced"))]
+    card: dict[str, Any] = {"schema": SCHEMA, "others": [], **{name: str(raw[name]) for name in _HEAD if raw.get(name)}}
+    for name in ("assumed", "rows", "timing"):
+        problems = problems_of(**{name: raw[name]}) if raw.get(name) else []
+        card |= {name: raw[name]} if raw.get(name) and not problems else {}
+        unplaced += problems
+    everything = _numbers(text)
+    card["run"] = _setup(raw.get("run"), everything, "run", unplaced)
+    for number, one in enumerate(_list(raw.get("others"))):
+        other = _setup(one, everything, f"others[{number}]", unplaced)
+        problems = problems_of(others=[*card["others"], other])
+        card["others"] += [] if problems else [other]
+        unplaced += problems
+    placed: list[dict[str, Any]] = []
+    for number, claim in enumerate(_list(raw.get("claims")), 1):
+        if not isinstance(claim, Mapping):
+            unplaced.append(f"claim {number} is no object")
+            continue
+        entry = {"id": f"c{number}", "text": str(claim.get("quote")), **claim}
+        problem = _placed(entry, lines, plain)
+        entry.pop("also", None)
+        # of two claims with one id, the second gets its number
+        entry["id"] = f"{entry['id']}-{number}" if any(one["id"] == entry["id"] for one in placed) else entry["id"]
+        problem = problem or "; ".join(problems_of(others=card["others"], claims=[entry]))
+        if problem:
+            unplaced.append(f"{entry['text']}: {problem}")
+        else:
+            placed.append(entry)
+    for claim, problem in _conflicting(placed):
+        unplaced.append(f"{claim['text']}: {problem}")
+        placed.remove(claim)
+    return card | {"claims": placed, **({"unplaced": unplaced} if unplaced else {})}
+
+
+def _placed(claim: dict[str, Any], lines: Sequence[str], plain: Sequence[str]) -> str | None:
+    """Why a claim's quotes do not carry it; None where they do, with its line put right."""
+    quotes = [str(quote) for quote in (claim.get("quote"), *_list(claim.get("also"))) if quote]
+    if not claim.get("quote"):
+        return "it quotes nothing"
+    spans = [_found(quote, plain, claim.get("line")) for quote in quotes]
+    if None in spans:
+        return f"the text does not have the words “{quotes[spans.index(None)][:80]}”"
+    places = [span for span in spans if span is not None]
+    claim["line"] = places[0][0] + 1
+    quoted = []
+    for top, last in places:
+        quoted.append("\n".join(lines[top : last + 1]))
+        if "|" in lines[top]:  # of a table's row also its header
+            while top > 0 and "|" in lines[top - 1]:
+                top -= 1
+            quoted[-1] = f"{lines[top]}\n{quoted[-1]}"
+    around = "\n".join(quoted)
+    there = _numbers(around)
+    missing = [number for number in _printed(claim) if number not in there]
+    if missing:
+        return f"its quote does not have the number {missing[0]}"
+    section = _section(lines, places[0][0]).lower()
+    for name in ("gpu", "than_gpu"):
+        if gpu := claim.get(name):
+            keys = [spec.key.split("-") for spec in cards_named(str(gpu))]
+            chips = {key[0] for key in keys} | {_bare(str(gpu))}
+            chips |= {part for key in keys for part in key if sum(map(str.isdigit, part)) > 2}
+            if not any(chip in _bare(f"{around}\n{section}") for chip in chips if len(chip) > 1):
+                return f"its place in the text does not name the GPU {gpu}"
+    found = named(claim)
+    of_one = found is not None and found[0].name in _OF_ONE_DEVICE
+    if of_one and _MANY.search(around) and not _EACH.search(around):
+        return "it speaks of several GPUs and does not say how many"
+    return None
+
+
+def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers that a claim says are printed: of its quantities and of its arithmetic, not of names."""
+    found = named(claim)
+    for name, spec in found[0].fields.items() if found else ():
+        of = spec.removesuffix("?").strip("[]")
+        if of.split(" or ")[0] in DIMENSIONS or of in ("number", "whole", "float") or name == "readings":
+            numbers = _numbers_of(found[1].get(name) if found else None)
+            yield from (number for number in numbers if number not in _UNDERSTOOD.get(name, ()))
+
+
+def _conflicting(claims: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Claims that read one quote in two ways: all but the value is the same."""
+    seen: dict[tuple[str, ...], str] = {}
+    for claim in claims:
+        found = named(claim)
+        assert found is not None  # a card can hold it
+        form, entry = found
+        stated = [str(entry.get(name)) for name in form.fields if name != "value"]
+        key = (_plain(str(claim["quote"])), form.name, str(claim.get("about", "run")), *stated)
+        value = str(entry.get("value"))
+        if seen.setdefault(key, value) != value:
+            yield claim, "its quote was read in two ways"
+
+
+def _setup(raw: Any, there: set[str], where: str, unplaced: list[str]) -> dict[str, Any]:
+    """The fields of a configuration that a card can hold and whose numbers the text has."""
+    placed: dict[str, Any] = {}
+    for name, value in raw.items() if isinstance(raw, Mapping) else ():
+        spec = SETUP_FIELDS.get(name, "text").removesuffix("?")
+        counted = spec in DIMENSIONS or spec in ("whole", "float")
+        trivial = name in ("grad_accum", "gpus") and value == 1
+        absent = counted and not trivial and not set(_numbers_of(value)) <= there
+        problems = [] if name == "inherit" else problems_of(run={name: value}) if value is not None else []
+        if value is None:
+            continue
+        if absent or problems:
+            why = "the text does not have it" if absent else "; ".join(problems)
+            unplaced.append(f"{where}.{name}: {value}: {why}")
+        else:
+            placed[name] = value
+    return placed
+
+
+def _found(quote: str, plain: Sequence[str], line: Any) -> tuple[int, int] | None:
+    """The first and last line of a quote, the place nearest to the line that was given; None: it is not there."""
+    words = _plain(quote)
+    starts = [0, *accumulate(len(text) + 1 for text in plain)]
+    joined, near, spans, at = " ".join(plain), line - 1 if isinstance(line, int) else 0, [], -1
+    while words and (at := joined.find(words, at + 1)) >= 0:  # a sentence may run on over several lines
+        spans.append((bisect_right(starts, at) - 1, bisect_right(starts, at + len(words) - 1) - 1))
+    return min(spans, key=lambda span: (span[0] != span[1], abs(span[0] - near)), default=None)
+
+
+def _section(lines: Sequence[str], at: int) -> str:
+    """The title, the headings and the paragraph or table that a line stands in."""
+    headings = [line for line in lines[: at + 1] if line.lstrip().startswith("#")]
+    first = at
+    while first > 0 and lines[first - 1].strip() and not lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    return "\n".join((*lines[:2], *headings[:1], *headings[-2:], *lines[first : at + 1]))
+
+
+def _bare(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _plain(text: str) -> str:
+    """A line without markup, with one blank between words and one form of quotes and dashes."""
+    return " ".join(text.translate(_PLAIN).split()).lower()
+
+
+def _numbers(text: str) -> set[str]:
+    """Every number of a text, without separators and without zeros at the end of decimals."""
+    spelt = {
+        _WORDS[word] for one in text.lower().replace("-", " ").split() if (word := one.strip(".,;:()*_")) in _WORDS
+    }
+    return {_number(found) for found in _DIGITS.findall(text)} | spelt
+
+
+def _number(digits: str) -> str:
+    value = float(digits.replace(",", "").rstrip("."))
+    return f"{value:.12g}"
+
+
+def _numbers_of(value: Any) -> Iterator[str]:
+    """The numbers of a field, of a list of them, of an expression."""
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _numbers_of(one)
+    elif isinstance(value, int | float):
+        yield f"{float(value):.12g}"
+    elif isinstance(value, str):
+        # of an expression only what stands in brackets was printed: "( [3] + [4] ) / 8"
+        printed = " ".join(OPERAND.findall(value)) if "[" in value else value
+        yield from (_number(found) for found in _DIGITS.findall(printed))
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []

@@ -1,0 +1,154 @@
+"""The reader that needs no assistant: written arithmetic, labelled values and tables of steps, but no sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.auditing.card import COLUMNS, PHASES, SCHEMA
+from advisor.auditing.load import problems_of
+from advisor.auditing.paper.numbers import Figure, figures
+from advisor.auditing.paper.text import Document, read_document
+from advisor.auditing.paper.written import equations, shortened
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import read_gpus
+from advisor.readers import markdown_report
+from advisor.readers.run_table import RunTable
+from advisor.units import MIB
+
+NOT_READ = (
+    "only written arithmetic, labelled values and tables of steps were read: {count} sentences with quantities were "
+    "not. An assistant of yours can read them: `advisor audit {name} --reader CMD`, or give it the prompt of "
+    "`advisor audit {name} --schema` and its answer back with --answer"
+)
+_FIELDS = (
+    *("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len", "micro_batch", "grad_accum"),
+    *("step_tokens", "precision", "compile", "learning_rate", "min_learning_rate", "warmup_steps", "grad_clip"),
+    "optimizer",
+)
+_MEASURED = (  # field of the card, its dimension, the labels that name it
+    ("throughput", "rate", r"^(?:avg|average|mean|overall|training)?\.?\s*(?:throughput|tok(?:en)?s?\s*/\s*s(?:ec)?)"),
+    ("step_time", "seconds", r"^(?:avg\.?|average|mean)?\s*(?:time (?:per|/) step|step time|time per iteration)"),
+    ("elapsed", "seconds", r"^(?:wall|elapsed|training)[ -]?(?:clock )?(?:time|duration)?$"),
+    ("power", "watts", r"^power"),
+)
+_LABEL = re.compile(r"^([^:=|]{2,50}?)\s*:\s*(\S.*)$")
+_MILLION = 1e6  # parameters and tokens are counted by it; steps, layers and years are not
+
+
+def draft(path: Path) -> dict[str, Any]:
+    """The card that a report states by itself; raises AdvisorError where it cannot be read or states no quantity."""
+    document, table = read_document(path), None
+    with suppress(AdvisorError):  # facts that are declared once, and the table of steps: a text may have neither
+        table = markdown_report.read(path)
+    claims = sorted(_claims(document), key=lambda claim: int(claim["line"]))
+    read = {claim["line"] for claim in claims}
+    prose = [one for one in document.passages if one.line not in read and not one.in_table]
+    unplaced = [f"line {one.line}: {shortened(one.text)}" for one in prose if any(map(_is_telling, figures(one.text)))]
+    if not claims and not unplaced:
+        raise AdvisorError(
+            f"{path} states nothing that can be judged: no arithmetic, speed, memory, time or cost was found",
+            "advisor audit --kinds lists what can be claimed; docs/file-formats.md describes cards",
+        )
+    rows, timing = _rows(table), _timing(document)
+    assumed = [NOT_READ.format(count=len(unplaced), name=path.name)] if unplaced else []
+    parts = {"rows": rows, "timing": timing, "assumed": assumed, "unplaced": unplaced}
+    head = {**card_of_text(document, path.name), "run": _run(document, table), "claims": claims}
+    return head | {name: part for name, part in parts.items() if part}
+
+
+def _is_telling(figure: Figure) -> bool:
+    """Whether a number has a unit or counts in millions."""
+    return figure.dimension != "count" or figure.value >= _MILLION
+
+
+def card_of_text(document: Document, name: str) -> dict[str, Any]:
+    """The head of a text's card: what it is called and where it comes from."""
+    stem = "".join(sign if sign.isalnum() or sign in "-_" else "-" for sign in Path(name).stem).strip("-") or "report"
+    return {"schema": SCHEMA, "id": stem, "title": document.title[:200] or name, "source": name}
+
+
+def _claims(document: Document) -> Iterator[dict[str, Any]]:
+    """Every equation as a claim, on the line that prints its number; one that no card can hold is left out."""
+    seen: set[str] = set()
+    for passage in document.passages:
+        for equation in equations(passage.text):
+            digits = re.search(r"\d[\d,]*(?:\.\d+)?", equation["value"])
+            line = document.line_of(digits[0], passage.line) if digits else passage.line
+            claim = {"id": f"c{len(seen) + 1}-line{line}", "line": line, **equation}
+            key = f"{line} {claim['value']} {claim['readings']}"
+            if key not in seen and not problems_of(claims=[claim]):
+                seen.add(key)
+                yield claim
+
+
+def _run(document: Document, table: RunTable | None) -> dict[str, Any]:
+    """What the report declares or measures once, in the fields of a card's `run`."""
+    facts: Mapping[str, Any] = table.facts if table is not None else {}
+    run = {name: facts[name] for name in _FIELDS if facts.get(name) is not None}
+    run |= {"gpus": facts["world_size"]} if facts.get("world_size") else {}
+    run |= {"steps": facts["planned_steps"]} if facts.get("planned_steps") else {}
+    run |= {"price": f"${facts['usd_per_hour']:g}/h"} if facts.get("usd_per_hour") else {}
+    if facts.get("gpu"):
+        try:
+            run["gpu"] = read_gpus(str(facts["gpu"]), counted=False).key
+        except AdvisorError:
+            run.pop("gpu", None)  # a name that the catalog does not have
+    if table is not None and table.rows and table.first_step in (0, 1) and table.first_loss:
+        run["initial_loss"] = f"{table.first_loss:g}"
+    run |= dict(_measured(document))
+    return {name: value for name, value in run.items() if not problems_of(run={name: value})}
+
+
+def _measured(document: Document) -> Iterator[tuple[str, str]]:
+    """Numbers that label and unit name as measurements; what is stated twice differently is left out."""
+    stated: dict[str, set[str]] = {}
+    for label, value in _labelled(document):
+        found = figures(value)
+        for name, dimension, pattern in _MEASURED:
+            if found and found[0].start <= 2 and found[0].dimension == dimension and re.search(pattern, label, re.I):
+                stated.setdefault(name, set()).add(found[0].quantity.text)
+    yield from ((name, values.pop()) for name, values in stated.items() if len(values) == 1)
+
+
+def _labelled(document: Document) -> Iterator[tuple[str, str]]:
+    """Every label with its value: "label: value" lines and tables of two columns."""
+    for passage in document.passages:
+        if match := _LABEL.match(passage.text):
+            yield match[1], match[2]
+    for table in document.tables:
+        yield from ((row[0], row[1]) for row in table.rows if len(table.header) == 2)
+
+
+def _rows(table: RunTable | None) -> dict[str, Any] | None:
+    """The printed table of steps in a card's words; None where the report has none."""
+    if table is None or table.rows < 2:
+        return None
+    columns: dict[str, Sequence[float | None]] = {}
+    for name in COLUMNS:
+        source, factor = ("memory_bytes", MIB) if name == "memory_mib" else (name, 1.0)
+        if source in table.columns and name != "utilization_percent":
+            numbers = np.asarray(table.columns[source], float) / factor
+            columns[name] = [float(n) if np.isfinite(n) else None for n in numbers]
+    if "step" not in columns or len(columns) < 2:
+        return None
+    return {"columns": list(columns), "values": [list(row) for row in zip(*columns.values(), strict=True)]}
+
+
+def _timing(document: Document) -> dict[str, str]:
+    """Seconds of the phases of one step, from a table that has the forward and the backward pass."""
+    for table in document.tables:
+        found = {}
+        for row in table.rows if len(table.header) > 1 else ():
+            named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
+            name, number = next(named, None), figures(row[1])
+            if name and number and number[0].dimension == "seconds":
+                found[name] = number[0].quantity.text
+        if {"forward", "backward"} <= found.keys():
+            return found
+    return {}

@@ -1,0 +1,102 @@
+"""How a text reaches an assistant and its answer comes back: a command, or a server that speaks chat completions.
+
+No key and no library of a model is in this process: a command is what the user types, a server is asked by HTTP.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shlex
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from advisor.errors import AdvisorError
+
+Reader = Callable[[str], str]  # a prompt in, the answer out
+KEY = "ADVISOR_READER_KEY"  # environment variable
+SECONDS = 1800.0  # that an answer may take
+_MOST_BYTES = 16 * 2**20
+_FENCE = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
+
+
+def of_command(command: str) -> Reader:
+    """Asks a command: the prompt on its stdin, the answer on its stdout, as `ollama run NAME` does."""
+    words = shlex.split(command)
+    if not words:
+        raise AdvisorError("--reader names no command", "--reader 'ollama run NAME'", exit_code=2)
+
+    def ask(prompt: str) -> str:
+        try:
+            done = subprocess.run(words, input=prompt, capture_output=True, text=True, timeout=SECONDS)
+        except FileNotFoundError as error:
+            raise AdvisorError(f"--reader: there is no command {words[0]}", "check its name", exit_code=2) from error
+        except subprocess.TimeoutExpired as error:
+            raise AdvisorError(f"--reader {words[0]} did not answer within {SECONDS / 60:.0f} minutes") from error
+        if done.returncode:
+            said = " ".join(done.stderr.split())[-300:] or "it said nothing"
+            raise AdvisorError(f"--reader {words[0]} ended with exit code {done.returncode}: {said}")
+        return done.stdout
+
+    return ask
+
+
+def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
+    """Asks a server by the chat-completions form (Ollama, llama.cpp, vLLM and others have it), with the card's schema.
+
+    Plain HTTP goes to this machine only. The key, if there is one, is the environment's ADVISOR_READER_KEY.
+    """
+    parts = urlsplit(base)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise AdvisorError(f"--reader-url {base}: no http address", "http://127.0.0.1:11434/v1", exit_code=2)
+    if parts.scheme == "http" and not _is_here(parts.hostname):
+        hint = "use https, or a server on this machine: http://127.0.0.1:11434/v1"
+        raise AdvisorError(f"--reader-url {base}: the text would go over the network unencrypted", hint, exit_code=2)
+    key = os.environ.get(KEY)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+
+    def ask(prompt: str) -> str:
+        wanted = {"type": "json_schema", "json_schema": {"name": "card", "schema": schema}}
+        body = {"model": model, "messages": [{"role": "user", "content": prompt}], "response_format": wanted}
+        request = urllib.request.Request(
+            f"{base.rstrip('/')}/chat/completions", json.dumps(body).encode(), headers, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+                answer = json.loads(reply.read(_MOST_BYTES))
+            return str(answer["choices"][0]["message"]["content"])
+        except (urllib.error.URLError, TimeoutError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise AdvisorError(f"--reader-url {base} does not answer: {reason}", "is the server running?") from error
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise AdvisorError(f"--reader-url {base} answered something else than a chat completion") from error
+
+    return ask
+
+
+def card_in(answer: str) -> dict[str, Any]:
+    """The JSON object of an answer, in a code fence or between other words; raises AdvisorError where there is none."""
+    fenced = _FENCE.search(answer)
+    start, end = answer.find("{"), answer.rfind("}")
+    text = fenced[1] if fenced else answer[start : end + 1] if start >= 0 else ""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        reason = str(error) if text else "there is no { in it"
+        raise AdvisorError(f"the reader's answer is no JSON: {reason}", "ask it again for one JSON object") from error
+    if not isinstance(found, dict):
+        raise AdvisorError("the reader's answer is no JSON object", "ask it again for one JSON object")
+    return found
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,371 @@
+"""Solves and compares: expressions over named quantities, from the claim, its configuration, its GPU, or each other."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.auditing import facts
+from advisor.auditing.quantity import Quantity
+from advisor.auditing.verdict import (
+    Judgement,
+    Question,
+    Ruling,
+    UnstatedError,
+    between,
+    compare,
+    does_not_follow,
+    holds,
+    show_as,
+    unknown,
+)
+from advisor.findings.case import Confidence, Severity
+
+_DEEPEST = 5  # relations in a chain
+# a claim that names its own model, GPU or work takes no number from the run: a number belongs to its subject
+_SUBJECTS = ("parameters", "gpu", "work", "layers", "flops_per_token")
+_SIGNS: dict[type[ast.operator], tuple[Callable[[float, float], float], str, int]] = {
+    ast.Add: (operator.add, "+", 0),
+    ast.Sub: (operator.sub, "−", 0),
+    ast.Mult: (operator.mul, "×", 1),
+    ast.Div: (operator.truediv, "÷", 1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """A quantity or the result of an expression: its ends, how it is written, which fields of the claim it uses."""
+
+    low: float
+    high: float
+    text: str
+    given: frozenset[str] = frozenset()
+    within: float = 1.0  # the factor by which a relation that it follows from may be off
+    relations: int = 0  # that it took to get there
+    level: int = 2  # 0: a sum, 1: a product, 2: one thing
+
+    @property
+    def middle(self) -> float:
+        """The middle of the two ends."""
+        return (self.low + self.high) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One relation that must hold between a claim's quantities; `kinds.yaml` says what each key means."""
+
+    of: Sequence[str] = ()  # of a limit: the quantities whose claims it bounds
+    last: bool = False  # of a limit: only where nothing else decides
+    left: str = "value"
+    equals: str | None = None
+    least: str | None = None
+    most: str | None = None
+    when: Mapping[str, Any] = field(default_factory=dict)
+    unless: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    within: float = 1.0
+    exact: bool = False  # operands as printed, without what rounds to them
+    printed: bool = False  # the value too
+    verdict: Ruling = Ruling.WRONG
+    unit: str = ""  # of `left`, where it is not the value
+    so: str = ""
+    holds: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)  # as `Judgement` has them
+
+
+_EXPRESSIONS = ("left", "equals", "least", "most")
+
+
+def row_of(raw: Mapping[str, Any]) -> Row:
+    """Reads one row of the table."""
+    entry: dict[str, Any] = {name: value for name, value in raw.items() if value is not None}
+    own = {name: value for name, value in entry.items() if name in Row.__dataclass_fields__}
+    own |= {name: str(own[name]) for name in _EXPRESSIONS if name in own}
+    assert set(entry) <= {*own, *MORE}, entry  # a text with a comma needs quotes there
+    return Row(**{**own, "verdict": Ruling(entry.get("verdict", "wrong")), "more": more_of(entry)})
+
+
+MORE = ("causes", "actions", "consequence", "source", "severity", "confidence", "verdict")
+
+
+def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry of the table says besides its verdict, in the fields of a `Judgement`."""
+    more: dict[str, Any] = {n: tuple(entry[n]) for n in ("causes", "actions") if n in entry}
+    more |= {"consequence": entry["consequence"]} if "consequence" in entry else {}
+    more |= {"threshold": entry["source"]} if "source" in entry else {}
+    more |= {"severity": Severity(entry["severity"])} if "severity" in entry else {}
+    return more | ({"confidence": Confidence(entry["confidence"])} if "confidence" in entry else {})
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The file of kinds, as it is written."""
+    text = Path(__file__).with_name("kinds.yaml").read_text(encoding="utf-8")
+    raw: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return raw
+
+
+@cache
+def _relations() -> dict[str, list[tuple[tuple[str, ...], float]]]:
+    """Each quantity with the expressions that it follows from, and how far off each may be."""
+    found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for row in table()["relations"]:
+        for name, senses in row.items():
+            if name != "within":
+                texts = tuple(senses) if isinstance(senses, list) else (str(senses),)
+                found.setdefault(name, []).append((texts, row.get("within", 1.0)))
+    return found
+
+
+@cache
+def _parsed(source: str) -> ast.expr:
+    return ast.parse(source, mode="eval").body
+
+
+def interval(quantity: Quantity, *, exact: bool = False) -> tuple[float, float]:
+    """The numbers that the printed digits can stand for (`exact`: those alone); of an open range its end."""
+    low, high = (end if math.isfinite(end) else quantity.middle for end in (quantity.low, quantity.high))
+    give = 0.0 if exact or quantity.is_counted else min(quantity.slack, 0.05 * abs(low))
+    return low - give, high + give
+
+
+class Graph:
+    """All quantities that one claim can be held against; names are solved when an expression asks for them."""
+
+    def __init__(self, q: Question, fields: Mapping[str, str], target: str = "", row: Row | None = None) -> None:
+        self.q, self.fields, self.target = q, fields, target
+        self.defaults = row.defaults if row else {}
+        self.exact, self.printed = (row.exact or row.printed, row.printed) if row else (True, False)
+        self.alone = any(q.get(name) is not None for name in _SUBJECTS)
+
+    def term(self, name: str, barred: frozenset[str] = frozenset()) -> Any:
+        """A quantity by its name: as the claim states it, else the answer that uses most of what the claim states."""
+        if name in barred:
+            raise UnstatedError(name)
+        stated = self._stated(name)
+        if stated is not None:
+            return stated
+        spec = self.fields.get(name, "").removesuffix("?")
+        if spec in ("text", "flag") or ("|" in spec and not spec.startswith("[")):
+            return None  # words follow from nothing
+        found = self.derived(name, barred)
+        if not found:
+            raise UnstatedError(name)
+        return found[0]
+
+    def derived(self, name: str, barred: frozenset[str] = frozenset()) -> list[Term]:
+        """A quantity from the configuration or by relations, in every sense of one relation.
+
+        The one that uses most of what the claim states is taken, of several the one with the fewest steps.
+        """
+        candidates: list[list[Term]] = []
+        if name not in barred:
+            known = facts.known(self.q, name, alone=self.alone)
+            candidates += [[Term(low=known[0], high=known[1], text=known[2])]] if known else []
+        inner = barred | {name}
+        for senses, within in _relations().get(name, ()) if len(inner) <= _DEEPEST else ():
+            solved = []
+            for source in senses:
+                with suppress(UnstatedError, ArithmeticError):
+                    one = self.evaluate(source, inner)
+                    solved.append(replace(one, within=one.within * within, relations=one.relations + 1))
+            candidates += [solved] if solved else []
+        return max(candidates, key=lambda terms: (len(terms[0].given), -terms[0].relations), default=[])
+
+    def evaluate(self, source: str, barred: frozenset[str] = frozenset()) -> Any:
+        """The result of an expression; raises UnstatedError for a name that nobody states."""
+        return self._walk(_parsed(source), barred)
+
+    def _stated(self, name: str) -> Any:
+        """What the claim itself says of a name; None where it says nothing."""
+        value = self.q.get("value" if name == self.target else name)
+        if name == "gpus" and self.q.get("per_gpu"):
+            return Term(low=1.0, high=1.0, text="1", given=frozenset(("per_gpu",)))
+        time = self.q.get("time")
+        if name in ("time", "gpu_hours") and name != self.target and time is not None:
+            value = time if time.dimension == ("seconds" if name == "time" else name) else None
+        if value is None and name in self.defaults:
+            return self.evaluate(str(self.defaults[name]))
+        return self._term(value, name)
+
+    def _term(self, value: Any, name: str) -> Any:
+        """A field of a claim as an operand; words and truth values stay as they are."""
+        if isinstance(value, tuple):
+            return tuple(self._term(one, name) for one in value)
+        if isinstance(value, Quantity):
+            low, high = interval(value, exact=self.exact)
+            if name == "value":
+                low, high = (value.low, value.high) if self.printed else (value.least, value.most)
+            return Term(low=low, high=high, text=value.text, given=frozenset((name,)))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return Term(low=value, high=value, text=f"{value:,}", given=frozenset((name,)))
+        return value
+
+    def _walk(self, node: ast.expr, barred: frozenset[str]) -> Any:
+        if isinstance(node, ast.BinOp):
+            return _combined(self._walk(node.left, barred), self._walk(node.right, barred), *_SIGNS[type(node.op)])
+        if isinstance(node, ast.Name):
+            return self.term(node.id, barred)
+        if isinstance(node, ast.Constant):
+            number = node.value
+            return Term(low=number, high=number, text=f"{number:g}") if isinstance(number, int | float) else number
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            than = replace(self.q.claim, about=str(self.q.get(node.value.id)), says={})
+            return Graph(replace(self.q, claim=than), {}).term(node.attr)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "stated":
+                known = 0.0
+                with suppress(UnstatedError):
+                    known = float(self._walk(node.args[0], barred) is not None)
+                return Term(low=known, high=known, text="")
+            low, high, text = facts.FUNCTIONS[node.func.id](self.q, *self._arguments(node, barred))
+            return Term(low=low, high=high, text=text or f"{show_as('count')(low)}")
+        raise ValueError(f"not an expression: {ast.dump(node)[:80]}")
+
+    def _arguments(self, node: ast.Call, barred: frozenset[str]) -> Iterator[Any]:
+        """The arguments of a function: terms, words as they are, and None for a field that may be left out."""
+        for one in node.args:
+            spec = self.fields.get(one.id, "") if isinstance(one, ast.Name) else ""
+            raw = self.q.get(one.id) if isinstance(one, ast.Name) else None
+            missing = raw is None and spec.endswith("?")
+            yield None if missing else raw if isinstance(raw, str) else self._walk(one, barred)
+
+
+def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign: str, level: int) -> Term:
+    ends = [op(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
+    left = f"({one.text})" if one.level < level else one.text
+    right = f"({other.text})" if other.level <= level and sign != "×" and other.level < 2 or other.level < level else ""
+    text = f"{left} {sign} {right or other.text}"
+    return Term(
+        low=min(ends),
+        high=max(ends),
+        text=text,
+        given=one.given | other.given,
+        level=level,
+        within=max(one.within, other.within),
+        relations=one.relations + other.relations,
+    )
+
+
+def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> Judgement:
+    """The verdict of a form: the first row that fails, else that the last one holds, else what is not stated."""
+    held, missing = None, []
+    for row in rows:
+        if not _concerns(row, q):
+            continue
+        try:
+            judgement = _judge_row(row, Graph(q, fields, row=row))
+        except UnstatedError as error:
+            missing.append(str(error).replace("_", " "))
+            continue
+        if judgement.ruling is not Ruling.HOLDS:
+            return judgement
+        held = judgement
+    return held or unknown(f"{missing[0] if missing else 'what it is held against'} is not stated or not known")
+
+
+def _concerns(row: Row, q: Question) -> bool:
+    """Whether a row is for a claim with these words, and this kind of value."""
+    if row.unless and q.get(row.unless) is not None:
+        return False
+    for name, wanted in row.when.items():
+        value = q.get(name)
+        plain = value.dimension if isinstance(value, Quantity) else value or None
+        if plain not in (wanted if isinstance(wanted, list) else [wanted]):
+            return False
+    return True
+
+
+def _judge_row(row: Row, graph: Graph) -> Judgement:
+    """One row held against the claim."""
+    q = graph.q
+    value = q.get("value")
+    left = graph.evaluate(row.left)
+    if left is None:
+        raise UnstatedError("value")
+    own = row.left == "value" and isinstance(value, Quantity)
+    show = show_as(value.dimension if own else row.unit or "count", value)
+    bound = graph.evaluate(row.equals or row.least or row.most or "")
+    if row.equals:
+        low, high = sorted((bound.low / row.within, bound.high * row.within))
+        fits = left.low <= high and low <= left.high
+    else:
+        fits = left.high >= bound.low if row.least else left.low <= bound.high
+    # a bound is named by the end that counts
+    ends = (bound.low, bound.high) if row.equals else (bound.low,) if row.least else (bound.high,)
+    shown, mine = between(ends, show), between((left.low, left.high), show)
+    words = f"{bound.text} = {shown}" if bound.level < 2 or row.equals else shown
+    if not own:
+        reckoned = left.level < 2 and "{left_text}" not in row.so
+        words = f"{left.text} = {mine} against {words}" if reckoned else f"{mine} against {words}"
+    said = {name: getattr(one, "text", one) for name, one in q.claim.says.items()}
+    said |= {"bound": shown, "bound_text": bound.text, "left": mine, "left_text": left.text}
+    said["over"] = f"{left.low - bound.high:,.1f}"
+    if fits:
+        return holds(row.holds.format_map(said) or (shown if row.equals else mine), words)
+    if row.equals and not row.so and own:
+        return replace(compare(value, low, high, words, **row.more), ruling=row.verdict)
+    limit = "" if row.equals else " at least" if row.least else " at most"
+    so = (row.so or f"{{bound}}{limit}, not {{value}}").format_map(said)
+    return replace(does_not_follow(so, words, **row.more), ruling=row.verdict)
+
+
+def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judgement:
+    """A stated number against what follows for it from the others; else against what no training exceeds.
+
+    What it is reckoned from may be what is wrong: then it does not follow, and that number is named.
+    """
+    value: Quantity = q.get("value")
+    if target == "time" and value.dimension == "gpu_hours":
+        target = "gpu_hours"
+    if q.get("remaining"):
+        if q.steps is None or q.setup.steps_done is None:
+            return unknown("the steps of all, or those that are done, are not stated")
+        left = facts.quantity_of(q.steps - q.setup.steps_done)
+        q = replace(q, claim=replace(q.claim, says={**q.claim.says, "steps": left}))
+    graph = Graph(q, fields, target)
+    senses = graph.derived(target, frozenset({target}))
+    judgements = [_against(value, term) for term in senses]
+    held = next((judgement for judgement in judgements if judgement.ruling is Ruling.HOLDS), None)
+    if judgements and held is None:
+        return judgements[0]
+    for row in map(row_of, table()["limits"]):
+        bounds = target in row.of and (graph.alone or row.left in (target, "value")) and not (row.last and held)
+        try:
+            judgement = _judge_row(row, graph) if bounds else None
+        except (UnstatedError, ArithmeticError):
+            continue
+        if judgement is not None and judgement.ruling is not Ruling.HOLDS:
+            return judgement
+        held = held or judgement
+    wanted = [senses[0] for senses, _ in _relations().get(target, ())][:2]
+    missing = f"it would follow from {' or from '.join(wanted).replace('_', ' ')}, which the report does not state"
+    return held or _premise(graph) or unknown(missing)
+
+
+def _against(value: Quantity, term: Term) -> Judgement:
+    words = f"{term.text} = {between((term.low, term.high), show_as(value.dimension, value))}"
+    return compare(value, term.low / term.within, term.high * term.within, words)
+
+
+def _premise(graph: Graph) -> Judgement | None:
+    """Where a number that the claim is reckoned from contradicts the others: it rests on what is wrong."""
+    for name, stated in graph.q.claim.says.items():
+        if name == "value" or not isinstance(stated, Quantity):
+            continue
+        for term in graph.derived(name, frozenset({name, graph.target}))[:1]:
+            judgement = _against(stated, term)
+            if judgement.ruling is Ruling.WRONG and term.given:
+                return does_not_follow(
+                    f"it is reckoned from {stated.text}, which is wrong: {judgement.so}", judgement.arithmetic
+                )
+    return None

@@ -1,0 +1,142 @@
+"""The card as a contract for whoever reads a text: its JSON Schema, and the prompt that asks for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from advisor.auditing.card import COLUMNS, PHASES, SCHEMA, SETUP_FIELDS
+from advisor.auditing.kinds import forms, kinds
+from advisor.auditing.quantity import DIMENSIONS
+
+_SHORT = 90  # characters of a list of choices that the prompt repeats
+OPINIONS = ("holds", "wrong", "does not follow", "cannot be judged")
+_CLAIM = {
+    "id": {"type": "string", "description": "short and unique"},
+    "text": {"type": "string", "description": "the claim in a short sentence of your own"},
+    "quote": {"type": "string", "description": "the words of the text, verbatim, with every number of the claim"},
+    "also": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "further verbatim quotes, where the claim takes numbers from other places of the text",
+    },
+    "line": {"type": "integer", "minimum": 1, "description": "of the quote"},
+    "about": {"type": "string", "description": "run (the default) or the name of one of `others`"},
+    "premises": {"type": "array", "items": {"type": "string"}, "description": "ids of the claims that it rests on"},
+    "opinion": {"enum": list(OPINIONS), "description": "what you yourself think of the claim"},
+    "because": {"type": "string", "description": "why you think so, in one sentence"},
+}
+
+
+def card_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a run card; each kind of claim has its own fields."""
+    number = {"type": ["number", "null"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "run card",
+        "type": "object",
+        "required": ["title", "run", "claims"],
+        "additionalProperties": False,
+        "properties": {
+            "schema": {"const": SCHEMA},
+            "id": {"type": "string"},
+            "title": {"type": "string"},
+            "source": {"type": "string"},
+            "assumed": {"type": "array", "items": {"type": "string"}},
+            "unplaced": {"type": "array", "items": {"type": "string"}},
+            "run": _setup(),
+            "others": {"type": "array", "items": _setup()},
+            "rows": {
+                "type": "object",
+                "properties": {
+                    "columns": {"type": "array", "items": {"enum": list(COLUMNS)}},
+                    "values": {"type": "array", "items": {"type": "array", "items": number}},
+                },
+            },
+            "timing": {"type": "object", "properties": {name: _of("seconds") for name in (*PHASES, "total")}},
+            "claims": {"type": "array", "items": {"oneOf": [_claim(kind) for kind in kinds()]}},
+        },
+    }
+
+
+def prompt(text: str | None = None) -> str:
+    """What an assistant is asked: to read a text (or the one that follows) into a card."""
+    import json
+
+    schema = card_schema()
+    schema["properties"]["claims"]["items"] = {  # the fields of each kind are in the list: a third of the words
+        "type": "object",
+        "required": ["id", "kind", "text", "quote"],
+        "properties": _CLAIM | {"kind": {"enum": list(kinds())}, "that": {"type": "string"}},
+    }
+    asked = Path(__file__).with_name("prompt.md").read_text(encoding="utf-8")
+    asked = asked.format(kinds="\n".join(_kind_lines()), schema=json.dumps(schema, ensure_ascii=False))
+    if text is None:
+        return f"{asked}\nThe text follows.\n"
+    numbered = "\n".join(f"{number}: {line}" for number, line in enumerate(text.split("\n"), 1))
+    return f"{asked}\nThe text, each line with its number (which is no part of it):\n\n{numbered}\n"
+
+
+def _kind_lines() -> list[str]:
+    lines = []
+    for kind in kinds().values():
+        lines.append(f"- {kind.name}: {kind.about}")
+        if kind.name == "quantity":
+            shared = ", ".join(name for name in forms()[kind.forms[0]].fields if name != "value")
+            lines.append(f"  each form may state any of {shared}")
+        for name, one in examples().items():
+            if name in kind.forms:
+                choices = [
+                    f"{field}: {spec.removesuffix('?').replace('|', ', ')}"
+                    for field, spec in forms()[name].fields.items()
+                    if "|" in spec and len(spec) < _SHORT
+                ]
+                listed = f" ({'; '.join(choices)})" if choices else ""
+                lines.append(f"  - {name}: {one['says']!r} → {one['fields']}{listed}")
+    return lines
+
+
+def examples() -> dict[str, dict[str, Any]]:
+    """Of each form that a reader may use: its kind, what a report says, and the fields that say it in a card."""
+    return {
+        name: {"kind": form.kind, "says": form.says, "fields": form.example}
+        for name, form in forms().items()
+        if form.says and form.kind != "not_judged"
+    }
+
+
+def _claim(kind: str) -> dict[str, Any]:
+    """The schema of the claims of one kind: the fields of all its forms; of one form what it needs is required."""
+    own = [forms()[name] for name in kinds()[kind].forms]
+    fields = {name: _of(spec.removesuffix("?")) for form in own for name, spec in form.fields.items()}
+    needed = [name for name, spec in own[0].fields.items() if not spec.endswith("?")] if len(own) == 1 else ["that"]
+    return {
+        "type": "object",
+        "required": ["id", "kind", "text", *needed],
+        "additionalProperties": False,
+        "properties": _CLAIM | {"kind": {"const": kind}, "that": {"enum": [form.name for form in own]}} | fields,
+    }
+
+
+def _setup() -> dict[str, Any]:
+    fields = {name: _of(spec.removesuffix("?")) for name, spec in SETUP_FIELDS.items()}
+    return {"type": "object", "additionalProperties": False, "properties": fields | {"inherit": {"type": "boolean"}}}
+
+
+def _of(spec: str) -> dict[str, Any]:
+    """The schema of one field, from its spec as `fields.read_fields` has it."""
+    if spec.startswith("["):
+        return {"type": "array", "minItems": 1, "items": _of(spec[1:-1])}
+    if spec == "number" or spec.split(" or ")[0] in DIMENSIONS:
+        words = "a quantity as printed" if spec == "number" else f"a quantity as printed ({spec.replace('_', ' ')})"
+        return {"type": ["string", "number"], "description": words}
+    if "|" in spec:
+        return {"enum": spec.split("|")}
+    plain: dict[str, dict[str, Any]] = {
+        "whole": {"type": "integer", "minimum": 1},
+        "float": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "card": {"type": "string", "description": "a GPU's name"},
+        "setup": {"type": "string", "description": "run, or the name of one of `others`"},
+    }
+    return plain.get(spec, {"type": "string"})

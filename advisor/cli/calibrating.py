@@ -1,0 +1,101 @@
+"""A calibration on the terminal: its progress bar and its results, for calibrate, quickstart and launch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+
+from advisor import units
+from advisor.report import render
+from advisor.report.calibration import consequence
+
+if TYPE_CHECKING:
+    from advisor.calibration.session import Event
+    from advisor.store.calibration import Settings
+    from advisor.workflows.calibrate import Calibrated, CalibrationOptions
+
+# how options of the tables are meant where this machine is measured
+HERE: dict[str, Any] = {
+    "gpu": "auto, cpu, or the GPU you expect here (l4, h200, …).",
+    "seq_len": "Tokens per sequence. Default: 256 on a CPU, 2048 on a GPU.",
+    "vocab_size": "Rows of the embedding table. Default: the data's, else 4096 on a CPU, 32768 on a GPU.",
+    "data": "Token folder from `advisor data prepare`. Default: random tokens.",
+    "compile": "Use torch.compile. Default: yes on a GPU, no on a CPU.",
+    "activation_checkpointing": {"default": "none", "help": "Which activations are recomputed in the backward pass."},
+    "optimizer": {"default": "adamw", "help": "The optimizer of the bursts."},
+    "one_price": "Dollars per GPU-hour, for the cost of the measurement.",
+}
+
+
+def is_rejected(done: Calibrated) -> bool:
+    """Whether no plan will use a calibration."""
+    from advisor.calibration.quality import quality_of
+    from advisor.store.calibration import Verdict
+
+    return quality_of(done.calibration).verdict == Verdict.REJECTED
+
+
+def run(options: CalibrationOptions) -> Calibrated:
+    """Calibrate as the options say, with a bar for its time."""
+    from advisor.store.store import default_store
+    from advisor.workflows.calibrate import calibrate
+    from advisor.workflows.preflight import training_here
+
+    if busy := ", ".join(training_here(default_store())):
+        render.remark(f"warning: {busy} is training on this machine: measurements will be too slow")
+    with bar() as (on_start, on_event):
+        return calibrate(options, default_store(), on_start, on_event)
+
+
+@contextlib.contextmanager
+def bar() -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]]:
+    """Show a progress bar for a calibration; yields the functions that take its settings and its events."""
+    with contextlib.ExitStack() as stack:  # drawn once the device, and with it the time limit, is known
+        shown: list[Any] = []
+
+        def on_start(settings: Settings) -> None:
+            shown.append(stack.enter_context(render.progress("starting", settings.budget_seconds)))
+
+        def on_event(event: Event) -> None:
+            shown[0](completed=event.elapsed_seconds, description=event.text)
+
+        yield on_start, on_event
+
+
+def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
+    """A calibration as text; `bursts` adds a table of every configuration."""
+    from advisor.calibration.quality import burst_lines, quality_of
+
+    calibration, profile, held = done.calibration, done.profile, done.calibration.held_out_error
+    rates, cost, found = profile.posterior.rates, calibration.cost, quality_of(calibration)
+    yield (
+        f"{profile.name}: {rates.matmul_flops / 1e12:.3g} TFLOP/s in matrix products ({profile.precision}), "
+        f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch"
+    )
+    if bursts:
+        columns = ("configuration", "bursts", "tokens/s", "step", "predicted when left out")
+        rows = [
+            (
+                line.configuration,
+                str(line.bursts),
+                units.format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
+                units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome,
+                "-" if line.left_out_error is None else f"{line.left_out_error:+.1%}",
+            )
+            for line in burst_lines(calibration, done.held_out)
+        ]
+        yield render.table(columns, rows, right=columns[1:])
+    if held:
+        yield (
+            f"held-out error (each configuration left out once): median {held.median:.1%}, p90 {held.p90:.1%}, "
+            f"{held.coverage:.0%} of {held.configurations} inside the 80 % interval; "
+            f"the machine's own speed moved by ±{profile.posterior.drift:.0%}"
+        )
+    mark = "" if found.verdict == "good" else "! "
+    yield f"{mark}this calibration is {consequence(found, calibration.device_key)}"
+    money = "" if cost.usd is None else f", {units.format_usd(cost.usd)}"
+    took = units.format_seconds(cost.seconds)
+    yield f"calibration {calibration.id}: {len(calibration.bursts)} bursts in {took}{money}"

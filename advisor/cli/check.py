@@ -1,0 +1,38 @@
+"""`advisor check`: what a check in CI makes of the documents that other commands printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from advisor.cli.params import FILE, Number
+from advisor.cli.verb import answer, options, verb
+from advisor.report.render import table
+
+
+@verb("check")
+@click.argument("documents", metavar="DOCUMENT.json...", nargs=-1, required=True, type=FILE)
+@click.option("--slower", type=Number(min=0, max=1), default=0.02, show_default=True,
+              help="Share of the accepted run's speed that may be lost.")  # fmt: skip
+@options("md")
+def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
+    """Judge what `predict`, `plan`, `compare ACCEPTED NEW` or `ab` printed under --json, as a check in CI.
+
+    A run that does not fit, a plan that nothing keeps, or a speed that is lost with more than the noise fails. Exit
+    code 0: nothing failed, 3: something failed. --md writes the comment for a pull request.
+    """
+    from advisor.report.table import Table, in_markdown
+    from advisor.store.disk import write_atomic
+    from advisor.workflows.check import Verdict, judge, read_documents
+
+    judged = judge(read_documents(documents), slower)
+    failed = [one for one in judged if one.verdict is Verdict.BAD]
+    heading = f"{len(failed)} of {len(judged)} failed" if failed else f"all {len(judged)} passed or open"
+    columns = ("question", "", "answer")
+    rows = tuple((one.question, str(one.verdict), one.words) for one in judged)
+    if md is not None:
+        write_atomic(md, f"### Training advisor: {heading}\n\n{in_markdown(Table(columns=columns, rows=rows))}\n")
+    document = {"failed": len(failed), "judged": judged}
+    answer("check", lambda: document, lambda: [heading, "", table(columns, rows)])
+    return 3 if failed else 0

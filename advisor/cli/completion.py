@@ -1,0 +1,28 @@
+"""`advisor completion`: the script by which a shell completes commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from advisor.cli.verb import json_asked, verb
+from advisor.documents import print_json
+
+
+@verb("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def command(shell: str) -> None:
+    """Print the script that completes commands and options in SHELL.
+
+    Write it where the shell looks, as advisor completion bash > ~/.local/share/bash-completion/completions/advisor.
+    For zsh that is a file _advisor in a folder of $fpath, for fish ~/.config/fish/completions/advisor.fish.
+    """
+    from advisor.cli import command as root
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has all three
+    script = kind(root, {}, "advisor", "_ADVISOR_COMPLETE").source()
+    if json_asked():
+        print_json("completion", {"shell": shell, "script": script})
+    else:
+        click.echo(script)

@@ -1,0 +1,44 @@
+"""Scripts and documents for other engines: the files of `templates/` with a job's own words filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.store.disk import dump_yaml
+
+_FOLDER = Path(__file__).with_name("templates")
+
+
+def script(file: str, /, **words: object) -> str:
+    """A script, or `FILE#SECTION` of one, with each `@word@` filled in."""
+    path, _, section = file.partition("#")
+    text = _read(path)[section]
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", str(value))
+    return text
+
+
+def document(file: str, /, **fields: Any) -> str:
+    """A YAML document with each `=field` filled in; what the job has none of (None) is left out."""
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, str) and part.startswith("="):
+            return fields[part[1:]]
+        if isinstance(part, Mapping):
+            return {key: value for key, raw in part.items() if (value := filled(raw)) is not None}
+        return [filled(one) for one in part] if isinstance(part, list) else part
+
+    return dump_yaml(filled(yaml.safe_load(_read(file)[""])))
+
+
+@cache
+def _read(file: str) -> dict[str, str]:
+    """A file's text by section; what comes before the first is the section without a name."""
+    first, *parts = re.split(r"^#: (\w+)\n", (_FOLDER / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {"": first} | {name: text.strip("\n") + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+@options@
+cd "$SLURM_SUBMIT_DIR"
+@here@
+exec "$PYTHON" @command@

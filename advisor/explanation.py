@@ -1,0 +1,177 @@
+"""From what a number of a plan or a prediction was computed: its formula, what went into it, what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.errors import AdvisorError, close_matches
+from advisor.hardware.catalog import find_gpu, peak_flops
+from advisor.records import Basis, Estimate, Plan, Prediction
+from advisor.report.layouts import layout_words
+from advisor.workflows.plan_finetune import FinetunePlan
+from advisor.workflows.plan_layouts import LayoutPlan
+
+BASES = {
+    Basis.MEASURED: "this configuration was run on this device",
+    Basis.INTERPOLATED: "inside what was calibrated on this device",
+    Basis.EXTRAPOLATED: "beyond what was calibrated on this device",
+    Basis.PRIOR: "never calibrated on this device: from data sheets and published runs only",
+}
+_WORK = ("gpu", "gpus", "parameters", "micro_batch", "seq_len", "grad_accum", "precision", "activation_checkpointing",
+         "sharding", "layout")  # fmt: skip
+_CLOCK = ("provisioning_seconds", "download_seconds", "startup_seconds", "compile_seconds", "steps_seconds",
+          "evals_seconds", "checkpoints_seconds", "interruptions_seconds")  # fmt: skip
+_MEMORY = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
+           "overhead_bytes")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """How a number comes about, the numbers that go into it by their names, and the section that derives it."""
+
+    words: str
+    inputs: tuple[str, ...]
+    section: str  # of docs/how-it-predicts.md
+
+
+_PEAK = Formula(
+    words="weights, gradients and optimizer state + the largest moment's activations and logits + what no tensor holds",
+    inputs=(*_WORK, *_MEMORY, "memory_parts"), section="Memory",
+)  # fmt: skip
+FORMULAS = {
+    "step_seconds": Formula(
+        words="the sum over the terms of a step (products, attention, traffic, weights, launches, optimizer, "
+        "communication) of the term's time at the device's rates, times a fitted factor",
+        inputs=(*_WORK, "step_parts"), section="Step time",
+    ),
+    "tokens_per_second": Formula(
+        words="step_tokens / step_seconds", inputs=("step_tokens", "step_seconds"), section="Step time"
+    ),
+    "mfu": Formula(
+        words="tokens_per_second * flops_per_token / (gpus * peak_flops)",
+        inputs=("tokens_per_second", "flops_per_token", "gpus", "peak_flops"), section="Step time",
+    ),
+    "peak_allocated_bytes": _PEAK,
+    "peak_reserved_bytes": _PEAK,
+    "device_bytes": _PEAK,
+    "fit_probability": Formula(
+        words="the probability that device_bytes stays below 97 % of device_memory_bytes",
+        inputs=("device_bytes", "peak_allocated_bytes", "device_memory_bytes"), section="Memory",
+    ),
+    "total_seconds": Formula(
+        words="ordering and downloads (rented machines) + start-up + compile + steps * step_seconds + evaluations + "
+        "checkpoints + interruptions",
+        inputs=("steps", "step_seconds", *_CLOCK, "failures", "failures_share", "checkpoints_share"),
+        section="Wall clock",
+    ),
+    "steps": Formula(words="tokens / step_tokens", inputs=("tokens", "step_tokens"), section="Planning"),
+    "tokens": Formula(
+        words="as given, or what the limits and the loss law leave as best, in whole steps",
+        inputs=("parameters", "ratio", "epochs", "steps", "step_tokens"), section="Planning",
+    ),
+    "cost_usd": Formula(
+        words="total_seconds / 3600 * usd_per_hour + storage_usd; own machines: electricity",
+        inputs=("total_seconds", "usd_per_hour", "storage_usd", "energy_kwh", "provider", "source", "age_days"),
+        section="Wall clock",
+    ),
+    "loss": Formula(
+        words="E + A / parameters^a + B / tokens^b, with repeated tokens worth less; unknown outside 70 M to 16 B "
+        "parameters and 1 B to 1 T tokens",
+        inputs=("parameters", "tokens", "epochs", "loss_shift"), section="Loss",
+    ),
+    "energy_kwh": Formula(
+        words="power_watts * seconds of steps, evaluations, checkpoints and interruptions / 3.6e6",
+        inputs=("power_watts", *_CLOCK), section="Wall clock",
+    ),
+    "carbon_kg": Formula(
+        words="energy_kwh * grid_grams_per_kwh * 1.44 for host and cooling / 1000",
+        inputs=("energy_kwh", "grid_grams_per_kwh"), section="Wall clock",
+    ),
+}  # fmt: skip
+ALIASES = {"hours": "total_seconds", "seconds": "total_seconds", "time": "total_seconds", "usd": "cost_usd",
+           "cost": "cost_usd", "memory": "device_bytes", "peak_bytes": "peak_allocated_bytes",
+           "throughput": "tokens_per_second", "step_time": "step_seconds"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """One number with all that it was computed from. None: unknown."""
+
+    number: str
+    value: Any
+    formula: str
+    inputs: Mapping[str, Any]
+    basis: str | None  # what the number rests on, in words
+    section: str  # of docs/how-it-predicts.md
+    rests_on: tuple[str, ...]  # calibrations, tables, laws and prices
+
+    @property
+    def sentence(self) -> str:
+        known = ", ".join(f"{name} {_words(value)}" for name, value in self.inputs.items())
+        rests = f" Basis: {self.basis}." if self.basis else ""
+        return f"{self.number} {_words(self.value)} = {self.formula}; from {known}.{rests}"
+
+
+def explain(record: Any, number: str) -> Explanation:
+    """What a number of a plan or a prediction was computed from; AdvisorError where it has no such number."""
+    name = ALIASES.get(number, number)
+    values = _numbers(record)
+    if name not in FORMULAS or name not in values:
+        there = [known for known in FORMULAS if known in values]
+        close = close_matches(number, [*there, *ALIASES])
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(there)}"
+        raise AdvisorError(f"there is no number {number!r} to explain", hint, exit_code=2)
+    formula, value = FORMULAS[name], values[name]
+    inputs = {one: values[one] for one in formula.inputs if values.get(one) is not None}
+    rests_on = next((found for field in ("inputs", "sources", "assumed") if (found := getattr(record, field, ()))), ())
+    basis = f"{value.basis}, {BASES[value.basis]}" if isinstance(value, Estimate) else None
+    return Explanation(number=name, value=value, formula=formula.words, inputs=inputs, basis=basis,
+                       section=formula.section, rests_on=tuple(rests_on))  # fmt: skip
+
+
+def _numbers(record: Any) -> dict[str, Any]:
+    """Every number of a record by its name: of a plan those of its chosen run."""
+    if isinstance(record, Prediction):
+        memory = getattr(record, "memory_parts", None)
+        return _of_prediction(record) | {name: getattr(memory, name) for name in _MEMORY if memory is not None}
+    if not isinstance(record, Plan | FinetunePlan | LayoutPlan):
+        raise AdvisorError("only plans and predictions are explained", "advisor.explain(advisor.plan(...), 'cost')")
+    chosen = record.chosen
+    found = {"tokens": getattr(chosen, "tokens", None) or getattr(record, "tokens", None), **vars(chosen.offer)}
+    if isinstance(record, LayoutPlan):
+        best = record.chosen.search.best
+        assert best is not None  # it was chosen
+        run, spec = best.run, best.run.gpu
+        layout = {"seq_len": record.seq_len, "step_tokens": record.seq_len * record.sequences,
+                  "micro_batch": run.micro_batch, "layout": layout_words(run), "precision": run.precision,
+                  "peak_flops": peak_flops(spec, run.precision), "device_memory_bytes": spec.memory_bytes,
+                  "failures": record.chosen.whole.failures,
+                  "failures_share": record.chosen.whole.failures_share,
+                  "checkpoints_share": record.chosen.whole.checkpoints_share}  # fmt: skip
+        return found | vars(best.prediction) | layout | _whole(chosen)
+    found |= _of_prediction(record.chosen.prediction)
+    if isinstance(record, FinetunePlan):
+        return found | _whole(chosen)
+    bill = record.chosen.bill
+    return found | vars(record.chosen.standing) | vars(bill.wall_clock) | vars(bill) | {"steps": record.chosen.steps}
+
+
+def _whole(chosen: Any) -> dict[str, Any]:
+    return {"total_seconds": chosen.seconds, "cost_usd": chosen.usd}
+
+
+def _of_prediction(prediction: Prediction) -> dict[str, Any]:
+    work, spec = prediction.workload, find_gpu(prediction.workload.gpu)
+    peak = None if spec is None else peak_flops(spec, work.precision)
+    return {**vars(prediction), **vars(work), "seq_len": work.shape.seq_len, "step_tokens": work.step_tokens,
+            "peak_flops": peak}  # fmt: skip
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Estimate):
+        return f"{value.value:.4g} ({value.low:.3g} to {value.high:.3g})"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "unknown" if value is None else str(value)

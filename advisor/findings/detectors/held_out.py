@@ -1,0 +1,348 @@
+"""Training loss against everything else: overfitting, memorised data, scores at chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case, Finding, Verdict, finding, lacking, seen, texts
+from advisor.findings.curves import Curve, curve, row_noise, tail
+from advisor.findings.detectors.data_budget import epochs_of
+from advisor.findings.run_facts import has_level, is_language, nats_per_unit
+from advisor.findings.savings import cost_of_steps
+from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
+from advisor.readers.generic import NAME as GENERIC
+from advisor.readers.run_table import Status
+
+_FEWEST_EVALS = 3
+_RISE = 0.01  # of the best evaluation: less is not worth acting on
+_BAD_RISE = 0.1
+_SLIGHT_RISE = 0.05  # a note
+_MOST_PAIRS = 0.6
+_FEW_EVALS = 12  # noise cannot be told from the course of fewer
+_RISES = 3  # evaluations after the best, all above it
+_GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
+_BAD_WASTE = 0.2  # of the run after its best evaluation
+_SEVERAL = 6  # evaluations
+_BARELY_LOWER = 0.01  # of the examples: a score that much below its best has lost nothing
+_LATE = 0.05  # of the run after its best evaluation: so little was paid for nothing
+_MANY_EPOCHS = 10
+_GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
+_OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of one
+_BEGAN = 0.3  # of the loss of a guess: the first training loss, which may be the mean of an epoch
+_MOST_CLASSES = 7.0  # nats, of a thousand classes
+_NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
+_FALLEN = 0.95  # of the first loss
+_STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
+# formats that may print scores, as YOLO does P, R and mAP, which no reader takes
+_EVALUATED_UNREAD = (GENERIC, "yolo")
+_HELD_OUT = ("eval_loss", "eval_accuracy", "eval_reward", "eval_bits_per_byte")
+_EPOCHS = 2.0  # passes over the data from which on training loss says nothing of new data
+_HALVED = 0.5  # of the first loss
+_SAME_ROWS, _SAME_SHARE, _DIGITS = 4, 0.9, 4  # equal values, of the evaluations, significant digits at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rise:
+    """A validation loss that has been rising since its best: of which set, at which evaluation, to what."""
+
+    name: str  # "": the log names no set
+    evals: Curve
+    best: int
+    low: float
+    end: float
+
+    @property
+    def relative(self) -> float:
+        return (self.end - self.low) / self.low
+
+
+def detect_overfitting(case: Case) -> Verdict:
+    """A validation loss that has been rising since its best while the training loss falls; of several sets each."""
+    losses, sets = curve(case.run, "loss"), _held_out(case)
+    if not has_level(case, losses):
+        return lacking("overfitting", "a loss whose height means something, and no policy loss")
+    if case.run.status is Status.DIVERGED:
+        return None  # what broke is no overfitting
+    if _is_guessed(case, losses):
+        return _at_chance(case, losses)
+    if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
+        return _wide_gap(case, losses, curve(case.run, "eval_loss"))
+    rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
+    return _overfitting(case, losses, rises, len(sets)) if rises else None
+
+
+def _is_guessed(case: Case, losses: Curve) -> bool:
+    """Whether a guess among some number of classes knows held-out data as well as the model ever did."""
+    evals, scores = curve(case.run, "eval_loss"), curve(case.run, "eval_accuracy").value
+    if len(evals) < _FEWEST_EVALS or is_language(case) or evals.value[0] <= 0:
+        return False
+    classes = round(math.exp(min(float(evals.value[0]), _MOST_CLASSES)))
+    chance = math.log(max(classes, 1))
+    known = len(scores) > 0 and float(np.median(scores)) > _GUESSED / max(classes, 1)
+    near = all(abs(value - chance) <= _OF_CHANCE * chance for value in (evals.value[0], evals.value.min()))
+    # who guesses at first does so on the training data too: any loss is near the logarithm of some number
+    begun = bool(np.all(np.abs(losses.value[:1] - chance) <= _BEGAN * chance))
+    return classes > 1 and near and begun and not known
+
+
+def _at_chance(case: Case, losses: Curve) -> Finding | None:
+    """The finding that what was learnt holds for the training data alone: noise has nothing else to teach."""
+    evals, scored = curve(case.run, "eval_loss"), len(curve(case.run, "eval_accuracy")) > 0
+    if len(losses) < _FEWEST_EVALS or float(np.median(tail(losses.value))) > _FALLEN * float(losses.value[0]):
+        return None  # nothing is learnt at all, which is another finding
+    classes = round(math.exp(float(evals.value[0])))
+    best = f"validation loss {evals.value.min():.4g} at its best, {evals.value[-1]:.4g} at the end"
+    return finding(
+        "at_chance",
+        severity="warning" if scored else "note",
+        title=f"Held-out data are never known better than by a guess among {classes} classes",
+        evidence=f"{best}; ln {classes} = {math.log(classes):.4g}",
+        confidence="high" if scored else "low",
+    )
+
+
+def _held_out(case: Case) -> dict[str, Curve]:
+    """Validation losses by the name of their set, "" where the log evaluates one."""
+    named = case.run.facts.get("eval_losses")
+    sets = {}
+    for name, evals in named.items() if isinstance(named, dict) else ():
+        step, value = np.asarray(evals["step"], dtype=float), np.asarray(evals["loss"], dtype=float)
+        good = np.isfinite(step) & np.isfinite(value)
+        sets[str(name)] = Curve(step=step[good], value=value[good])
+    return sets or {"": curve(case.run, "eval_loss")}
+
+
+def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
+    if len(evals) < _FEWEST_EVALS:
+        return None
+    best = int(np.argmin(evals.value))
+    end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < _SEVERAL else 2)))
+    low = float(evals.value[best])
+    after = evals.value[best + 1 :]
+    if evals.step[-1] - evals.step[best] <= _LATE * (evals.step[-1] - min(float(evals.step[0]), 0.0)):
+        return None  # what the last few do is the noise of an evaluation, or no matter yet
+    alone = len(after) < (2 if len(evals) >= _SEVERAL else 1)  # one worse evaluation behind the best may be chance
+    if low <= 0 or alone or end - low < _RISE * low:
+        return None
+    # most pairs of values rise: the trend of a few, deaf to one outlier
+    one, other = np.triu_indices(len(after), 1)
+    steadily = len(after) >= _RISES and np.mean(after[other] > after[one]) >= _MOST_PAIRS and len(evals) < _FEW_EVALS
+    if (not steadily and end - low < 3 * row_noise(evals.value)) or not _train_falls(losses, evals, best):
+        return None
+    return _Rise(name=name, evals=evals, best=best, low=low, end=end)
+
+
+def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:
+    """The finding on the set that has risen most."""
+    worst = max(rises, key=lambda rise: rise.relative)
+    evals, low, end = worst.evals, worst.low, worst.end
+    step, last = float(evals.step[worst.best]), float(evals.step[-1])
+    began = min(float(losses.step[0]), float(evals.step[0])) if len(losses) else float(evals.step[0])
+    waste = (last - step) / max(last - min(began, step), 1e-9)
+    # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
+    a_part = nats_per_unit(case.run) is None
+    slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # of classifiers accuracy counts, and may still rise
+    stopped = any(event.kind == "early_stop" for event in case.run.events)  # then its owner watches it
+    # held-out accuracy was best well after that, or is still there: the loss then rises by surety alone
+    scores, improves = curve(case.run, "eval_accuracy"), False
+    if len(scores) >= _FEWEST_EVALS:
+        top = int(np.argmax(scores.value))
+        holds = scores.value[top] - float(np.median(tail(scores.value, share=0.05, least=1))) <= _BARELY_LOWER
+        improves = bool(holds or (scores.step[top] > step and top >= 0.75 * (len(scores) - 1)))
+    mild = a_part or stopped or worst.relative < slight or improves
+    lost = is_language(case) or end > float(evals.value[0])  # of classifiers the accuracy counts, not its surety
+    bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    of_set, gap = f" of {worst.name}" if sets > 1 else "", ""
+    if len(losses) >= 4 and losses.counted == evals.counted:
+        then, now = float(np.interp(step, losses.step, losses.value)), float(np.median(tail(losses.value)))
+        gaps = f"{low - then:.3g} → {evals.value[-1] - now:.3g}"
+        gap = f"training loss {then:.4g} → {now:.4g}, gap to validation {gaps}"
+    causes = texts()["overfitting"]["causes"]
+    others = ", ".join(f"{r.name} +{r.relative:.0%} since step {r.evals.step[r.best]:g}" for r in rises)
+    return finding(
+        "overfitting",
+        severity="error" if bad else "note" if mild else "warning",
+        title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
+        f"({low:.4g}) and {end:.4g} at the end",
+        evidence=(
+            seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{worst.relative:.0%})", step, last),
+            gap,
+            (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
+            seen(f"{waste:.0%} of the run came after its best evaluation", step, last),
+        ),
+        confidence="low" if a_part else "high" if len(evals) >= 5 else "medium",
+        causes=("the other parts of the loss pay for it: the measure that counts decides" if a_part else "", *causes),
+        actions=(
+            "choose the checkpoint by the measure that counts (mAP, accuracy), not by this part"
+            if a_part
+            else f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
+            *texts()["overfitting"]["actions"],
+        ),
+        saved=cost_of_steps(case, last - step) if evals.counted and not mild else (None, None),
+    )
+
+
+def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
+    """The gap alone, where the log has too few validation losses to see their course."""
+    few = lacking("overfitting", f"{_FEWEST_EVALS} validation losses")
+    if not len(evals) or not len(losses):
+        return few
+    before = losses.value[losses.step <= evals.step[-1]] if losses.counted == evals.counted else losses.value
+    if not len(before):  # an evaluation of what was not trained yet
+        return few
+    train, held_out = float(np.median(tail(before))), float(evals.value[-1])
+    if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
+        return few
+    return finding(
+        "generalisation_gap",
+        severity="warning" if is_language(case) else "note",
+        title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
+        evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
+    )
+
+
+def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
+    """Whether the training loss is no higher at the end than where the validation loss was best (or not logged)."""
+    if len(losses) < 4 or losses.counted != evals.counted:
+        return True
+    after = losses.value[losses.step >= evals.step[best]]
+    if len(after) < 4:
+        return True
+    part = max(1, len(after) // 4)
+    return float(np.median(after[-part:])) <= float(np.median(after[:part])) + row_noise(losses.value)
+
+
+def detect_memorised(case: Case) -> Verdict:
+    """A training loss that falls to almost nothing, with no validation loss that follows it."""
+    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
+    if len(losses) < 10:
+        return lacking("memorised", "ten rows with a training loss")
+    first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
+    if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
+        return None
+    if len(evals) and (evals.value[-1] < 3 * max(end, _NEAR_ZERO) or not is_language(case)):
+        return None  # a task that can be solved: validation data are solved too; of other tasks `overfitting` tells
+    below, epochs = losses.step[losses.value < _NEAR_ZERO], curve(case.run, "epoch").value
+    # nothing repeats within an epoch: what is solved there is too easy or leaks (too_good); and where nothing says that
+    # data came round again it is too good as well, rather than memorised
+    if (len(epochs) and epochs.max() <= 1) or not (len(evals) or len(epochs)):
+        return None
+    sure = is_language(case) or (len(epochs) > 0 and float(epochs.max()) >= _MANY_EPOCHS and not len(evals))
+    known = f"below {_NEAR_ZERO:g} nats since step {below[0]:g}"
+    return finding(
+        "memorised",
+        severity="warning" if sure else "note",
+        title=f"Training data memorised: loss {first:.4g} → {end:.2g}"
+        + ("" if len(evals) else ", and no validation loss"),
+        evidence=(
+            seen(f"{known}: the next token is known with {math.exp(-_NEAR_ZERO):.0%}", below[0], losses.step[-1]),
+            f"{epochs.max():.3g} epochs over the same data" if len(epochs) else "",
+        ),
+        confidence="high" if len(epochs) and epochs.max() > 2 else "medium",
+        saved=cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None),
+    )
+
+
+def detect_accuracy_gap(case: Case) -> Verdict:
+    """An accuracy on held-out data far below that on the training data, or one that has fallen from its best."""
+    own, held_out = curve(case.run, "accuracy"), curve(case.run, "eval_accuracy")
+    if len(held_out) < _FEWEST_EVALS or len(own) < _FEWEST_EVALS:
+        return lacking("accuracy_gap", f"accuracies of {_FEWEST_EVALS} evaluations beside training's")
+    train, test = (float(np.median(tail(c.value, least=2))) for c in (own, held_out))
+    best = int(np.argmax(held_out.value))
+    gap, fall = train - test, float(held_out.value[best]) - test
+    if gap < _GAP_SCORE or max(train, test) > 1:
+        return None
+    fell = fall > max(_FALLEN_SCORE, 3 * row_noise(held_out.value))
+    at = f"; it was best, {held_out.value[best]:.1%}, at {held_out.step[best]:g}" if fell else ""
+    return finding(
+        "accuracy_gap",
+        severity="warning" if gap >= _BAD_GAP_SCORE and fell else "note",
+        title=f"Accuracy {train:.1%} in training, {test:.1%} on held-out data{at}",
+        evidence=seen(f"gap {gap:.1%} over the last evaluations", last=held_out.step[-1]),
+        confidence="high" if len(held_out) >= 5 else "medium",
+    )
+
+
+def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
+    """Benchmark scores the log states: name → (fraction, step), the last of each.
+
+    From events of kind "score", whose numbers are name → value, and facts of the same names.
+    """
+    scores = {}
+    stated = {name: value for name, value in case.run.facts.items() if benchmark_of(name)}
+    for numbers, step in [(stated, None), *((e.numbers, e.step) for e in case.run.events if e.kind == "score")]:
+        for name, value in numbers.items():
+            benchmark = benchmark_of(name)
+            if benchmark and isinstance(value, int | float) and 0 <= value <= 100:
+                scores[benchmark] = (value / 100 if value > 1 else float(value), step)
+    return scores
+
+
+def detect_scores_at_chance(case: Case) -> Verdict:
+    """Benchmark scores that guessing reaches as well: they say nothing of the model."""
+    scores = scores_of(case)
+    if not scores:
+        return lacking("scores_at_chance", "benchmark scores")
+    shown, evidence = [], []
+    for name, (value, step) in scores.items():
+        low, high = chance_interval(BENCHMARKS[name])
+        if BENCHMARKS[name].chance > 0 and value <= high:
+            shown.append(f"{name} {value:.1%} (chance {BENCHMARKS[name].chance:.0%})")
+            evidence.append(seen(f"{name} {value:.3f}; guessing gives {low:.3f} to {high:.3f}", step, step))
+    if not shown:
+        return None
+    # a model that has learnt something still guesses at what is hard for it
+    title = f"{len(shown)} of {len(scores)} scores at chance: {', '.join(shown)}"
+    return finding("scores_at_chance", title=title, evidence=evidence)
+
+
+def detect_no_validation(case: Case) -> Verdict:
+    """Several passes over the data without one evaluation: whether the model learnt or memorised stays unknown."""
+    losses, epochs = curve(case.run, "loss"), epochs_of(case)
+    if len(losses) < 5 or epochs is None:
+        return lacking("no_validation", "a training loss and the number of epochs")
+    if any(len(curve(case.run, name)) for name in _HELD_OUT) or not has_level(case, losses):
+        return None
+    # that finding says that nothing was held out
+    if isinstance(detect_memorised(case), Finding):
+        return None
+    if case.run.format in _EVALUATED_UNREAD:
+        return lacking("no_validation", "a format whose evaluations are known")
+    done = curve(case.run, "epoch").value
+    passes = float(done.max()) if len(done) else epochs
+    first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
+    if passes < _EPOCHS or first <= 0 or end > _HALVED * first or any(e.kind == "score" for e in case.run.events):
+        return None
+    return finding(
+        "no_validation",
+        title=f"{passes:.3g} epochs without an evaluation: loss {first:.4g} → {end:.4g} may be learnt or memorised",
+        evidence=seen("neither a loss nor a score on held-out data", last=losses.step[-1]),
+    )
+
+
+def detect_validation_is_training(case: Case) -> Verdict:
+    """Validation losses that are the training's to the last digit: the same data, or the same number printed twice."""
+    evals = curve(case.run, "eval_loss")
+    own = [c for name in ("loss", "eval_train_loss") if len(c := curve(case.run, name))]
+    if len(evals) < _SAME_ROWS or not own:
+        return lacking("validation_is_training", f"{_SAME_ROWS} validation losses beside training's")
+    # equal to the last of as many digits as chance does not give; a constant would be equal by nature
+    long = np.array([len(f"{abs(value):.12f}".replace(".", "").strip("0")) >= _DIGITS for value in evals.value])
+    long &= len(np.unique(evals.value)) > len(evals) // 2
+    same = 0
+    for losses in own:
+        place = np.clip(np.searchsorted(losses.step, evals.step), 0, len(losses) - 1)
+        equal = (losses.step[place] == evals.step) & (losses.value[place] == evals.value) & long
+        same = max(same, int(equal.sum()))
+    if same < max(_SAME_ROWS, _SAME_SHARE * len(evals)):
+        return None
+    return finding(
+        "validation_is_training",
+        title=f"The validation loss is the training loss to the last digit in {same} of {len(evals)} evaluations",
+        evidence=seen(f"both {evals.value[-1]:.6g} at the end", last=evals.step[-1]),
+    )

@@ -1,0 +1,303 @@
+"""Losses that stand still: no learning, preference training at chance, plateaus, and differences that are noise."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+
+from advisor.findings.case import Case, Finding, Verdict, finding, lacking, seen, texts
+from advisor.findings.curves import Curve, curve, head, row_noise, spread, tail
+from advisor.findings.detectors.learning_rate import rate_is_zero
+from advisor.findings.run_facts import (
+    from_scratch,
+    has_level,
+    is_language,
+    is_solved,
+    nats_per_unit,
+    number,
+    planned_steps,
+    sequence_length,
+    step_tokens,
+    steps_done,
+    vocabulary,
+)
+from advisor.findings.savings import cost_of_steps
+
+_FEWEST_ROWS = 30
+_FEWEST_FLAT = 12  # rows: epochs count few
+_SMALL_LOSS = 5.0  # nats per token: no fresh language model starts below it
+_GUESS = 0.01  # of ln K: a loss this near to guessing among K classes
+_CLASSES = (2, 3, 4, 5, 10, 20, 50, 100, 200, 1000)  # of the usual data sets
+_SURE, _RISEN = 0.05, 0.05  # of the loss: noise that hides no fall worth having; a rise that is another finding
+_FLAT = 0.01  # of the loss: a fall of less over a whole run is no learning
+_FLAT_ZERO_RATE = 0.05  # with a learning rate of 0 the batches alone move the ends this far
+_LN2 = math.log(2)
+_AT_CHANCE = 0.02  # nats about ln 2 in which preference losses start: both answers equally likely
+_PREFERENCE_END = 0.64  # a DPO loss still above this has moved the margin by less than 0.1
+_ERRORS = 2.0  # standard errors of the difference of two medians
+_ROUGH = 0.01  # of the loss: noise below this misleads nobody
+_OUTLIER = 5.0  # standard deviations: more is no scatter
+# The frequencies of tokens alone give about 70 % of ln V (sources §7.1): 7.3 nats of 32,000 tokens, 7.6 of 50,257. A
+# model is called stuck above 7, of a smaller vocabulary above three quarters of ln V.
+_STUCK_LOSS, _STUCK_SHARE = 7.0, 0.75
+_STUCK_STEPS, _STUCK_ROWS = 1000, 4
+_STUCK_FALL = 0.15  # nats while the steps double; a healthy model at this level falls by 0.5 and more
+_HALF, _LATE = (0.35, 0.65), 0.85  # of the last step: which rows are compared
+_HIGHEST_GUESS, _AT_GUESS = 12.6, 0.3  # nats: no vocabulary has a higher ln V; near it nothing at all is learnt
+_MASKED = re.compile(r"bert|mlm|mask|electra")  # which may rest at this level for thousands of steps, and leave it
+_MISLEADS = 1.5  # standard deviations between the last row and the level it scatters about
+_FROZEN_EVALS, _FROZEN_ROWS = 3, 10  # the last ones identical: rounding alone repeats a few training losses
+_FROZEN_SHARE = 0.3  # of the run, at its end
+_DIGITS = 4  # significant ones that must repeat
+_STUCK_ROWS_DEAD, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
+_TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of what it gained
+_ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
+_FOLLOWS = 0.1  # of its first value: a held-out loss that falls so far is learning
+_SOLVED = 1e-3  # a held-out loss below it: nothing is left to learn
+_HARDLY = 0.75  # of the first loss: the frequencies of tokens alone put a language model at about 0.7
+_UNLEARNT = (7.0, 13.5)  # nats: what fresh models of a thousand to half a million tokens begin with
+_LONG_EPOCHS, _LONG_STEPS, _LONG_ROWS = 5, 2000, 20
+
+
+def detect_no_learning(case: Case) -> Verdict:
+    """A loss as high at the end as at the start."""
+    losses = curve(case.run, "loss")
+    if len(losses) < _FEWEST_FLAT:
+        return lacking("no_learning", f"{_FEWEST_FLAT} rows with a training loss")
+    if not has_level(case, losses):
+        return lacking("no_learning", "a loss whose height means something, and no policy loss")
+    first, end = float(np.median(head(losses.value))), float(np.median(tail(losses.value)))
+    if first <= 0 or _is_preference(case, losses):
+        return None
+    zero = rate_is_zero(case.run)
+    # the standard error of the difference of two medians; 1.2533 = √(π/2) is a median's over a mean's
+    scatter = 1.2533 * row_noise(losses.value)
+    noise = _ERRORS * scatter * math.sqrt(1 / len(head(losses.value)) + 1 / len(tail(losses.value)))
+    fall, flat = first - end, (_FLAT_ZERO_RATE if zero else _FLAT) * first
+    hidden = not zero and noise < _SURE * first and fall <= noise  # more noise than that could hide a real fall
+    if (fall > flat and not hidden) or -fall > max(_RISEN * first, noise):
+        return None
+    # among how many classes a guess gives this loss from start to end
+    near = [k for k in _CLASSES if max(abs(x / math.log(k) - 1) for x in (first, end)) < _GUESS]
+    guess = None if is_language(case) or not near else near[0]
+    fresh = zero or guess is not None or from_scratch(case) is True
+    # a flat loss may be that of weights trained before: a run taken up again, a late part, a fine-tune
+    late = losses.counted and losses.step[0] > max(100.0, 0.1 * float(losses.step[-1] - losses.step[0]))
+    tuned = late or (is_language(case) and float(losses.value[0]) < _SMALL_LOSS)
+    known = bool(number(case.run.facts, "resumed_from_step")) or tuned or not losses.counted
+    title = f"No learning: loss {first:.4g} at the start, {end:.4g} at the end"
+    if known and not fresh:
+        title = f"The loss is flat, {first:.4g} to {end:.4g}: the log may begin late, or the weights knew the data"
+    medians = f"median of the first rows {first:.5g}, of the last {end:.5g}, noise of a row"
+    return finding(
+        "no_learning",
+        severity="error" if fresh else "note",  # diffusion, GANs and late parts are flat by nature
+        title=title + (f", as guessing among {guess} classes gives" if guess else ""),
+        evidence=seen(f"{medians} {row_noise(losses.value):.3g}", losses.step[0], losses.step[-1]),
+        confidence="high" if zero or (fresh and len(losses) >= 100) else "medium",
+        causes=("the learning rate is 0 in every row" if zero else "", *texts()["no_learning"]["causes"]),
+        saved=cost_of_steps(case, steps_done(case.run) or len(losses)) if fresh else (None, None),
+    )
+
+
+def detect_stuck_at_frequencies(case: Case) -> Verdict:
+    """A language model's loss that stays where the frequencies of the words alone put it, after a thousand steps.
+
+    A few rows are enough where they span the steps: what counts is how far the loss fell while the steps doubled.
+    """
+    losses, unit, vocab = curve(case.run, "loss"), nats_per_unit(case.run), vocabulary(case)
+    if not len(losses) or not losses.counted or unit is None:
+        return lacking("stuck_at_frequencies", "a training loss per token beside its steps")
+    last, place = float(losses.step[-1]), losses.step / max(1.0, float(losses.step[-1]))
+    midway = (place >= _HALF[0]) & (place <= _HALF[1])
+    late, half = losses.value[place >= _LATE] * unit, losses.value[midway] * unit
+    if last < _STUCK_STEPS or len(losses) < _STUCK_ROWS or not len(half) or not has_level(case, losses):
+        return None
+    end, before = float(np.median(late)), float(np.median(half))
+    level = _STUCK_LOSS if vocab is None else min(_STUCK_LOSS, _STUCK_SHARE * math.log(vocab))
+    if not is_language(case) or end < level or before - end > _STUCK_FALL or end > _HIGHEST_GUESS:
+        return None
+    if vocab is not None and end > math.log(vocab) - _AT_GUESS:
+        return None  # no better than the uniform guess: another finding
+    declared = vocab is not None or sequence_length(case) is not None or step_tokens(case) is not None
+    left = max(0.0, (planned_steps(case) or last) - last)
+    course = f"loss {before:.4g} at about step {float(np.median(losses.step[midway])):,.0f}"
+    fell = f"{before - end:.2g} nats while the steps doubled"
+    return finding(
+        "stuck_at_frequencies",
+        severity="error" if declared and not _MASKED.search(_words(case)) else "warning",
+        title=f"Loss {end:.4g} after {last:,.0f} steps no longer falls: stuck at the level of word frequencies, "
+        "stop and look",
+        evidence=(
+            seen(f"{course}, {end:.4g} at step {last:,.0f}: it fell by {fell}", losses.step[0], last),
+            "a model that knows how often each token occurs and nothing else has a loss of about 7",
+        ),
+        confidence="high" if declared else "medium",
+        saved=cost_of_steps(case, last + left),
+        threshold=f"loss above {level:.2g} after {_STUCK_STEPS:,} steps, and a fall of at most {_STUCK_FALL:g} nats "
+        "from half of the steps to the last; a healthy model is below 7 by then or falls by half a nat",
+    )
+
+
+def _words(case: Case) -> str:
+    """How the run's program, format, file and model are called."""
+    family = case.run.facts.get("family") or ""
+    return f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name} {family}".lower()
+
+
+def _is_preference(case: Case, losses: Curve) -> bool:
+    """Whether this looks like preference training (DPO and kin): the loss starts at ln 2, or the log says so."""
+    words = _words(case)
+    named = any(word in words for word in ("dpo", "orpo", "kto", "trl"))
+    return named and abs(float(losses.value[0]) - _LN2) < _AT_CHANCE
+
+
+def detect_preference_at_chance(case: Case) -> Verdict:
+    """Preference training whose loss stays at ln 2: chosen and rejected answers are still equally likely."""
+    losses = curve(case.run, "loss")
+    if not len(losses):
+        return lacking("preference_at_chance", "a training loss")
+    if not _is_preference(case, losses):
+        return None
+    end = float(np.median(tail(losses.value, least=3)))
+    if end < _PREFERENCE_END or len(losses) < 5:
+        return None
+    margin = -math.log(math.expm1(end)) if end < 5 else -end  # loss = ln(1 + e^−margin)
+    margin_words = f"a margin of {margin:.3f} between chosen and rejected answers"
+    return finding(
+        "preference_at_chance",
+        title=f"Almost no learning: preference loss {losses.value[0]:.4f} → {end:.4f}, chance is ln 2 = 0.6931",
+        evidence=seen(f"loss {end:.4f} is {margin_words}", losses.step[0], losses.step[-1]),
+        saved=cost_of_steps(case, steps_done(case.run) or len(losses)),
+    )
+
+
+def detect_noise_floor(case: Case) -> Verdict:
+    """A last printed loss that is off the level it scatters about: quoting it would mislead."""
+    losses = curve(case.run, "loss")
+    if len(losses) < _FEWEST_ROWS:
+        return lacking("loss_noise", f"{_FEWEST_ROWS} rows with a training loss")
+    recent = tail(losses.value, share=0.05, least=20)
+    noise, level, last = row_noise(losses.value[-200:]), float(np.median(recent)), float(losses.value[-1])
+    # far outside it is no noise: a spike, or another thing than the rows before
+    scatters = level != 0 and noise >= _ROUGH * abs(level)
+    if not scatters or not _MISLEADS * noise <= abs(last - level) <= _OUTLIER * noise or not has_level(case, losses):
+        return None
+    error = f"standard error {1.2533 * noise / math.sqrt(len(recent)):.2g}"
+    median = f"median of the last {len(recent)} rows {level:.5g}, {error}"
+    return finding(
+        "loss_noise",
+        title=f"The last loss, {last:.4g}, is noise: single rows scatter ±{noise:.2g} about {level:.4g}",
+        evidence=seen(median, losses.step[-len(recent)], losses.step[-1]),
+        actions=f"quote {level:.4g}, or the validation loss; differences under {2 * noise:.2g} between single rows "
+        "mean nothing",
+    )
+
+
+def detect_frozen(case: Case) -> Verdict:
+    """A loss that repeats to the last digit: no weight moves, or nothing of what moves reaches the loss."""
+    evals, losses = curve(case.run, "eval_loss"), curve(case.run, "loss")
+    if len(evals) < _FROZEN_EVALS and len(losses) < _FROZEN_ROWS:
+        return lacking("loss_frozen", f"{_FROZEN_EVALS} validation losses or {_FROZEN_ROWS} rows")
+    for name, values, fewest, accuracy in (
+        ("validation", evals, _FROZEN_EVALS, "eval_accuracy"),
+        ("training", losses, _FROZEN_ROWS, "accuracy"),
+    ):
+        if not len(values) or values.value[-1] == 0 or is_solved(case, values, accuracy):
+            continue  # it stands still where nothing is left to learn
+        other = np.flatnonzero(values.value != values.value[-1])
+        same = len(values) - (int(other[-1]) + 1 if len(other) else 0)
+        digits = len(f"{abs(values.value[-1]):.12f}".strip("0."))  # chance repeats few
+        if digits < _DIGITS or same < max(fewest, math.ceil(_FROZEN_SHARE * len(values))):
+            continue
+        since, last = float(values.step[-same]), float(values.step[-1])
+        still = f"{values.value[-1]:.6g} to the last digit in the last {same} rows"
+        return finding(
+            "loss_frozen",
+            title=f"The {name} loss is {still}: nothing is learnt",
+            evidence=seen(f"identical in {same} of {len(values)} rows", since, last),
+            saved=cost_of_steps(case, last - since) if values.counted else (None, None),
+        )
+    return None
+
+
+def detect_stuck_accuracy(case: Case) -> Verdict:
+    """An accuracy that stays where it began, however the loss falls."""
+    found = [c for name in ("eval_accuracy", "accuracy") if len(c := curve(case.run, name)) >= _STUCK_ROWS_DEAD]
+    if not found:
+        return lacking("accuracy_stuck", f"an accuracy in {_STUCK_ROWS_DEAD} rows")
+    scores, losses = found[0], curve(case.run, "loss").value
+    low, high = float(scores.value.min()), float(scores.value.max())
+    if high >= _STUCK_BELOW or (high - low > _STUCK_WITHIN and not (_no_trend(scores.value) and _no_trend(-losses))):
+        return None
+    still = f"stays at {low:.2%} to {high:.2%} over the whole log"
+    if high - low > _STUCK_WITHIN:
+        third = len(scores) // 3
+        begun, ended = (float(np.median(part)) for part in (scores.value[:third], scores.value[-third:]))
+        still = f"does not rise: {begun:.1%} in the first third of the log, {ended:.1%} in the last"
+    fell = f", while the loss goes from {losses[0]:.4g} to {losses[-1]:.4g}" if len(losses) else ""
+    return finding(
+        "accuracy_stuck",
+        title=f"Accuracy {still}{fell}: nothing useful is learnt",
+        evidence=seen(f"{len(scores)} rows", scores.step[0], scores.step[-1]),
+    )
+
+
+def _no_trend(values: np.ndarray) -> bool:
+    """Whether the last third is no higher than the first, within what single rows scatter."""
+    if len(values) < _TREND_ROWS:
+        return False
+    third = len(values) // 3
+    error = spread(values - float(np.median(values))) * 1.2533 * math.sqrt(2 / third)
+    return float(np.median(values[-third:]) - np.median(values[:third])) <= _TREND_ERRORS * error
+
+
+def detect_loss_zero(case: Case) -> Verdict:
+    """A training loss of exactly 0 to the end: no target counts, or the task is solved without being learnt."""
+    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
+    if len(losses) < _ZERO_LOSSES or not has_level(case, losses):
+        return lacking("loss_zero", f"{_ZERO_LOSSES} training losses, none of a policy")
+    other = np.flatnonzero(losses.value != 0)
+    zeros = len(losses) - (int(other[-1]) + 1 if len(other) else 0)
+    if zeros < max(_ZERO_LOSSES, _ZERO_LOSS_SHARE * len(losses)) or is_solved(case, losses):
+        return None  # what is answered rightly costs nothing, to the digits printed
+    since, last = float(losses.step[-zeros]), float(losses.step[-1])
+    follows = len(evals) > 0 and float(evals.value[-1]) <= max(_FOLLOWS * float(evals.value[0]), _SOLVED)
+    held_out = f", while the validation loss stays at {evals.value[-1]:.4g}" if len(evals) and not follows else ""
+    always = zeros == len(losses)
+    return finding(
+        "loss_zero",
+        severity="note" if follows else "error" if always else "warning",
+        title=f"The training loss is 0 in the last {zeros} of {len(losses)} rows{held_out}: these steps teach nothing",
+        evidence=seen(f"0 as printed in {zeros} rows", since, last),
+        confidence="high" if always or held_out else "medium",
+        saved=cost_of_steps(case, last - since) if losses.counted and not follows else (None, None),
+    )
+
+
+def detect_hardly_learns(case: Case) -> Verdict:
+    """A language model that after epochs has not even learnt how frequent each token is."""
+    losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
+    if len(losses) < _LONG_ROWS or unit is None or not has_level(case, losses):
+        return lacking("hardly_learns", f"{_LONG_ROWS} rows with a loss per token")
+    first, end = float(losses.value[0]) * unit, float(np.median(tail(losses.value))) * unit
+    epochs = curve(case.run, "epoch").value
+    counted = number(case.run.facts, "planned_epochs") if not len(epochs) else float(epochs.max() - epochs.min())
+    steps = float(losses.step[-1] - losses.step[0]) if losses.counted else 0.0
+    long = (counted or 0) >= _LONG_EPOCHS or steps >= max(_LONG_STEPS, 0.1 * (planned_steps(case) or 0))
+    started = _UNLEARNT[0] <= first <= _UNLEARNT[1]
+    if isinstance(detect_stuck_at_frequencies(case), Finding):
+        return None  # the same, known more surely
+    if not long or not started or not _HARDLY * first < end < 0.99 * first or from_scratch(case) is False:
+        return None
+    return finding(
+        "hardly_learns",
+        severity="warning" if is_language(case) else "note",
+        title=f"Hardly anything is learnt: loss {first:.4g} at the start, still {end:.4g} at the end",
+        evidence=seen(
+            f"perplexity {math.exp(end):,.0f}; {end / first:.0%} of the first loss", losses.step[0], losses.step[-1]
+        ),
+    )

@@ -1,0 +1,286 @@
+"""Logs of several runs: how many, what went wrong in those beside the longest, and runs that are one run twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from advisor.findings.case import Case, Finding, Severity, Verdict, finding, lacking, seen, texts
+from advisor.findings.curves import curve, row_noise
+from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
+from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
+from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_no_learning
+from advisor.findings.run_facts import (
+    COMPLETE_SHARE,
+    has_level,
+    nats_per_unit,
+    number,
+    planned_steps,
+    print_gap,
+    restarts,
+    steps_done,
+    vocabulary,
+)
+from advisor.findings.savings import cost_of_steps, file_seconds, spent_seconds
+from advisor.laws.initial_loss import FAULT_BELOW, uniform_loss
+from advisor.readers.run_table import Phase, RunTable, Status
+from advisor.units import format_centre, format_seconds, format_usd
+
+_FEWEST_ROWS = 3
+_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.DIVERGED)
+
+_MANY_STARTS = 3
+_SAME_ROWS = 5  # losses equal to the last digit printed: no chance, and no other setting
+_SAME_SHARE = 0.8
+_NOISES = 6.0  # standard deviations of a row: another run's level
+# the finding of how the run ended says that steps are missing, and why
+_SAID = (Status.OUT_OF_MEMORY, Status.TIME_LIMIT, Status.DIVERGED, Status.CRASHED, Status.KILLED)
+_STARTED_SECONDS = 1800.0  # a start takes less
+_FEWEST = 5  # rows before and after a restart
+_LOST = 0.5  # of all that was learnt by then
+_FEWEST_TIMED = 4
+_SHORT = 0.1  # of the longest task's time
+# what each run beside the longest is asked: its loss alone answers
+_ASKED: tuple[Callable[[Case], Verdict], ...] = (
+    *(detect_loss_not_finite, detect_loss_divergence, detect_learning_rate_zero, detect_no_learning, detect_frozen),
+)
+
+
+def _parts(run: RunTable) -> list[tuple[int, Phase]]:
+    """The phases that hold enough rows to be called a run, with their numbers."""
+    return [(n, p) for n, p in enumerate(run.phases) if p.last_row - p.first_row + 1 >= _FEWEST_ROWS]
+
+
+def detect_several_runs(case: Case) -> Verdict:
+    """More than one run or stage in a log: which was judged, and what the others did."""
+    parts = _parts(case.run)
+    if not len(case.run):
+        return lacking("several_runs", "rows with a training loss")
+    if len(parts) < 2:
+        return None
+    main, rows = _called(case.run, case.run.main_phase), []
+    for at, phase in parts[:20]:
+        known = _losses(case.run, phase)
+        losses = f", loss {known[0]:.4g} → {known[-1]:.4g}" if len(known) else ""
+        rows.append(f"{_called(case.run, at)}: {phase.last_row - phase.first_row + 1} rows{losses}")
+    return finding(
+        "several_runs",
+        title=f"The log holds {len(parts)} runs or stages; judged is the longest, “{main}”",
+        evidence=rows,
+    )
+
+
+def _called(run: RunTable, number: int) -> str:
+    """The name of a phase in the table of runs."""
+    return next((part.name for part in run.runs if part.phase == number), run.phases[number].name)
+
+
+def detect_failed_runs(case: Case) -> Verdict:
+    """Of many runs or starts in a log how many failed, or never came to a step: the last of them speaks for itself."""
+    parts = [part for part in case.run.runs if not part.elsewhere]
+    never = [part for part in parts if part.phase is None and part.status is not Status.COMPLETED]
+    failed = [part for part in parts if part.phase is not None and part.status in _FAILED]
+    stated, of = _stated_failures(case.run)
+    if stated < _MANY_STARTS and (len(parts) < _MANY_STARTS or len(never) + len(failed) < 2):
+        return None if case.run.runs else lacking("failed_runs", "several runs in one log")
+    most = stated > len(never) + len(failed)
+    count, whole = (stated, of) if most else (len(never) + len(failed), len(parts))
+    ended = "failed" if most or failed else "ended before their first step"
+    early = f", {len(never)} of them before their first step" if failed and never and not most else ""
+    bad = count >= _MANY_STARTS and (most or len(failed) > len(parts) / 2) and (whole is None or count > whole / 2)
+    rows = [f"{part.name}: {part.status_reason}" for part in (*failed, *never)]
+    rows = [event.text for event in case.run.events if event.kind == "failed_job"] if most else rows
+    return finding(
+        "failed_runs",
+        severity="error" if bad else "warning" if count >= _MANY_STARTS else "note",
+        title=f"{count}{f' of {whole}' if whole else ''} runs in this log {ended}{early}",
+        evidence=rows[:10],
+    )
+
+
+def _stated_failures(run: RunTable) -> tuple[int, int | None]:
+    """How many jobs a log's own table or summary calls failed, and of how many where it says so."""
+    stated = [event for event in run.events if event.kind == "failed_job"]
+    summed = [event for event in stated if "jobs" in event.numbers]
+    rows = int(sum(event.numbers.get("count", 1) for event in stated if "jobs" not in event.numbers))
+    most = max(summed, key=lambda event: event.numbers["jobs"], default=None)
+    if most is None or most.numbers["jobs"] < rows:
+        return rows, None
+    return int(most.numbers["jobs"]), int(most.numbers["of"]) if "of" in most.numbers else None
+
+
+def detect_other_runs(case: Case) -> Verdict:
+    """What is wrong with the runs of a log beside the one that is judged in full."""
+    parts = [(n, phase) for n, phase in _parts(case.run) if n != case.run.main_phase]
+    if not parts:
+        return None if len(case.run) else lacking("other_runs", "rows with a training loss")
+    wrong: list[tuple[str, Finding]] = []
+    for at, _ in parts:
+        alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=at))
+        found = [v for ask in _ASKED if isinstance(v := ask(alone), Finding) and v.severity is Severity.ERROR]
+        wrong += [(_called(case.run, at), found[0])] if found else []
+    if not wrong:
+        return None
+    first = wrong[0][1]
+    return finding(
+        "other_runs",
+        title=f"{len(wrong)} of the log's {len(parts)} other runs went wrong: “{wrong[0][0]}”: {first.title}",
+        evidence=[f"{name}: {finding.title}" for name, finding in wrong[:10]],
+        causes=first.causes,
+        actions=first.actions,
+        confidence=first.confidence,
+    )
+
+
+def detect_same_results(case: Case) -> Verdict:
+    """Runs whose losses agree to the last digit: what was varied between them had no effect."""
+    parts = [(phase, values) for _, phase in _parts(case.run) if len(values := _losses(case.run, phase)) >= _SAME_ROWS]
+    if len(parts) < 2:
+        return lacking("same_results", "two runs in one log") if not len(case.run) else None
+    alike: list[tuple[np.ndarray, list[str]]] = []  # losses with the names of the runs that have them
+    for phase, values in parts:
+        for first, names in alike:
+            both = min(len(first), len(values))
+            if both >= _SAME_SHARE * max(len(first), len(values)) and np.array_equal(first[:both], values[:both]):
+                names.append(phase.name)
+                break
+        else:
+            alike.append((values, [phase.name]))
+    groups = [names for _, names in alike if len(names) > 1]
+    if not groups:
+        return None
+    twice = sum(map(len, groups))
+    return finding(
+        "same_results",
+        title=f"{twice} of {len(parts)} runs have the losses of another one to the last digit",
+        evidence=[", ".join(names) for names in groups],
+    )
+
+
+def _losses(run: RunTable, phase: Phase) -> np.ndarray:
+    loss = run.column("loss")[phase.first_row : phase.last_row + 1]
+    return loss[np.isfinite(loss)]
+
+
+def detect_steps_missing(case: Case) -> Verdict:
+    """Steps declared against steps done: a run that ended early, or went on too long."""
+    status, planned, done = case.run.status, planned_steps(case), steps_done(case.run)
+    if status is Status.RUNNING or status in _SAID:
+        return None
+    ended = f"status {status.value}: {case.run.status_reason or 'no word in the log'}"
+    if planned and done is None and status is Status.INCOMPLETE and not len(case.run):
+        ran = spent_seconds(case) or file_seconds(case) or 0.0
+        went_on = ran > _STARTED_SECONDS  # then its steps are only not printed
+        none = f"The log prints none of {planned:,.0f} steps, although it goes on for {format_seconds(ran)}"
+        return finding(
+            "steps_missing",
+            text="steps_never_began",
+            severity="note" if went_on else "warning",
+            title=none if went_on else f"The log ends before the first of {planned:,.0f} steps",
+            evidence="settings, but neither a step nor an error",
+        )
+    if planned is None or done is None:
+        missing = lacking("steps_missing", "the number of steps planned, and steps in the log")
+        return _epochs_missing(case, ended) or missing
+    if done > planned * (2 - COMPLETE_SHARE) + 1:
+        return finding(
+            "steps_missing",
+            text="steps_beyond_planned",
+            title=f"The log goes to step {done:,.0f}, beyond the {planned:,.0f} declared",
+            evidence=seen(f"{done / planned:.2f}× the declared steps", last=done),
+        )
+    intended = status in (Status.STOPPED, Status.COMPLETED)
+    early = intended and any(event.kind == "early_stop" for event in case.run.events)  # the plan was a limit
+    if early or done + print_gap(case.run) >= COMPLETE_SHARE * planned:
+        return None
+    # how it ended is said by its status; that a log ends is no fault of the run: it may have been copied while it went.
+    # Of a run that is over by its own word nothing is to come.
+    hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done)
+    rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
+    money = f" and {format_centre(usd, format_usd)}" if usd else ""
+    limited = ("a limit of its own ended the run (time, tokens, loss)",)
+    return finding(
+        "steps_missing",
+        title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
+        evidence=seen(ended, last=done),
+        causes=limited if intended else texts()["epochs_missing"]["causes"],
+    )
+
+
+def _epochs_missing(case: Case, ended: str) -> Finding | None:
+    """The same by epochs, where the log counts no steps."""
+    planned, epochs = number(case.run.facts, "planned_epochs"), curve(case.run, "epoch").value
+    if planned is None or not len(epochs) or case.run.status is Status.COMPLETED:
+        return None
+    whole = bool(np.all(epochs == np.round(epochs)))
+    done = float(epochs.max()) + (1 if whole and epochs.min() == 0 else 0)
+    title = f"The log ends at epoch {done:.3g} of {planned:g} ({done / planned:.1%})"
+    if done >= planned * COMPLETE_SHARE - (1 if whole else 0):
+        return None
+    return finding("steps_missing", text="epochs_missing", title=title, evidence=ended)
+
+
+def detect_resume_lost(case: Case) -> Verdict:
+    """A run taken up again whose loss is not where it had been: the weights were not loaded, or others were."""
+    losses, again = curve(case.run, "loss"), restarts(case.run)
+    if not len(losses) or not has_level(case, losses):
+        return lacking("resume_lost", "a training loss, none of a policy")
+    step, vocab, unit = number(case.run.facts, "resumed_from_step"), vocabulary(case), nats_per_unit(case.run)
+    resumed = [event.numbers.get("first_step") for event in again] + ([step + 1] if step else [])
+    found = []  # the levels before and after each, where most of what was learnt is gone
+    for at in resumed:
+        if at is not None and losses.counted:
+            left, right = losses.value[losses.step < at][-_FEWEST:], losses.value[losses.step >= at][:_FEWEST]
+            if len(left) == _FEWEST and len(right):
+                before, after = float(np.median(left)), float(np.median(right))
+                learnt = float(losses.value[0]) - before
+                lost = after - before > max(_LOST * learnt, _NOISES * row_noise(losses.value), 0.0)
+                found += [(after - before, at, after, f"{after:.4g} after it, {before:.4g} before")]
+                found = found if lost and learnt > 0 else found[:-1]
+    if not found:
+        if not step or vocab is None or unit is None:
+            return None if again else lacking("resume_lost", "a restart, with losses about it")
+        since = losses.value[losses.step > step] if losses.counted else losses.value
+        if not len(since) or losses.step[-len(since)] > step + 2 * _FEWEST:
+            return None  # no row of what was done since
+        first = float(since[0])
+        if first * unit < uniform_loss(vocab) - FAULT_BELOW:
+            return None
+        found = [(0.0, step, first, f"first loss {first:.4g}; knowing nothing gives ln {vocab:,}")]
+    _, at, after, text = max(found, key=lambda jump: jump[0])
+    return finding(
+        "resume_lost",
+        title=f"Taken up again at step {at:g}, the loss is {after:.4g}: what had been learnt is not there",
+        evidence=seen(text, at),
+    )
+
+
+def detect_failed_tasks(case: Case) -> Verdict:
+    """Tasks of a list that the list itself calls failed."""
+    tasks = [part for part in case.run.runs if part.elsewhere]
+    if not tasks:
+        return lacking("failed_tasks", "a list of tasks")
+    failed = [f"{task.name}: {task.status_reason}" for task in tasks if task.status is Status.CRASHED]
+    if not failed:
+        return None
+    return finding("failed_tasks", title=f"{len(failed)} of {len(tasks)} tasks failed", evidence=failed[:10])
+
+
+def detect_short_tasks(case: Case) -> Verdict:
+    """Tasks that ended well by the list's word, and far sooner than others of it."""
+    tasks = [part for part in case.run.runs if part.elsewhere]
+    timed = [(task, seconds) for task in tasks if (seconds := task.declared_seconds or task.clock_seconds)]
+    if len(timed) < _FEWEST_TIMED:
+        return lacking("short_tasks", "a list of tasks with their times")
+    longest = max(seconds for _, seconds in timed)
+    ended = [(task, seconds) for task, seconds in timed if task.status is Status.COMPLETED]
+    short = [f"{task.name}: {format_seconds(seconds)}" for task, seconds in ended if seconds < _SHORT * longest]
+    if not short:
+        return None
+    return finding(
+        "short_tasks",
+        title=f"{len(short)} of {len(timed)} tasks ended in less than a tenth of the longest one's time",
+        evidence=(*short[:10], f"the longest took {format_seconds(longest)}"),
+    )

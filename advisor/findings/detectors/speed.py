@@ -1,0 +1,271 @@
+"""Is the speed what this card gives at this shape, and what is it bound by?"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case, Finding, Verdict, finding, lacking, texts
+from advisor.findings.detectors.machine import slowdown
+from advisor.findings.run_facts import parameters
+from advisor.findings.run_metrics import BROKEN_FACTOR, prediction_confidence, promised_rate
+from advisor.findings.savings import saved_by_speedup
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.profile import Profile
+from advisor.prediction.throughput import OPTIMIZER_BYTES, TERMS, predict_log, sizes
+from advisor.records import Estimate, Workload
+from advisor.units import (
+    format_bandwidth,
+    format_bytes,
+    format_centre,
+    format_count,
+    format_estimate,
+    format_flops,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+)
+
+_SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
+_CERTAIN_FACTOR = 10.0  # no guess about the workload is off by this much
+_OVERHEAD_SHARE = 0.30
+_MEMORY_SHARE = 0.50
+# Predicted gain. Doublings of micro-batches of 8 and more that one owner measured on some twenty kinds of GPU gained 0
+# to 5 %, two fifths of what other people's runs had predicted: 12 % are about 5 %.
+BATCH_MUST_PAY = 0.12
+_MOST_DOUBLINGS = 6
+_SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of fp32's bytes at the least
+
+
+def detect_software_bound(case: Case) -> Verdict:
+    """Far slower than this card is at this shape: the software path, not the card or the batch."""
+    promised, speed = promised_rate(case), run_metrics.pace(case)
+    if promised is None or speed is None:
+        return lacking("software_bound", "the shape, a known GPU and step times, to compare with what it should give")
+    factor = promised.scaled(1 / speed.tokens_per_second / slowdown(case))  # the machine's own state is another finding
+    if factor.low < 1 or factor.value < _SLOW_FACTOR:
+        return None
+    broken = factor.value >= (_CERTAIN_FACTOR if case.unsure else BROKEN_FACTOR)
+    share, normal = run_metrics.mfu(case), case.expected.mfu if case.expected else None
+    of_peak = ""
+    if share and normal:
+        of_peak = f" ({format_percent(share)} of peak where {format_centre(normal, format_percent)} is normal)"
+    # the prior about a guess accuses nobody: the GPU was calibrated, or the workload is known in full
+    known = not case.unsure or (case.profile is not None and case.profile.calibrated)
+    choice, best = best_batch(case), ""
+    if choice is not None:
+        best = (
+            f"the best micro-batch that fits ({choice.micro_batch}) is predicted to give {format_percent(choice.gain)} "
+            f"more tokens per second: no cure for a factor of {format_number(factor.value)}"
+        )
+    words = "software_bound_on_cpu" if run_metrics.without_card(case) else "software_bound"
+    return finding(
+        "software_bound",
+        text=words,
+        severity="error" if broken else "warning" if known else "note",
+        title=f"{format_centre(factor, format_number)}x slower than this GPU is at this shape{of_peak}",
+        evidence=(
+            f"measured {format_rate(speed.tokens_per_second)} ({speed.source}); expected "
+            f"{format_estimate(promised, format_rate)}, {promised.basis.value}",
+            best,
+        ),
+        confidence=prediction_confidence(case, sure=broken),
+        actions=(*texts()[words]["actions"], "neither a bigger batch nor a faster GPU will mend it" if broken else ""),
+        saved=saved_by_speedup(case, factor),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSplit:
+    """Where the model says a step's time goes, as shares of it."""
+
+    compute: float  # matrix products and attention
+    memory: float  # activations, logits, weights and optimizer state through memory
+    overhead: float  # launches and other fixed costs
+
+    @property
+    def bound(self) -> str:
+        """The largest part in words: compute, memory or launches."""
+        parts = {"compute": self.compute, "memory": self.memory, "launches": self.overhead}
+        return max(parts, key=lambda name: parts[name])
+
+
+def time_split(profile: Profile, workload: Workload) -> TimeSplit:
+    """The predicted step of a workload split by the model's own terms (docs/how-it-predicts.md), links left out."""
+    parts = predict_log(profile.posterior, sizes([workload])).parts[0]
+    share = dict(zip(TERMS, (parts / parts.sum()).tolist(), strict=True))
+    compute = share["matmul"] + share["attention"]
+    overhead = share["layer_overhead"] + share["micro_overhead"] + share["step_overhead"]
+    return TimeSplit(compute=compute, memory=1 - compute - overhead, overhead=overhead)
+
+
+def detect_bound(case: Case) -> Verdict:
+    """A shape whose time goes to memory or launches rather than products, by the model's own terms."""
+    if case.workload is None or case.profile is None:
+        return lacking("time_split", "the shape and a known GPU, to split the step's time")
+    split = time_split(case.profile, case.workload)
+    launches = split.overhead > _OVERHEAD_SHARE
+    if not launches and split.memory <= _MEMORY_SHARE:
+        return None
+    choice, larger = best_batch(case), ""
+    if choice is not None and choice.gain >= BATCH_MUST_PAY:
+        larger = f"micro_batch: {choice.micro_batch}, grad_accum: {choice.grad_accum} (+{format_percent(choice.gain)})"
+    fuse = "" if case.workload.compile else "compile: true fuses passes over activations"
+    wider = "a wider model of the same cost uses the products better"
+    return finding(
+        "launch_bound" if launches else "memory_bound",
+        text="bound",
+        title=f"{format_percent(split.overhead)} of a step is launching kernels"
+        if launches
+        else f"{format_percent(split.memory)} of a step is memory traffic, which no tensor core speeds up",
+        evidence=f"predicted: {format_percent(split.compute)} products, {format_percent(split.memory)} memory traffic, "
+        f"{format_percent(split.overhead)} launches",
+        confidence=prediction_confidence(case),
+        causes=f"{format_count(parameters(case))} parameters at width {case.workload.shape.width} and "
+        f"{format_tokens(case.workload.micro_tokens)} tokens per micro-batch",
+        actions=("compile: true", larger) if launches else (fuse, wider, larger),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchChoice:
+    """Another micro-batch that fits, and what it is predicted to give over the present one (0.05: 5 % more)."""
+
+    micro_batch: int
+    grad_accum: int
+    gain: float
+    same_global_batch: bool
+    tokens_per_second: Estimate  # predicted
+
+
+def best_batch(case: Case) -> BatchChoice | None:
+    """The smallest micro-batch within 2 % of the best of those that fit, by the predicted curve; None where unknown.
+
+    Accumulation shrinks as the micro-batch grows, so that the optimizer sees the same batch; micro-batches beyond
+    that batch change it and are weighed only where nothing is accumulated.
+    """
+    w, profile, now = case.workload, case.profile, promised_rate(case)
+    if w is None or profile is None or now is None:
+        return None
+    doubled = []
+    for times in (2**doubling for doubling in range(1, _MOST_DOUBLINGS + 1)):
+        accum, rest = divmod(w.grad_accum, times)
+        if w.grad_accum == 1 or not rest:
+            doubled.append(dataclasses.replace(w, micro_batch=w.micro_batch * times, grad_accum=max(1, accum)))
+    predicted = [(p, p.tokens_per_second) for p in predict_batch(profile, doubled) if p.fits]
+    options = [(p.workload, rate) for p, rate in predicted if rate is not None]
+    if not options:
+        return None
+    # the one that the rule of plans would take
+    alike = np.zeros(len(options), dtype=int)
+    tries = Tries(
+        setting=alike,
+        target=alike,
+        micro_batch=np.array([work.micro_batch for work, _ in options]),
+        grad_accum=np.array([work.grad_accum for work, _ in options]),
+        kind=alike,
+        rate=np.array([rate.value for _, rate in options]),
+        memory=alike,
+    )
+    chosen, rate = options[int(one_micro_batch(tries, alike == 0).argmax())]
+    return BatchChoice(
+        micro_batch=chosen.micro_batch,
+        grad_accum=chosen.grad_accum,
+        gain=rate.value / now.value - 1,
+        same_global_batch=chosen.step_tokens == w.step_tokens,
+        tokens_per_second=rate,
+    )
+
+
+def detect_bigger_batch(case: Case) -> Verdict:
+    """A bigger micro-batch, advised only where the predicted curve says that it pays and memory says that it fits."""
+    w, promised = case.workload, promised_rate(case)
+    if w is None or case.profile is None or promised is None:
+        return lacking("bigger_batch", "the shape, micro-batch and a known GPU, to predict other micro-batches")
+    speed, choice = run_metrics.pace(case), best_batch(case)
+    slow = speed is not None and promised.value > BROKEN_FACTOR * speed.tokens_per_second
+    fast = speed is not None and speed.tokens_per_second > promised.high
+    if choice is None or slow or fast or choice.gain < BATCH_MUST_PAY:
+        return (
+            None  # nothing bigger fits or pays, or the curve is not this run's: it is slower or faster than all of it
+        )
+    # both predictions share their errors; what is left is taken as half of the gain either way
+    gain, basis = choice.gain, choice.tokens_per_second.basis
+    faster = Estimate(value=1 + gain, low=1 + gain / 2, high=1 + 1.5 * gain, basis=basis)
+    words = "the same global batch" if choice.same_global_batch else "a bigger global batch, which changes training"
+    return finding(
+        "bigger_batch",
+        severity="warning" if choice.same_global_batch and not case.unsure else "note",
+        title=f"A micro-batch of {choice.micro_batch} instead of {w.micro_batch} would give "
+        f"{format_percent(choice.gain)} more tokens per second and fits",
+        evidence=(
+            f"predicted {format_estimate(promised, format_rate)} now, "
+            f"{format_estimate(choice.tokens_per_second, format_rate)} then, with {words}"
+        ),
+        confidence=prediction_confidence(case),
+        actions=f"micro_batch: {choice.micro_batch}, grad_accum: {choice.grad_accum} ({words})",
+        saved=saved_by_speedup(case, faster),
+    )
+
+
+def detect_optimizer_floor(case: Case) -> Verdict:
+    """An optimizer step that would move its 28 bytes per parameter faster than memory can (sources §3.2)."""
+    spec, count, timed = run_metrics.card(case), parameters(case), _typical(case, "optimizer_seconds")
+    if timed is None:
+        return lacking("optimizer_floor", "seconds of the optimizer's step")
+    if spec is None or count is None:
+        return lacking("optimizer_floor", "the GPU's bandwidth and the number of parameters")
+    # logs of other programs seldom say whether several devices share this work
+    shards = 1 if case.run.framework == "training-advisor" else run_metrics.devices(case)
+    moved = OPTIMIZER_BYTES * count / shards
+    floor = moved / spec.memory_bytes_per_second
+    # an optimizer that is known to keep less state than AdamW has another floor
+    name = str(case.run.facts.get("optimizer", "adamw")).lower()
+    if timed >= floor or not any(word in name for word in ("adam", "lamb")):
+        return None
+    because = f"{format_bytes(moved)} at {format_bandwidth(spec.memory_bytes_per_second)}"
+    return _too_fast(case, "optimizer_floor", "The optimizer step", timed, floor, because)
+
+
+def detect_pass_floor(case: Case) -> Verdict:
+    """Forward or backward passes that would beat the card's dense peak."""
+    best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
+    times = {name: _typical(case, f"{name}_seconds") for name in ("forward", "backward")}
+    if all(value is None for value in times.values()):
+        return lacking("pass_floor", "seconds of forward and backward")
+    if run_metrics.on_cpu(case):
+        return None  # a CPU runs nothing behind the clock's back, and its "peak" is but its best measured product
+    if best is None or work is None or case.workload is None:
+        return lacking("pass_floor", "the shape and the GPU, for the floor of forward and backward")
+    tokens = case.workload.step_tokens / case.workload.gpus
+    head = 6 * case.workload.shape.vocab_size * case.workload.shape.width  # fused losses do all of it going forward
+    for name, least in (("forward", work / 3), ("backward", (work - head) * 2 / 3)):  # backward: twice (sources §1.2)
+        floor = least * tokens / best
+        if (timed := times[name]) is not None and timed < floor:
+            because = f"its FLOPs at the dense peak of {format_flops(best)}"
+            return _too_fast(case, "pass_floor", f"The {name} pass", timed, floor, because)
+    return None
+
+
+def _too_fast(case: Case, code: str, part: str, timed: float, floor: float, because: str) -> Finding:
+    sure = timed < _SURE_BELOW * floor and not case.unsure
+    return finding(
+        code,
+        severity="error" if sure else "warning",
+        title=f"{part} is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or more",
+        evidence=f"floor: {because}",
+        confidence="high" if sure else "medium",
+    )
+
+
+def _typical(case: Case, name: str) -> float | None:
+    """Median of a timed part over the run, zeros left out; None where it was never timed."""
+    values = series.finite(run_metrics.main_column(case.run, name))
+    values = values[values > 0]
+    return series.median(values) if len(values) else None

@@ -1,0 +1,200 @@
+"""Time that is not training: waiting for data, pauses that come back, epochs that took many times as long as others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case, Verdict, finding, lacking, seen
+from advisor.findings.curves import Curve, curve, main_rows
+from advisor.findings.detectors.machine import quiet_times
+from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
+from advisor.findings.savings import main_part, saved_share, spent_seconds
+from advisor.readers.line_clock import BAR
+from advisor.readers.run_table import RunTable, Status
+from advisor.units import HOUR, format_percent, format_seconds
+
+_DATA_SHARE = 0.05  # data_time / step (sources §7.5)
+_DEAR_SHARE, _BAD_SHARE = 0.15, 0.5  # loaders of pictures take a tenth of the time by habit
+
+_PAUSE = 1.5  # times the running median
+_PAUSE_NEIGHBOURS = 51
+_PAUSE_COST = 0.01  # of the time, to be worth a word
+_DEAR_PAUSE = 0.05
+_DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints were asked for (and pauses that come back often are either)
+_GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
+
+_FEWEST = 4  # epochs: of fewer nobody can say what is usual
+_TIMES = 3.0  # the median epoch
+_LEAST_SECONDS = 600.0  # lost in all: less is not worth a word
+_SHARE = 0.1  # of the time
+_FIRST = 1  # epochs at the start: caches fill, kernels are compiled
+
+
+def detect_data_stall(case: Case) -> Verdict:
+    """Waiting for data, as the log times it."""
+    times = run_metrics.step_times(case)
+    waited = waits(case, times) if times is not None else None
+    if waited is None:
+        return lacking("data_stall", "step times" if times is None else "data_seconds per step")
+    if waited.share <= _DATA_SHARE:
+        return None
+    beside = ", beside the seconds of the step, which leave it out" if waited.beside else ""
+    return finding(
+        "data_stall",
+        severity="error" if waited.share > _BAD_SHARE else "warning" if waited.share > _DEAR_SHARE else "note",
+        title=f"{format_percent(waited.share)} of the time is spent waiting for data",
+        evidence=f"data_seconds: mean {format_seconds(waited.mean)} per step, "
+        f"95th percentile {format_seconds(waited.high)}{beside}",
+        saved=saved_share(case, waited.share),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """Steps much slower than their neighbours, those in a row taken as one pause."""
+
+    step: np.ndarray  # where each pause begins
+    excess_seconds: np.ndarray  # of each pause, beyond the running median
+    share: float  # of the steady time
+    period: series.Period | None
+
+
+def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
+    """Stretches of rows of more than 1.5 times the running median; None where there are none.
+
+    `left_out_seconds`: what other steps took that are not among `times`.
+    """
+    seconds, step = times.steady_seconds, times.steady_step
+    if len(seconds) < 20:
+        return None
+    normal = series.rolling_median(seconds, _PAUSE_NEIGHBOURS)
+    noise = 4 * series.mad(seconds - normal) / series.NORMAL_MAD
+    slow = (seconds > _PAUSE * normal) & (seconds - normal > noise)
+    if not slow.any():
+        return None
+    first = [begin for begin, _ in series.stretches(slow)]
+    excess = np.add.reduceat(np.where(slow, seconds - normal, 0.0), first)
+    # rows that were not printed took their time too
+    whole = float(normal.sum()) * times.stride + float(excess.sum()) + left_out_seconds
+    period = series.period_of(step[first], tolerance=times.stride)
+    return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=period)
+
+
+def detect_periodic_pauses(case: Case) -> Verdict:
+    """Slow steps that come back: matched to evaluations, checkpoints and garbage collection."""
+    every, times = run_metrics.step_times(case), quiet_times(case)
+    if every is None or times is None or times.source == FROM_CLOCK:
+        return lacking("periodic_pauses", "step times printed by the run itself")
+    # what other work on the machine slowed is another finding
+    slow = pauses(times, (float(every.seconds.sum()) - float(times.seconds.sum())) * every.stride)
+    if slow is None or slow.period is None or slow.share < _PAUSE_COST:
+        return None
+    cause, actions = _pause_cause(case, slow, slow.period.every)
+    asked_for = cause.startswith(("evaluation", "checkpoint", "cause unknown"))
+    regular = f"{len(slow.step)} pauses, {format_percent(slow.period.regular)} of the gaps regular"
+    return finding(
+        "periodic_pauses",
+        severity="warning" if slow.share > (_DEAR_BY_CHOICE if asked_for else _DEAR_PAUSE) else "note",
+        title=f"Every {slow.period.every:g} steps one takes {format_seconds(float(slow.excess_seconds.mean()))} "
+        f"longer: {format_percent(slow.share)} of the time ({cause})",
+        evidence=seen(regular, slow.step[0], slow.step[-1]),
+        confidence="high" if cause != "cause unknown" else "medium",
+        causes=cause,
+        actions=actions,
+        # no one saves all of it: half as often saves half
+        saved=saved_share(case, slow.share / 2, slow.share / 4, slow.share),
+    )
+
+
+def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str, ...]]:
+    """What happens at these steps, by the log's own evaluations and checkpoints, its settings, else its length."""
+    near = max(1.0, 0.02 * min(every, float(np.median(np.diff(slow.step)))))
+
+    def comes_with(steps: np.ndarray, setting: str) -> bool:
+        """Whether most pauses lie beside one of these steps, or come as often as is configured."""
+        declared, others = run_metrics.positive(case, setting), np.sort(steps[np.isfinite(steps)])
+        if len(others):
+            place = np.clip(np.searchsorted(others, slow.step), 1, max(1, len(others) - 1))
+            beside = [others[np.minimum(place, len(others) - 1)], others[place - 1]]
+            gap = np.minimum(*(np.abs(other - slow.step) for other in beside))
+            if float((gap <= near).mean()) >= 0.6:
+                return True
+        return declared is not None and abs(declared / every - 1) < 0.02
+
+    by_eval = comes_with(evaluations(case.run), "eval_every_steps")
+    by_save = comes_with(saves(case.run), "checkpoint_every_steps")
+    if by_eval and by_save:
+        return "evaluation and checkpoint", (f"evaluate and save every {2 * every:g} steps, on fewer tokens",)
+    if by_eval:
+        fewer = "evaluate on fewer tokens, without generating samples"
+        return "evaluation", (f"evaluate every {2 * every:g} steps", fewer)
+    if by_save:
+        return "checkpoint", (f"save every {2 * every:g} steps", "write checkpoints asynchronously")
+    if _GC_SECONDS[0] <= float(np.median(slow.excess_seconds)) <= _GC_SECONDS[1]:
+        freeze = "gc.freeze() and gc.disable() after start-up, gc.collect() rarely"
+        return "perhaps Python's garbage collection", (freeze,)
+    return "cause unknown", ("log evaluations and checkpoints with their seconds",)
+
+
+def evaluations(run: RunTable) -> np.ndarray:
+    """Steps at which the run evaluated."""
+    return run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
+
+
+def saves(run: RunTable) -> np.ndarray:
+    """Steps at which it wrote checkpoints."""
+    events = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
+    return np.array([*events, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
+
+
+def detect_long_epochs(case: Case) -> Verdict:
+    """Epochs that took many times as long as those beside them, or a last one that never came to its end."""
+    epochs = _epoch_seconds(case)
+    if len(epochs) < _FEWEST:
+        return lacking("long_epochs", f"the seconds of {_FEWEST} epochs")
+    usual, done = series.median(epochs.value), float(epochs.value.sum())
+    long = (epochs.value > _TIMES * usual) & (np.arange(len(epochs)) >= _FIRST)
+    excess = np.where(long, epochs.value - usual, 0.0)
+    # of a run that did not end well: what a progress bar counted after the last whole epoch
+    part, hung = main_part(case.run), 0.0
+    if part is not None and part.clock == BAR and part.clock_seconds and case.run.status is not Status.COMPLETED:
+        # whether the bar is of the last epoch or of the whole run it does not say: the smaller reading counts
+        beyond = part.clock_seconds - usual - (done if part.clock_seconds >= done else 0.0)
+        hung = beyond if beyond > (_TIMES - 1) * usual else 0.0
+    lost = float(excess.sum()) + hung
+    whole = max(done + hung, spent_seconds(case) or 0.0)
+    if lost < _LEAST_SECONDS or lost < _SHARE * whole:
+        return None
+    worst = int(np.argmax(excess))
+    if hung > excess[worst]:
+        said = f"A progress bar counts {format_seconds(hung)} more after epoch {epochs.step[-1]:g}"
+    else:
+        said = f"Epoch {epochs.step[worst]:g} took {format_seconds(float(epochs.value[worst]))}"
+    shown = [f"epoch {epochs.step[i]:g}: {format_seconds(float(epochs.value[i]))}" for i in np.flatnonzero(long)[:5]]
+    return finding(
+        "long_epochs",
+        severity="note" if hung > excess.sum() else "warning",
+        title=f"{said}, where most take {format_seconds(usual)}: {format_seconds(lost)} lost in all",
+        evidence=(*shown, f"{format_percent(lost / whole)} of {whole / HOUR:.3g} hours"),
+        confidence="high" if len(epochs) >= 2 * _FEWEST else "medium",
+        saved=saved_share(case, lost / whole, 0.5 * lost / whole, lost / whole),
+    )
+
+
+def _epoch_seconds(case: Case) -> Curve:
+    """Seconds of each epoch, printed or, where each row is one, by the time stamps; at the epoch's number."""
+    rows = main_rows(case.run)
+    epoch, seconds = case.run.column("epoch")[rows], case.run.column("epoch_seconds")[rows]
+    times = step_times(case)
+    one_each = np.isfinite(epoch).all() and len(np.unique(epoch)) == len(epoch)
+    if not np.isfinite(seconds).any() and one_each and times is not None and times.source == FROM_CLOCK:
+        passed = np.diff(curve(case.run, "step").step, prepend=np.nan)  # such times are per step
+        seconds = np.full(len(rows), np.nan)
+        seconds[np.searchsorted(rows, times.row)] = times.seconds
+        seconds *= passed if len(passed) == len(rows) else np.nan
+    good = np.isfinite(seconds) & (seconds > 0)
+    number = np.where(np.isfinite(epoch), epoch, np.arange(1.0, len(rows) + 1))
+    return Curve(step=number[good], value=seconds[good])

@@ -1,0 +1,259 @@
+"""The tools of `advisor mcp`: what an assistant asks before it guesses about training runs.
+
+Every answer is short: one sentence, the first rows of a table, what was assumed, and the command that gives the same.
+Numbers are their value with the ends of the 80 % interval. Nothing here starts a run or rents a machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from advisor import api
+from advisor.errors import AdvisorError, explain, require_package
+from advisor.options import OPTIONS, SHARED
+from advisor.planning.explain import COUNTED
+from advisor.records import Estimate, Plan
+
+ROWS, FINDINGS = 8, 12  # on one page of an answer
+INSTRUCTIONS = """\
+Plans, predicts and judges language-model training: time, dollars, GPU memory, loss. Ask it before stating any such
+number yourself, and give its numbers with their 80 % interval and their basis.
+
+- plan_training: which GPU, batch, model size or layout for a goal; a fine-tune; a large model over many GPUs.
+- predict_run: step time, tokens/s, MFU and memory of one configuration.
+- compare_gpus: specifications and cheapest rental prices.
+- explain_number: from what a number of plan_training or predict_run was computed.
+- analyze_log: what happened in a training log, what it cost, what to change.
+- audit_schema, then audit_judge: check the numbers of a report or plan that you have read.
+
+basis: measured or interpolated (a calibration on that GPU), extrapolated (beyond it), prior (data sheets and published
+runs: wide). If a basis is prior and the decision is close, say that `advisor calibrate` on the GPU narrows it. Never
+claim more digits than the interval holds, and never that a run was started: nothing here starts or rents anything.
+"""
+# how a parameter is written, where its help as an option does not say it
+_WRITTEN = {
+    "gpus": "How many GPUs, as 8, or several numbers to choose from, as 64,256.",
+    "gpu": "any, or names as h100, 8xh100, rtx-4090, l4, a100-80gb-sxm, several as l4,h200; compare_gpus lists all.",
+    "budget": "Dollars, as 20 or $500.",
+    "deadline": "A time, as 90min, 8h, 1.5d.",
+    "tokens": "As 500M, 20B, 1T.",
+    "params": "Of the model, as 350M, 1.5B; or give model, or depth.",
+    "model": "A name as gpt2-xl, mixtral-8x7b, a Hub name as Qwen/Qwen3-8B, or the path of a config.json.",
+    "precision": "auto, bf16, fp16, fp32 or fp8.",
+    "sharding": "none, optimizer (ZeRO-1) or full (FSDP, ZeRO-3).",
+    "software": "trl, axolotl, unsloth, llama-factory, hf-trainer, megatron, nemo, torchtitan, nanogpt, nanochat, …",
+    "price": "Dollars per GPU-hour, as 2.5.",
+    "count": "How many GPUs are rented together.",
+    "provider": "A name of the price list, as lambda, runpod, aws.",
+    "page": "Which page of the rows, from 1.",
+}
+_ONE_RUN = {  # of predict_run
+    "gpu": "One name as h100, 8xh100, rtx-4090, l4, a100-80gb-sxm, or cpu; compare_gpus lists all.",
+    "gpus": "How many GPUs, as 8.",
+    "depth": "Number of transformer blocks.",
+    "micro_batch": "Sequences per GPU and forward pass. Default: the smallest that is about as fast as any that fits.",
+    "lora_rank": "Train adapters of this rank beside frozen weights (LoRA).",
+}
+_PLAN_NAMES = (
+    *("gpu", "gpus", "budget", "deadline", "tokens", "model", "params", "depth", "seq_len", "software", "finetune"),
+    *("examples", "length", "epochs", "layout", "objective", "spot", "price", "global_batch"),
+)
+
+
+def plan_training(
+    gpu: str = "any", gpus: str = "", budget: str = "", deadline: str = "", tokens: str = "", model: str = "",
+    params: str = "", depth: str = "", seq_len: str = "", software: str = "", finetune: str = "", examples: str = "",
+    length: str = "", epochs: str = "", layout: str = "", objective: str = "", spot: str = "", price: str = "",
+    global_batch: str = "", page: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Recommend how to train within a goal: the GPU and how many, the batch, the tokens, hours and dollars.
+
+    Use it for "what can I train for $20", "how long and how much for 1T tokens", "fine-tune Qwen3-8B on 50k examples"
+    (finetune=lora|qlora|full with model and examples), and "how do I cut a 70B or a mixture of experts over 256 GPUs"
+    (layout=any with model, gpus="64,256", tokens). All values are text, as people write it; leave out what nobody said.
+    """
+    given = {name: value for name, value in locals().items() if name in _PLAN_NAMES and value}
+    return _told(lambda: api.plan(**given), "plan", given, page, ROWS)
+
+
+def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, Any]:
+    """Say from what one number of an answer was computed: its formula, the numbers that went into it, its basis.
+
+    Use it for "why so expensive", "where does this MFU come from". of is plan_training or predict_run, options are
+    those that you gave it, number is a name in its rows: hours, usd, loss, tokens_per_second, mfu, step_seconds,
+    peak_reserved_bytes, fit_probability, steps, tokens, energy_kwh.
+    """
+    tools: dict[str, Callable[..., api.Answer[Any]]] = {"plan_training": api.plan, "predict_run": api.predict}
+    if (ask := tools.get(of)) is None:
+        return {"error": f"there is no tool {of!r} whose numbers are explained", "hint": "plan_training or predict_run"}
+    given = {name: value for name, value in options.items() if value and name != "page"}
+
+    def explained() -> dict[str, Any]:
+        found = api.explain(ask(**given), number).record
+        return {"number": found.number, "value": _plain(found.value), "formula": found.formula,
+                "inputs": {name: _plain(value) for name, value in found.inputs.items()}, "basis": found.basis,
+                "rests_on": list(found.rests_on),
+                "derived_in": f"docs/how-it-predicts.md, {found.section}"}  # fmt: skip
+
+    return _or_error(explained)
+
+
+def predict_run(
+    gpu: str, model: str = "", params: str = "", depth: str = "", gpus: str = "", micro_batch: str = "",
+    seq_len: str = "", precision: str = "", sharding: str = "", activation_checkpointing: str = "",
+    grad_accum: str = "", software: str = "", lora_rank: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """Predict step time, tokens/s, MFU and peak memory of one data-parallel configuration, and whether it fits.
+
+    Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100". software names the trainer (trl, axolotl,
+    torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
+    """
+    given = {name: value for name, value in locals().items() if value}
+    return _told(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
+
+
+def compare_gpus(gpu: str = "", count: int = 1, provider: str = "", page: int = 1) -> dict[str, Any]:
+    """List GPUs with memory, bandwidth, dense bf16 rate and the cheapest listed price an hour for all `count`."""
+    given = {name: value for name, value in (("gpu", gpu), ("provider", provider)) if value}
+    typed = {"": gpu, "gpus": str(count) if count > 1 else "", "provider": provider}
+    return _told(lambda: api.gpus(**given, count=count), "gpus", _given(typed), page, 3 * ROWS)
+
+
+def audit_schema() -> str:
+    """The prompt and JSON Schema by which you copy the claims of a report; judge your answer with audit_judge."""
+    from advisor.auditing.schema import prompt
+
+    return prompt()
+
+
+def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
+    """Judge the claims that you copied from a report by audit_schema: right, wrong with the numbers, or not judged.
+
+    `report` is the report's whole text, `answer` your JSON. A claim whose quote is not in the text is not judged.
+    """
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="audit-") as folder:
+        path = Path(folder) / "report.md"
+        path.write_text(report, encoding="utf-8")
+        return _told(lambda: api.audit(path, answer=answer), "audit", {}, page, FINDINGS)
+
+
+def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
+    """The tool that reads logs below these folders, and nowhere else."""
+
+    def analyze_log(path: str, gpu: str = "", gpus: str = "", price: str = "", page: int = 1) -> dict[str, Any]:
+        """Read a training log or run folder: how far it came, loss, speed, what went wrong, what it cost, what to do.
+
+        gpu ("h100"), gpus and price (dollars per GPU-hour) say what the log does not (no price, no dollars).
+        """
+        found = Path(path).expanduser().resolve()
+        if not any(found.is_relative_to(root.resolve()) for root in roots):
+            allowed = ", ".join(map(str, roots))
+            return {"error": f"{path} is outside the folders that may be read", "hint": f"allowed: {allowed}"}
+        given = {name: value for name, value in (("gpu", gpu), ("gpus", gpus), ("price", price)) if value}
+        return _told(lambda: api.analyze(found, **given), "analyze", {"": str(found)} | given, page, FINDINGS)
+
+    return analyze_log
+
+
+def serve(roots: Sequence[Path], port: int | None) -> None:
+    """Answer an assistant over stdin and stdout, or over HTTP on this machine alone."""
+    require_package("mcp", "the server for assistants")
+    from mcp.server import MCPServer
+
+    server: Any = MCPServer("training-advisor", instructions=INSTRUCTIONS, log_level="WARNING")
+    tools = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
+    for tool in tools:
+        server.tool(description=described(tool))(tool)
+    if port is None:
+        server.run("stdio")
+    else:
+        server.run("streamable-http", host="127.0.0.1", port=port)
+
+
+def described(tool: Callable[..., Any]) -> str:
+    """What a tool says of itself: its docstring, and of each option its help, its choices and how it is written."""
+    known, lines = {**SHARED, **OPTIONS}, []
+    written = _WRITTEN | (_ONE_RUN if tool is predict_run else {})
+    for name in inspect.signature(tool).parameters:
+        if name in written:
+            lines.append(f"- {name}: {written[name]}")
+        elif (option := known.get(name)) is not None:
+            choices = f" One of: {', '.join(option.choices)}." if option.choices else ""
+            lines.append(f"- {name}: {option.help}{choices}")
+    about = inspect.cleandoc(tool.__doc__ or "")
+    return f"{about}\n\n{chr(10).join(lines)}" if lines else about
+
+
+def _told(
+    ask: Callable[[], Any], verb: str, given: Mapping[str, str], page: int, most: int, more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A short answer, or why there is none and what to do."""
+    return _or_error(lambda: _shortly(ask(), verb, given, page, most, more))
+
+
+def _or_error(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return answer()
+    except (AdvisorError, OSError, ValueError) as error:
+        message, hint, _ = explain(error)
+        return {"error": message} | ({"hint": hint} if hint else {})
+
+
+def _shortly(
+    answer: Any, verb: str, given: Mapping[str, str], page: int, most: int, more: Sequence[str]
+) -> dict[str, Any]:
+    pages = max(1, math.ceil(len(answer.rows) / most))
+    rows = [_short(row) for row in answer.rows[(page - 1) * most : page * most]]
+    beside = {name: _plain(answer.document[name]) for name in more if name in answer.document}
+    told = {"answer": answer.sentence, "rows": rows} | beside
+    if assumed := [*getattr(answer.record, "assumed", ()), *_rule_of_tokens(answer.record)]:
+        told["assumed"] = assumed
+    if left_out := getattr(answer.record, "does_not_fit", ()):
+        told["left_out"] = list(left_out[:ROWS])  # GPUs, or numbers of them, and why where it is not their memory
+    if pages > 1:
+        told["page"] = f"{page} of {pages}"
+    words = [
+        f"--{name.replace('_', '-')} {shlex.quote(value)}" if name else shlex.quote(value)
+        for name, value in given.items()
+    ]
+    return told | {"command": " ".join(["advisor", verb, *words])}
+
+
+def _rule_of_tokens(record: Any) -> Sequence[str]:
+    """By which rule a plan has its tokens, where nobody gave any."""
+    if not isinstance(record, Plan) or record.goal.tokens is not None:
+        return ()
+    rule = f"{record.chosen.standing.ratio:.3g} tokens per {COUNTED[record.goal.ratio_counts]}"
+    return (f"no tokens were given, so taken: {rule} ({record.reasons[0]}; Chinchilla's rule is 20 per parameter)",)
+
+
+def _short(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without what it lacks; an estimate as its value, its interval and its basis."""
+    found = {name: _plain(value) for name, value in row.items() if value is not None}
+    only = found.pop("", None)  # of a row that is one number
+    return found | (only if isinstance(only, dict) else {})
+
+
+def _given(typed: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in typed.items() if value}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Estimate):
+        return {
+            "value": float(f"{value.value:.4g}"),
+            "interval_80": [float(f"{value.low:.3g}"), float(f"{value.high:.3g}")],
+            "basis": str(value.basis),
+        }
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else None
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | bool | type(None)) else str(value)

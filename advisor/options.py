@@ -1,0 +1,394 @@
+"""The table of all shared options, from which the command line, the page and the Python API are generated.
+
+Each option of `plan` is a field of `Goal`: the field contains the value, and its metadata the name, parser, label and
+range. `SHARED` lists the options of other commands. A new option needs an entry here and the code in which it takes
+effect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any machine of the catalog can train
+_DECADE = 3650 * 86400.0
+FAMILIES = ("nanochat", "gpt2", "llama")
+PRECISIONS = ("auto", "bf16", "fp16", "fp32")
+RECOMPUTED = ("none", "selective", "full")
+
+
+class Kind(StrEnum):
+    """How the text of an option is parsed and its value is written."""
+
+    USD = "dollars"  # $20, 1.5k
+    SECONDS = "duration"  # 90s, 30min, 8h, 3d
+    DEADLINE = "deadline"  # a duration, or a moment
+    COUNT = "tokens"  # 500M, 1.5B
+    WHOLE = "integer"
+    NUMBER = "number"
+    NUMBERS = "numbers"  # 8, 2-8 or 1,2,4,8
+    BYTES = "bytes"  # 100MB
+    SWITCH = "switch"  # without a value
+    YES_NO = "yes or no"
+    CHOICE = "choice"
+    SOFTWARE = "software"
+    MODEL = "model"
+    GPUS = "gpus"
+    PRICE = "price"
+    OWN = "machine"
+    PROVIDER = "provider"
+    FOLDER = "folder"
+    FILE = "file"  # to read
+    NEW_FILE = "new file"  # to write
+    TEXT = "text"
+
+
+class Section(StrEnum):
+    """The section of an option in the help and on the page."""
+
+    GOAL = "Goal"
+    MODEL = "Model"
+    MACHINES = "Machines"
+    ADVANCED = "Advanced"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option. `name` is the keyword in Python and, with dashes, the name on the command line and in an address."""
+
+    name: str
+    kind: Kind
+    help: str
+    section: Section | None = None
+    label: str = ""  # on the page
+    empty: str = ""  # what an empty field of the page means
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    least: float | None = None  # smallest allowed value, in the unit of the field
+    most: float | None = None
+    several: bool = False  # may be given several times
+    metavar: str | None = None
+    also: tuple[str, ...] = ()  # other spellings on the command line
+    field: str = ""  # name of the field in `Goal`
+
+    @property
+    def flag(self) -> str:
+        """The option's name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+def _option(
+    name: str,
+    kind: Kind,
+    section: Section,
+    label: str,
+    help: str,
+    *,
+    holds: Any = ...,
+    needed: bool = False,
+    **rest: Any,
+) -> Any:
+    """Make a field of `Goal` with its option. `holds` is the field's default if it differs from the option's."""
+    value = rest.get("default") if holds is ... else holds
+    metadata = {"option": Option(name=name, kind=kind, section=section, label=label, help=help, **rest)}
+    return field(metadata=metadata) if needed else field(default=value, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuPrice:
+    """The price that the user pays for one type of GPU, instead of the catalog's price."""
+
+    gpu: str
+    usd_per_gpu_hour: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMachine:
+    """One machine of the user, with a number of GPUs of one type."""
+
+    gpu: str
+    gpus: int
+
+
+_GOAL, _MODEL, _MACHINES, _ADVANCED = Section
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The user's goal. None means no constraint."""
+
+    # Goal
+    budget_usd: float | None = _option(
+        "budget",
+        Kind.USD,
+        _GOAL,
+        "Budget",
+        "Spend at most this many dollars, e.g. $20.",
+        empty="no limit",
+        least=1e-6,
+        most=1e10,
+    )
+    deadline_seconds: float | None = _option(
+        "deadline", Kind.DEADLINE, _GOAL, "Deadline",
+        "Finish within this time, e.g. 90s, 30min or 8h, or by this moment, e.g. 'Monday 9:00', 2026-12-01T09:00 (this "
+        "machine's clock).", empty="no limit", least=1e-3, most=_DECADE,
+    )  # fmt: skip
+    objective: str = _option(
+        "objective", Kind.CHOICE, _GOAL, "Minimise",
+        "What to minimise within the limits. Cost and time need a fixed amount of work: tokens or a depth.",
+        choices=("loss", "cost", "time"), default="loss",
+    )  # fmt: skip
+    sure: bool = _option(
+        "sure", Kind.SWITCH, _GOAL, "Keep the limits 9 times in 10",
+        "Keep budget and deadline in 9 of 10 cases. Without it the expected cost and time keep them, and about every "
+        "second run does not.", default=False,
+    )  # fmt: skip
+    usd_per_waiting_hour: float | None = _option(
+        "value_of_time", Kind.USD, _GOAL, "Value of time",
+        "Dollars of the budget that an hour of waiting is worth. Default, with several machines to choose from and no "
+        "deadline: the square root of the budget for each day after the first.", empty="$ per hour",
+        least=0, most=1e9,
+    )  # fmt: skip
+    tokens: int | None = _option(
+        "tokens", Kind.COUNT, _GOAL, "Training tokens",
+        "Training tokens, e.g. 500M. Default: as many as the limits or the ratio allow.", empty="what fits", least=1,
+        most=1e16,
+    )  # fmt: skip
+    ratio: float | None = _option(
+        "ratio", Kind.NUMBER, _GOAL, "Tokens per parameter",
+        "Training tokens per counted parameter (Chinchilla's ratio). Default: the family's, 12 for nanochat and 20 for "
+        "the others, or what fits.", empty="what fits", least=1e-6, most=1e6,
+    )  # fmt: skip
+    ratio_counts: str = _option(
+        "ratio_counts", Kind.CHOICE, _GOAL, "Parameters counted", "Which parameters --ratio counts.",
+        empty="default", holds="matrices+head", choices=("matrices+head", "total", "matrices"),
+    )  # fmt: skip
+    data: str | None = _option(
+        "data", Kind.FOLDER, _GOAL, "Data", "Token folder from `advisor data prepare`.",
+        empty="none yet",
+    )  # fmt: skip
+    data_tokens: int | None = _option(
+        "data_tokens", Kind.COUNT, _GOAL, "Tokens of data",
+        "Number of tokens in your data, e.g. 3B, where the data are not on this machine.",
+        empty="without end", least=1, most=1e16,
+    )  # fmt: skip
+    epochs: float | None = _option(
+        "epochs", Kind.NUMBER, _GOAL, "Epochs", "Number of passes over the data. Default: the best.", empty="the best",
+        least=1e-3, most=1e6,
+    )  # fmt: skip
+    synthetic: bool = _option(
+        "synthetic", Kind.SWITCH, _GOAL, "Train on random tokens",
+        "Train on random tokens: a speed test with a meaningless loss.", default=False,
+    )  # fmt: skip
+    inference_tokens: float | None = _option(
+        "inference_tokens", Kind.COUNT, _GOAL, "Tokens to serve",
+        "Tokens that the model will serve later. More of them favour a smaller model that is trained longer.",
+        empty="not counted", least=1, most=1e18,
+    )  # fmt: skip
+    finetune: str | None = _option(
+        "finetune", Kind.CHOICE, _GOAL, "Fine-tune",
+        "Train adapters of --model with frozen weights (lora), frozen 4-bit weights (qlora), or all weights (full).",
+        empty="train from scratch", choices=("lora", "qlora", "full"),
+    )  # fmt: skip
+    examples: int | None = _option(
+        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples to fine-tune on, e.g. 50k.",
+        empty="of a fine-tune", least=1, most=1e12,
+    )  # fmt: skip
+    length: int | None = _option(
+        "length", Kind.WHOLE, _GOAL, "Tokens per example", "Mean number of tokens in an example. Default: 1024.",
+        empty="1024", least=1, most=10_000_000,
+    )  # fmt: skip
+    lora_rank: int | None = _option(
+        "lora_rank", Kind.WHOLE, _GOAL, "Rank of adapters", "Rank of the adapters of --finetune. Default: 16.",
+        empty="16", least=1, most=100_000,
+    )  # fmt: skip
+    # Model
+    model: str | None = _option(
+        "model", Kind.MODEL, _MODEL, "Published model",
+        "A published model, e.g. gpt2-xl or meta-llama/Llama-3.1-8B, or a config.json. An unknown name lists all.",
+        empty="none",
+    )  # fmt: skip
+    parameters: int | None = _option(
+        "params", Kind.COUNT, _MODEL, "Parameters",
+        "Number of parameters, e.g. 1.5B: the nearest shape of the family.", empty="the best", least=1, most=1e14,
+    )  # fmt: skip
+    family: str = _option(
+        "family", Kind.CHOICE, _MODEL, "Model family", "The architecture and its proportions.", choices=FAMILIES,
+        default="nanochat",
+    )  # fmt: skip
+    depth: int | None = _option(
+        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: the best.", empty="the best",
+        also=("--layers",), least=1, most=MOST_DEPTH,
+    )  # fmt: skip
+    width: int | None = _option(
+        "width", Kind.WHOLE, _MODEL, "Width",
+        "Size of the residual stream. Default: the family's.", empty="the family's",
+        least=1, most=1_000_000,
+    )  # fmt: skip
+    heads: int | None = _option(
+        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: the family's.", empty="the family's",
+        least=1, most=100_000,
+    )  # fmt: skip
+    kv_heads: int | None = _option(
+        "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads", "Number of key/value heads. Default: the family's.",
+        empty="the family's", least=1, most=100_000,
+    )  # fmt: skip
+    ffn_width: int | None = _option(
+        "ffn_width", Kind.WHOLE, _MODEL, "Feed-forward width",
+        "Hidden size of the feed-forward blocks. Default: the family's.", empty="the family's", least=1,
+        most=10_000_000,
+    )  # fmt: skip
+    seq_len: int | None = _option(
+        "seq_len", Kind.WHOLE, _MODEL, "Context length", "Tokens per sequence. Default: the calibration's, else 2048.",
+        empty="the calibration's", least=16, most=10_000_000,
+    )  # fmt: skip
+    vocab_size: int | None = _option(
+        "vocab_size", Kind.WHOLE, _MODEL, "Vocabulary",
+        "Rows of the embedding table. Default: the data's, else the calibration's, else 32768.", empty="the data's",
+        least=2, most=10_000_000,
+    )  # fmt: skip
+    software: str | None = _option(
+        "software", Kind.SOFTWARE, _MODEL, "Software",
+        "The training software, with its defaults: nanogpt, hf-trainer, megatron, … An unknown name lists the nearest. "
+        "Default: own, this project's trainer, the only one that can be launched.",
+    )  # fmt: skip
+    # Machines
+    gpu: str = _option(  # one key, several keys with commas, "any" (all rented types), or "own" (only those of `own`)
+        "gpu", Kind.GPUS, _MACHINES, "GPUs", "The GPU: auto, cpu, h100, 8xh100, several (l4,h200), or any.",
+        empty="any for rent", default="auto", needed=True,
+    )  # fmt: skip
+    gpus: int = _option(
+        "gpus", Kind.NUMBERS, _MACHINES, "How many GPUs",
+        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1; for several kinds, or any: 1,2,4,8, "
+        "and 16,32,64 where a run takes days.", empty="automatic", holds=1, least=1, most=100_000,
+    )  # fmt: skip
+    counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: exactly `gpus`
+    own: tuple[OwnMachine, ...] = _option(
+        "own", Kind.OWN, _MACHINES, "Own machines",
+        "A machine of yours with this many GPUs, or a file of machines: only electricity costs. Alone or with --gpu.",
+        empty="rtx-4090:2 rtx-3090:1", default=(), several=True, metavar="GPU:N|FILE",
+    )  # fmt: skip
+    usd_per_gpu_hour: float | None = _option(  # None: the catalog's price, or 0 on the user's machine
+        "price", Kind.PRICE, _MACHINES, "Own prices",
+        "Dollars per GPU-hour, for one kind of GPU as l4=0.50. Default: the catalog's; 0 on your own machine.",
+        empty="l4=0.50 h200=2.10", default=(), holds=None, several=True, metavar="[GPU=]USD", least=0, most=1e6,
+    )  # fmt: skip
+    prices: tuple[GpuPrice, ...] = ()  # replace the catalog's prices
+    providers: tuple[str, ...] = _option(
+        "provider", Kind.PROVIDER, _MACHINES, "Providers", "Rent from this provider only; may be given several times.",
+        empty="any", default=(), several=True,
+    )  # fmt: skip
+    spot: str = _option(
+        "spot", Kind.CHOICE, _MACHINES, "Spot machines",
+        "Cheaper machines that may be taken back; the time lost to that is counted. any: spot or on demand.",
+        choices=("none", "any", "only"), default="none",
+    )  # fmt: skip
+    usd_per_kwh: float | None = _option(
+        "kwh_price", Kind.USD, _MACHINES, "Electricity", "Dollars per kWh of electricity, added to the price.",
+        empty="$ per kWh", least=0, most=10_000,
+    )  # fmt: skip
+    grid_grams_per_kwh: float | None = _option(
+        "grid_carbon", Kind.NUMBER, _MACHINES, "Grid carbon", "Grams of CO2e per kWh. Default: 475, the world's mean.",
+        empty="475 g/kWh", least=0, most=100_000,
+    )  # fmt: skip
+    power_cap_watts: float | None = _option(
+        "power_cap", Kind.NUMBER, _MACHINES, "Power cap",
+        "Power limit of each GPU in watts (nvidia-smi -pl): less energy and less speed.", empty="the GPU's own",
+        least=1.0, most=100_000,
+    )  # fmt: skip
+    interruption_seconds: float | None = _option(
+        "interruptions", Kind.SECONDS, _MACHINES, "Interrupted every",
+        "Mean time between interruptions, e.g. 12h. Default: 4-48 h on spot machines, days elsewhere.",
+        empty="4-48 h on spot, else days", least=60.0, most=_DECADE,  # with more interruptions a run never starts
+    )  # fmt: skip
+    download_bytes_per_second: float | None = _option(
+        "download_rate", Kind.BYTES, _MACHINES, "Download rate",
+        "Download rate of the data in bytes a second, e.g. 100MB.", empty="25 to 400 MB/s",
+    )  # fmt: skip
+    # Advanced
+    micro_batch: int | None = _option(
+        "micro_batch", Kind.WHOLE, _ADVANCED, "Micro-batch", "Sequences per GPU and forward pass.", empty="the best",
+        least=1, most=1_000_000,
+    )  # fmt: skip
+    global_batch_tokens: int | None = _option(
+        "global_batch", Kind.COUNT, _ADVANCED, "Global batch", "Tokens per optimizer step, e.g. 512k.",
+        empty="the best",
+        least=1, most=1e12,
+    )  # fmt: skip
+    precision: str = _option(
+        "precision", Kind.CHOICE, _ADVANCED, "Precision", "Number format of the matrix products.", choices=PRECISIONS,
+        default="auto",
+    )  # fmt: skip
+    compile: bool | None = _option(
+        "compile", Kind.YES_NO, _ADVANCED, "torch.compile", "torch.compile. Default: as calibrated.",
+        empty="as calibrated",
+    )  # fmt: skip
+    activation_checkpointing: str | None = _option(
+        "activation_checkpointing", Kind.CHOICE, _ADVANCED, "Activation checkpointing",
+        "Which activations are recomputed in the backward pass. Default: none, or more where nothing else fits.",
+        empty="where needed",
+        choices=RECOMPUTED,
+    )  # fmt: skip
+    sharding: str | None = _option(
+        "sharding", Kind.CHOICE, _ADVANCED, "Sharding",
+        "full: each GPU holds a share of the model (FSDP). Default: full where the model does not fit on one GPU.",
+        empty="where needed", choices=("none", "full"),
+    )  # fmt: skip
+    layout: str | None = _option(
+        "layout", Kind.CHOICE, _ADVANCED, "Layout",
+        "any: other software also cuts the model itself over the GPUs (tensor, pipeline, context, expert parallelism). "
+        "Default: data, which the trainer here does.",
+        empty="data", choices=("data", "any"),
+    )  # fmt: skip
+    optimizer: str = _option(
+        "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer", "The optimizer. Default: adamw, or the software's.",
+        empty="the software's", holds="adamw", choices=("adamw", "muon"),
+    )  # fmt: skip
+    checkpoint_seconds: float | None = _option(
+        "checkpoint_every", Kind.SECONDS, _ADVANCED, "Checkpoint every",
+        "Time between checkpoints, e.g. 30min. Default: Daly's interval, with at most 1 % of the time on writing.",
+        empty="Daly's interval", least=1.0, most=_DECADE,
+    )  # fmt: skip
+
+
+# The options of the goal by name.
+OPTIONS: Final[Mapping[str, Option]] = MappingProxyType({
+    f.metadata["option"].name: dataclasses.replace(f.metadata["option"], field=f.name)
+    for f in dataclasses.fields(Goal) if "option" in f.metadata
+})  # fmt: skip
+
+_A_DAY = 86400.0
+
+# Options of several commands that are not part of a goal. The key is the name, or tells apart two forms of an option.
+SHARED: Final[Mapping[str, Option]] = MappingProxyType({
+    "one_price": Option(name="price", kind=Kind.USD, help="Dollars per GPU-hour.", least=0, most=1e6),
+    "one_count": Option(name="gpus", kind=Kind.WHOLE, help="How many GPUs.", section=_MACHINES, least=1, most=100_000),
+    "budget_seconds": Option(name="budget_seconds", kind=Kind.SECONDS, help="Time for the measurements, e.g. 90s.",
+                             least=10.0, most=_A_DAY),
+    "grad_accum": Option(name="grad_accum", kind=Kind.WHOLE, help="Micro-batches per optimizer step.",
+                         section=_ADVANCED, least=1, most=10_000_000),
+    "depths": Option(name="depths", kind=Kind.NUMBERS,
+                     help="Predict these depths too, e.g. 16,20,24: step time and memory by part."),
+    "gate": Option(name="gate", kind=Kind.TEXT, several=True, metavar="STEP[:LOSS]",
+                   help="Evaluate at STEP, stop if the loss is above LOSS, e.g. 10k:4.2, or above the predicted loss, "
+                   "as 10k or 50%."),
+    "stop_loss": Option(name="stop_loss", kind=Kind.TEXT, several=True, metavar="STEP:LOSS",
+                        help="Stop if the loss is above LOSS from STEP on."),
+    "account": Option(name="account", kind=Kind.TEXT, help="Slurm account."),
+    "qos": Option(name="qos", kind=Kind.TEXT, help="Slurm quality of service."),
+    "constraint": Option(name="constraint", kind=Kind.TEXT, help="Slurm constraint, as h100."),
+    "bootstrap": Option(name="bootstrap", kind=Kind.TEXT, metavar="LINE",
+                        help="For an adopted command on another machine: the line that makes its environment there."),
+    "folder": Option(name="folder", kind=Kind.TEXT, metavar="FOLDER",
+                     help="For an adopted command on another machine: the folder where it runs. Default: as here."),
+    "device": Option(name="device", kind=Kind.CHOICE, help="Where the model runs.", choices=("auto", "cpu", "cuda"),
+                     default="auto"),
+    "tokenizer": Option(name="tokenizer", kind=Kind.FILE,
+                        help="A tokenizer.json or SentencePiece .model. Default: the one of the run's data."),
+    "plan": Option(name="plan", kind=Kind.FILE, help="The plan.yaml of the run. Default: the one in its folder."),
+    "md": Option(name="md", kind=Kind.NEW_FILE, help="Write a report to this Markdown file."),
+})  # fmt: skip

@@ -1,0 +1,202 @@
+"""Searches the layouts of a model over many GPUs: the fastest that surely fits, and why the others lose.
+
+All layouts of a number of GPUs are rows of one table, whose time and memory are computed at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
+from advisor.prediction.layout_memory import fit_chance, load_memory_law, peak_parts
+from advisor.prediction.layout_time import load_law, one_gpu, parts_of, seconds_of
+from advisor.prediction.layouts import RECOMPUTE, Columns, Layout, LayoutRun, columns_of
+from advisor.prediction.software import Named, require_software
+
+MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
+PIECE = 8192  # tokens of a sequence on one GPU; published runs rarely have fewer
+_MICRO_BATCHES = (1, 2, 4, 8, 16)
+_VIRTUAL = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+_CUTS = ("tensor", "pipeline", "virtual", "context", "expert", "data", "sharding", "micro_batch", "recompute")
+_EQUAL = 0.03  # share of a step that is far below the error of the prediction
+_EQUAL_STEP = 0.01  # among layouts within this share of the fastest step, the simplest one is taken
+_SHARDINGS = ("none", "optimizer", "full")
+_PART_WORDS = {
+    "products": "matrix products: recomputed, too narrow, or idle while the pipeline fills",
+    "activations": "passes through memory",
+    "overhead": "launches",
+    "optimizer": "the optimizer",
+    "tensor": "tensor-parallel exchanges",
+    "pipeline": "transfers between pipeline stages",
+    "context": "exchanges of keys and values",
+    "experts": "experts and their exchanges",
+    "data": "data-parallel exchanges",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A layout with its prediction, and the reason why it lost, which is empty for the chosen one."""
+
+    run: LayoutRun
+    prediction: LayoutPrediction
+    lost: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The best layout for a number of GPUs, the best of other kinds, and how many were tried."""
+
+    best: Choice | None  # None: no layout surely fits
+    others: tuple[Choice, ...]
+    tried: int
+    least_bytes: float  # on the fullest GPU of the layout that needs least memory
+
+
+def search(run: LayoutRun, gpus: int, sequences: int) -> Search:
+    """Returns the fastest layout that surely fits this many GPUs; the layout of `run` itself does not matter.
+
+    `sequences` is the global batch. Layouts must divide evenly: tensor, pipeline, context and expert parallelism are
+    powers of two, virtual stages divide the layers of a stage, and data parallelism is ZeRO-1 or FSDP.
+    """
+    cuts = _cuts(run, gpus, sequences)
+    if not len(cuts["tensor"]):
+        return Search(best=None, others=(), tried=0, least_bytes=math.inf)
+    seconds, chance, peak = timed(run, cuts, sequences)
+    order = np.lexsort((cuts["micro_batch"], seconds))
+    fitting = order[chance[order] >= SURE]
+    if not len(fitting):
+        return Search(best=None, others=(), tried=len(seconds), least_bytes=float(peak.min()))
+    # Among about equally fast layouts take the one with the fewest ways of cutting, then with the fewest pieces.
+    among = fitting[seconds[fitting] <= (1 + _EQUAL_STEP) * seconds[fitting[0]]]
+    pieces = np.stack([cuts[name][among] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
+    ways = (pieces > 1).sum(axis=0) + (cuts["recompute"][among] > 0)
+    chosen = int(among[np.lexsort((np.log2(pieces).sum(axis=0), ways))[0]])
+    rows = [chosen, *_others(cuts, seconds, chance, order, chosen)]
+    best, *rest = predict_layouts([_run_of(run, cuts, at, sequences) for at in rows])
+    others = tuple(Choice(run=p.run, prediction=p, lost=_why(p, best)) for p in rest)
+    return Search(
+        best=Choice(run=best.run, prediction=best), others=others, tried=len(seconds), least_bytes=float(peak.min())
+    )
+
+
+def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
+    law, memory = load_law(), load_memory_law()
+    changed = {name: cuts[name].astype(float) for name in _CUTS if name not in ("sharding", "recompute")}
+    changed |= {name: cuts[name] for name in ("sharding", "recompute")}
+    changed["sequence"] = cuts["tensor"] > 1
+    changed["micro_batches"] = sequences / (cuts["data"] * cuts["micro_batch"])
+    base = columns_of([run])  # values that do not depend on the cuts stay single numbers
+    z = Columns(**{f.name: changed.get(f.name, getattr(base, f.name)) for f in fields(Columns)})
+    theta, rates = one_gpu(run.gpu, run.precision, run.software, run.fused_attention)
+    parts = parts_of(z, *seconds_of(z, theta, rates), law)
+    factors, deviation = memory.of(run.software)
+    peak = np.sum(list(peak_parts(z, factors, np.zeros(len(cuts["tensor"]))).values()), axis=0)
+    chance = fit_chance(z, peak, deviation, float(run.gpu.memory_bytes), memory)
+    return np.sum(list(parts.values()), axis=0), chance, peak
+
+
+def _cuts(run: LayoutRun, gpus: int, sequences: int) -> dict[str, np.ndarray]:
+    """Returns every way to cut the run, as columns."""
+    layers, experts = run.model.layers, run.model.experts
+    software = require_software(run.software) if run.software is not None else None
+    tensors = [t for t in _powers(min(MOST_TENSOR, run.node_gpus)) if run.model.heads % t == 0]
+    rows: list[tuple[int, ...]] = []
+    for tensor in tensors:
+        for context in _powers(min(64, run.seq_len // PIECE)):
+            for pipeline in _powers(min(layers, gpus)):
+                data, rest = divmod(gpus, tensor * context * pipeline)
+                if rest or not data or sequences % data or math.ceil(layers / pipeline) * (pipeline - 1) >= layers:
+                    continue
+                ranks, per_rank = data * context * tensor, sequences // data
+                dealt = [1]  # numbers of pieces into which the experts are divided
+                if experts is not None:
+                    dealt = [e for e in _powers(min(experts.count, ranks)) if experts.count % e == ranks % e == 0]
+                for virtual in _virtual(layers, pipeline):
+                    recomputed = _recomputed(software, layers / (pipeline * virtual))
+                    rows += [
+                        (tensor, pipeline, virtual, context, expert, data, sharding, micro, recompute)
+                        for expert in dealt
+                        for sharding in ((1, 2) if data * context > 1 and pipeline == 1 else (1,))
+                        for micro in _MICRO_BATCHES
+                        if per_rank % micro == 0 and (per_rank // micro) % (pipeline if virtual > 1 else 1) == 0
+                        for recompute in recomputed
+                    ]
+    table = np.array(rows, dtype=int).reshape(-1, len(_CUTS))
+    return {name: table[:, at] for at, name in enumerate(_CUTS)}
+
+
+def _powers(most: int) -> list[int]:
+    return [2**n for n in range(max(most, 1).bit_length())]
+
+
+def _virtual(layers: int, pipeline: int) -> list[int]:
+    """Returns the numbers of virtual stages that divide the layers of a pipeline stage evenly.
+
+    The first and the last stage may have one or two layers fewer (Llama 3, §3.3.2).
+    """
+    if pipeline == 1:
+        return [1]
+    wholes = [whole // pipeline for whole in range(layers, layers + 4) if whole % pipeline == 0]
+    return [1, *(v for v in _VIRTUAL if v > 1 and any(whole % v == 0 for whole in wholes))]
+
+
+def _recomputed(software: Named | None, layers: float) -> list[int]:
+    """Returns the levels of recomputation that a software offers: nothing, everything, and maybe half.
+
+    Half is every other product (torchtitan), or every other layer of a virtual stage if the stage has at least two
+    layers (Megatron's `--recompute-method block`).
+    """
+    by_layers = software is not None and software.kind == "megatron" and layers > 1.5
+    half = by_layers or (software is not None and software.recomputed == "selective")
+    return [RECOMPUTE.index(level) for level in ("none", *(["operators"] if half else []), "full")]
+
+
+def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: int) -> LayoutRun:
+    cut = {name: int(column[at]) for name, column in cuts.items()}
+    layout = Layout(
+        **{name: cut[name] for name in ("tensor", "pipeline", "virtual", "context", "expert", "data")},
+        sequence=cut["tensor"] > 1,
+        sharding=_SHARDINGS[cut["sharding"]],
+    )
+    return replace(
+        run,
+        layout=layout,
+        micro_batch=cut["micro_batch"],
+        micro_batches=sequences // (cut["data"] * cut["micro_batch"]),
+        recompute=RECOMPUTE[cut["recompute"]],
+    )
+
+
+def _others(
+    cuts: Mapping[str, np.ndarray], seconds: np.ndarray, chance: np.ndarray, order: np.ndarray, chosen: int
+) -> list[int]:
+    """Returns the fastest layout that does not fit, FSDP alone, and the fastest with another cut of each kind."""
+    fits = chance >= SURE
+    kinds = [
+        ~fits & (seconds < seconds[chosen]),
+        fits & (cuts["sharding"] == 2) & (cuts["tensor"] == 1) & (cuts["context"] == 1),
+        *(fits & (cuts[name] != cuts[name][chosen]) for name in ("tensor", "pipeline", "expert", "recompute")),
+    ]
+    found: list[int] = []
+    for kind in kinds:
+        first = next((int(at) for at in order if kind[at]), None)
+        if first is not None and first != chosen and first not in found:
+            found.append(first)
+    return found
+
+
+def _why(loser: LayoutPrediction, best: LayoutPrediction) -> str:
+    """Says why a layout lost: it does not fit, or one part of its step takes much longer."""
+    if loser.fit_probability < SURE:
+        return "not sure to fit" if loser.fit_probability > 1 - SURE else "does not fit"
+    part = max(best.step_parts, key=lambda name: loser.step_parts[name] - best.step_parts[name])
+    slower = loser.step_seconds.value / best.step_seconds.value - 1
+    if slower < _EQUAL:
+        return f"about equal ({slower:.0%} slower)"
+    return f"{slower:.0%} slower, most of it in {_PART_WORDS[part]}"

@@ -1,0 +1,72 @@
+"""Predict step time and memory of runs with a parallel layout, with 80 % intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.laws.intervals import Z80
+from advisor.prediction.intervals import reciprocal
+from advisor.prediction.layout_memory import STAGES, factors_of, fit_chance, load_memory_law, peak_parts
+from advisor.prediction.layout_time import load_law, parts_of, seconds_of_runs
+from advisor.prediction.layouts import LayoutRun, columns_of
+from advisor.records import Basis, Estimate
+
+SURE = 0.9  # probability from which `fits` is True, or from which it is False for the opposite
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutPrediction:
+    """The prediction for a run with a parallel layout: step time and memory (fullest GPU), in total and by part."""
+
+    run: LayoutRun
+    parameters: int
+    flops_per_token: float
+    step_seconds: Estimate
+    tokens_per_second: Estimate
+    mfu: Estimate
+    peak_allocated_bytes: Estimate
+    peak_reserved_bytes: Estimate | None = None  # nobody publishes it for layouts
+    device_bytes: Estimate | None = None
+    step_parts: Mapping[str, float]  # seconds
+    memory_parts: Mapping[str, float]  # bytes
+    fit_probability: float
+    fits: bool | None
+
+
+def predict_layouts(runs: Sequence[LayoutRun]) -> list[LayoutPrediction]:
+    """Predict time and memory of runs, in their order. Raises AdvisorError if a GPU cannot run one of them at all."""
+    if not runs:
+        return []
+    law, memory, z = load_law(), load_memory_law(), columns_of(runs)
+    parts = parts_of(z, *seconds_of_runs(runs), law)
+    factors, deviation = factors_of(runs, memory)
+    held = peak_parts(z, factors, np.array([STAGES.index(run.stage) for run in runs]))
+    most = np.sum(list(peak_parts(z, factors, np.zeros(len(runs))).values()), axis=0)
+    chances = fit_chance(z, most, deviation, np.array([float(run.gpu.memory_bytes) for run in runs]), memory)
+    predictions, width = [], math.exp(Z80 * law.deviation)
+    for i, run in enumerate(runs):
+        step_parts, memory_parts = ({name: float(part[i]) for name, part in by.items()} for by in (parts, held))
+        seconds, peak, chance = sum(step_parts.values()), sum(memory_parts.values()), float(chances[i])
+        late = law.unbalanced if run.model.experts else 1.0
+        step = Estimate(value=seconds, low=seconds / width, high=seconds * width * late, basis=Basis.PRIOR)
+        spread = math.exp(Z80 * float(deviation[i]))
+        predictions.append(
+            LayoutPrediction(
+                run=run,
+                parameters=run.model.parameters,
+                flops_per_token=run.flops_per_token,
+                step_seconds=step,
+                tokens_per_second=reciprocal(step, float(run.step_tokens)),
+                mfu=reciprocal(step, run.mfu),
+                peak_allocated_bytes=Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR),
+                step_parts=step_parts,
+                memory_parts=memory_parts,
+                fit_probability=chance,
+                fits=True if chance >= SURE else False if chance <= 1 - SURE else None,
+            )
+        )
+    return predictions

@@ -1,0 +1,74 @@
+"""The duration of whole runs on many GPUs: all steps, plus the cost of failures and checkpoints.
+
+`wallclock.lost_share` gives the cost of failures (Daly 2006). The factor `whole` in profiles/layouts.yaml is fitted to
+published runs by `benchmarks/layouts.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.laws.intervals import Z80
+from advisor.prediction.intervals import columns
+from advisor.prediction.layout_time import LayoutLaw, load_law
+from advisor.prediction.wallclock import (
+    RESTART_SECONDS,
+    between_failures,
+    checkpoint_interval_seconds,
+    lost_share,
+    stalls,
+)
+from advisor.records import Basis, Estimate
+
+_STATE_BYTES = 14  # per parameter in a checkpoint: 16-bit weight, fp32 master weight and both moments
+_DISK_BYTES_PER_SECOND = 1e9  # for each GPU, our judgement; asynchronous, so that it matters after a failure only
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeRun:
+    """The duration of a run from its first step to its last. Shares are relative to the time of the steps alone."""
+
+    seconds: Estimate
+    failures: float  # expected number
+    failures_share: float  # repeated work and restarts
+    checkpoints_share: float  # waiting for checkpoints
+    beyond_steps: float  # factor by which published runs took longer than their steps, failures and checkpoints
+
+
+def whole_run(step: Estimate, steps: float, gpus: int, parameters: int, law: LayoutLaw | None = None) -> WholeRun:
+    """Estimate the duration of `steps` steps on `gpus` GPUs; the size of a checkpoint follows from `parameters`."""
+    law = law or load_law()
+    held = np.array([[parameters * _STATE_BYTES / gpus]])
+    seconds = held.item() / _DISK_BYTES_PER_SECOND
+    write = Estimate(value=seconds, low=seconds / 3, high=3 * seconds, basis=Basis.PRIOR)
+    stall = stalls(columns([write]), held, beside=np.array([[True]])).at(0)
+    mean = between_failures(gpus)
+
+    def shares(mean_seconds: float, stall_seconds: float, work: float) -> tuple[float, float]:
+        every = min(float(checkpoint_interval_seconds(stall_seconds, mean_seconds)), work)
+        again = np.array(RESTART_SECONDS + write.value)
+        waiting = stall_seconds / every
+        failed = float(lost_share(np.array(every), np.array(stall_seconds), again, np.array(mean_seconds)))
+        return failed * (1 + waiting), waiting
+
+    # Published runs took longer than that: evaluations, slow machines, settings that were not the fastest.
+    beyond, unsure = math.exp(law.whole), math.exp(Z80 * max(0.0, law.whole_deviation - law.deviation))
+    work = step.scaled(steps * beyond)
+    usual = shares(mean.value, stall.value, work.value)
+    best, worst = shares(mean.high, stall.low, work.low), shares(mean.low, stall.high, work.high)
+    whole = Estimate(
+        value=work.value * (1 + sum(usual)),
+        low=work.low * (1 + sum(best)) / unsure,
+        high=work.high * (1 + sum(worst)) * unsure,
+        basis=Basis.PRIOR,
+    )
+    return WholeRun(
+        seconds=whole,
+        failures=whole.value / mean.value,
+        failures_share=usual[0],
+        checkpoints_share=usual[1],
+        beyond_steps=beyond,
+    )

@@ -1,0 +1,339 @@
+"""The records of runs with a parallel layout, and their conversion to columns for `layout_time` and `layout_memory`.
+
+A layout gives the degree of each kind of parallelism. Tensor parallelism splits matrices, pipeline parallelism layers,
+context parallelism the tokens of a sequence, expert parallelism the experts, and data parallelism the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops
+from advisor.hardware.links import read_link
+from advisor.prediction.comm import NETWORK_PER_GPU
+
+# The backward pass recomputes nothing, the core of attention (Megatron's selective), every other matrix product of a
+# block (torchtitan's selective), or the whole block.
+RECOMPUTE = ("none", "attention", "operators", "full")
+# Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.
+_SPEED = {"fp8": 2.0, "mxfp8": 2.0, "fp4": 4.0}
+EIGHT_BITS = tuple(_SPEED)  # 8 bits or fewer
+_BYTES_PER_SECOND = 12.5e9  # between nodes for each GPU, one way, if the GPU's usual network is unknown: 100 Gb/s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """The experts of a mixture-of-experts model."""
+
+    count: int
+    per_token: int  # routed experts that process a token
+    width: int  # feed-forward width of one expert
+    shared: int = 0  # experts of the same width that process every token
+    layers: int  # layers with experts; the other layers are dense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The sizes of a decoder, as in its config.json."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_width: int  # of the dense layers
+    gated: bool  # a feed-forward block has three matrices instead of two
+    vocab_size: int
+    tied: bool  # the head is the embedding table
+    experts: Experts | None = None
+    attention_parameters: int | None = None  # of one layer; None: four matrices with grouped keys and values
+    attending: float = 1.0  # share of layers with attention; the other layers are Mamba
+    ahead: int = 0  # extra layers with a head for multi-token prediction
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    @property
+    def attention(self) -> int:
+        """Attention weights of one layer."""
+        if self.attention_parameters is not None:
+            return self.attention_parameters
+        return 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+
+    @property
+    def expert_layers(self) -> int:
+        return self.experts.layers if self.experts else 0
+
+    @property
+    def dense(self) -> int:
+        """Weights of all matrices that process every token, in all layers."""
+        shared = self.experts.shared * self.experts.width * self.experts.layers if self.experts else 0
+        widths = (self.layers - self.expert_layers) * self.ffn_width + shared
+        return self.layers * self.attention + self.matrices * self.width * widths
+
+    @property
+    def one_expert(self) -> int:
+        return self.matrices * self.width * self.experts.width if self.experts else 0
+
+    @property
+    def parameters(self) -> int:
+        """All weights: matrices, embeddings, norms and routers, without biases."""
+        small = self.width * (2 * self.layers + 1)
+        if self.experts is None:
+            return self.dense + self.tables + small
+        routed = self.experts.count * self.expert_layers * (self.one_expert + self.width)
+        return self.dense + self.tables + small + routed
+
+    @property
+    def active(self) -> int:
+        """Active parameters: the weights that process one token, embeddings included."""
+        routed = self.experts.per_token * self.expert_layers * self.one_expert if self.experts else 0
+        return self.dense + self.tables + routed
+
+    @property
+    def tables(self) -> int:
+        """Weights of the embedding table, and of the head if it is not tied."""
+        return self.vocab_size * self.width * (1 if self.tied else 2)
+
+    @property
+    def products(self) -> int:
+        """Weights of the matrix products of one token, the head included."""
+        return self.active - self.tables + self.vocab_size * self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The parallel degrees of a run."""
+
+    tensor: int = 1
+    sequence: bool = False  # sequence parallelism: tensor-parallel GPUs also split norms and residuals
+    pipeline: int = 1
+    virtual: int = 1  # chunks of layers on each pipeline stage (interleaved schedule)
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    data: int = 1
+    sharding: str = "optimizer"  # over the data-parallel GPUs: none | optimizer (ZeRO-1) | full (FSDP)
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.pipeline * self.context * self.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutRun:
+    """One training run on many GPUs."""
+
+    model: Model
+    layout: Layout
+    gpu: GpuSpec
+    node_gpus: int = GPUS_PER_NODE
+    link: float | None = None  # bytes per second between GPUs of a node, one way; None: from the data sheet
+    network: float | None = None  # bytes per second between nodes for each GPU; None: the vendor's reference machine
+    seq_len: int
+    micro_batch: int  # sequences
+    micro_batches: int  # of one replica in one step
+    recompute: str = "none"  # one of RECOMPUTE
+    precision: str = "bf16"  # of the matrix products: bf16 | fp16 | fp8 | mxfp8 | fp4
+    fused_attention: bool = True
+    software: str | None = None  # a name in profiles/software.csv
+    stage: str = "most"  # pipeline stage whose memory is predicted: most (the fullest) | first | last
+    optimizer_copies: int = 1  # groups of GPUs that each store a complete sharded optimizer
+
+    @property
+    def step_tokens(self) -> int:
+        return self.seq_len * self.micro_batch * self.micro_batches * self.layout.data
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs per token: 6 for each weight of a product, plus attention without a causal mask (see science.md)."""
+        scores = self.model.attending * self.model.layers * self.model.heads * self.model.head_dim * self.seq_len
+        return 6.0 * self.model.products + 12.0 * scores
+
+    @property
+    def mfu(self) -> float:
+        """The MFU of a step of one second: its model FLOPs over the dense 16-bit peak of all GPUs."""
+        peak = peak_flops(self.gpu, "bf16") or self.gpu.fp16_flops
+        assert peak is not None
+        return self.flops_per_token * self.step_tokens / (peak * self.layout.gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Many runs as arrays that broadcast against each other. In a search, the model's sizes are scalars."""
+
+    layers: np.ndarray
+    width: np.ndarray
+    heads: np.ndarray
+    kv_heads: np.ndarray
+    head_dim: np.ndarray
+    ffn_width: np.ndarray
+    matrices: np.ndarray
+    vocab: np.ndarray
+    tied: np.ndarray
+    attention: np.ndarray  # weights of one layer
+    attending: np.ndarray
+    dense: np.ndarray  # weights that process every token, in all layers
+    expert_layers: np.ndarray
+    experts: np.ndarray
+    per_token: np.ndarray
+    expert_width: np.ndarray
+    shared: np.ndarray
+    tensor: np.ndarray
+    sequence: np.ndarray
+    pipeline: np.ndarray
+    virtual: np.ndarray
+    context: np.ndarray
+    expert: np.ndarray
+    expert_tensor: np.ndarray
+    data: np.ndarray
+    sharding: np.ndarray  # 0 none, 1 optimizer, 2 full
+    copies: np.ndarray
+    seq_len: np.ndarray
+    micro_batch: np.ndarray
+    micro_batches: np.ndarray
+    recompute: np.ndarray  # index into RECOMPUTE
+    speed: np.ndarray  # peak of the blocks' products divided by the 16-bit peak
+    fused_attention: np.ndarray
+    domain: np.ndarray  # GPUs that the fast link joins
+    node: np.ndarray
+    link: np.ndarray  # bytes per second one way
+    network: np.ndarray  # bytes per second between nodes for each GPU
+    bandwidth: np.ndarray
+    ahead: np.ndarray  # layers of multi-token prediction, on the last stage
+    head_layers: np.ndarray  # number of layers that cost as much as the head, see `head_layers`
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Tokens of one micro-batch on one GPU."""
+        return self.seq_len * self.micro_batch / self.context
+
+    @cached_property
+    def stage_layers(self) -> np.ndarray:
+        """Layers of the fullest pipeline stage."""
+        others = self.layers / np.maximum(self.pipeline - 1, 1)  # if the head alone fills the last stage
+        even = np.minimum((self.layers + self.head_layers) / self.pipeline, others)
+        whole = np.where(self.virtual > 1, even, np.ceil(even - 1e-9))
+        return np.minimum(whole, self.layers)
+
+    @cached_property
+    def last_layers(self) -> np.ndarray:
+        """Layers of the last pipeline stage: fewer than elsewhere if the software balances the head against layers."""
+        even = (self.layers + self.head_layers) / self.pipeline - self.head_layers
+        cut = np.where((self.head_layers > 0) & (self.pipeline > 1), np.maximum(even, 0.0), self.stage_layers)
+        return cut + self.ahead
+
+    @cached_property
+    def local_dense(self) -> np.ndarray:
+        """Block weights on one GPU that process every token."""
+        return self.dense / self.tensor * self.stage_layers / self.layers
+
+    @cached_property
+    def local_experts(self) -> np.ndarray:
+        """Expert weights on one GPU."""
+        one = self.matrices * self.width * self.expert_width
+        held = self.expert_layers * self.experts * one / (self.expert * self.expert_tensor)
+        return held * self.stage_layers / self.layers
+
+    @cached_property
+    def met_experts(self) -> np.ndarray:
+        """Expert weights that one token on one GPU is multiplied with."""
+        one = self.matrices * self.width * self.expert_width
+        return self.expert_layers * self.per_token * one / self.tensor * self.stage_layers / self.layers
+
+    @cached_property
+    def gpus_in_line(self) -> np.ndarray:
+        """GPUs of one replica."""
+        return self.tensor * self.context * self.pipeline
+
+    @cached_property
+    def dense_ranks(self) -> np.ndarray:
+        """GPUs with the same dense weights."""
+        return np.maximum(self.data * self.context, 1)
+
+    @cached_property
+    def expert_ranks(self) -> np.ndarray:
+        """GPUs with the same experts."""
+        return np.maximum(self.data * self.context * self.tensor / (self.expert * self.expert_tensor), 1)
+
+
+def columns_of(runs: Sequence[LayoutRun]) -> Columns:
+    """Convert runs to columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
+    rows = []
+    for run in runs:
+        model, layout = run.model, run.layout
+        experts = model.experts or Experts(count=0, per_token=0, width=0, layers=0)
+        rows.append({
+            **{name: float(getattr(model, name)) for name in _OF_MODEL},
+            **{name: float(getattr(experts, own)) for name, own in _OF_EXPERTS.items()},
+            **{name: float(getattr(layout, name)) for name in _OF_LAYOUT},
+            **{name: float(getattr(run, name)) for name in ("seq_len", "micro_batch", "micro_batches")},
+            "vocab": float(model.vocab_size),
+            "tied": model.tied,
+            "sequence": layout.sequence and layout.tensor > 1,
+            "sharding": ("none", "optimizer", "full").index(layout.sharding),
+            "copies": float(run.optimizer_copies),
+            "recompute": RECOMPUTE.index(run.recompute),
+            "speed": block_speed(run.gpu, run.precision),
+            "fused_attention": run.fused_attention,
+            "head_layers": head_layers(model, run.software),
+            **links(run),
+        })  # fmt: skip
+    return Columns(**{f.name: np.array([row[f.name] for row in rows]) for f in fields(Columns)})
+
+
+# Columns that have the name of a field of Model and Layout; and those of Experts, whose fields have shorter names.
+_OF_MODEL = (
+    *("layers", "width", "heads", "kv_heads", "head_dim", "ffn_width", "matrices"),
+    *("attention", "attending", "dense", "ahead"),
+)
+_OF_EXPERTS = {
+    **{"expert_layers": "layers", "experts": "count", "expert_width": "width"},
+    **{"per_token": "per_token", "shared": "shared"},
+}
+_OF_LAYOUT = ("tensor", "pipeline", "virtual", "context", "expert", "expert_tensor", "data")
+
+
+def links(run: LayoutRun) -> dict[str, float]:
+    """Return the columns about links and networks. Raises AdvisorError if the catalog has no link for the GPU."""
+    link = read_link(run.gpu.interconnect)
+    if link is None:
+        raise AdvisorError(f"the catalog has no link between GPUs of type {run.gpu.key}", "name another GPU")
+    return {
+        "domain": float(link.gpus if link.gpus > GPUS_PER_NODE else run.node_gpus),
+        "node": float(run.node_gpus),
+        "link": run.link or link.bytes_per_second,
+        "network": run.network or usual_network(run.gpu),
+        "bandwidth": run.gpu.memory_bytes_per_second,
+    }
+
+
+def usual_network(gpu: GpuSpec) -> float:
+    """Return the bytes per second between nodes for each GPU: as in the vendor's reference machine, else 100 Gb/s."""
+    link = read_link(gpu.interconnect)
+    return (NETWORK_PER_GPU.get(link.generation) if link else None) or _BYTES_PER_SECOND
+
+
+def block_speed(gpu: GpuSpec, precision: str) -> float:
+    """Return the peak of the blocks' matrix products divided by the 16-bit peak."""
+    if precision not in _SPEED:
+        return 1.0
+    whole, eight = peak_flops(gpu, "bf16"), gpu.fp8_flops
+    return eight / whole if precision != "fp4" and whole and eight else _SPEED[precision]
+
+
+def head_layers(model: Model, software: str | None) -> float:
+    """Return how many layers cost as much as the head if the software balances pipeline stages by FLOPs, else 0.
+
+    nanotron does so (github.com/huggingface/nanotron, models/llama.py, get_block_compute_costs). Other software gives
+    every stage the same number of layers.
+    """
+    if software != "nanotron":
+        return 0.0
+    return model.vocab_size * model.width / (model.dense / model.layers)

@@ -1,0 +1,133 @@
+"""Line formats as data: `formats.yaml`, an entry for each program whose log names alone cannot tell.
+
+An entry has `name`, `framework`, `about` (for people), `rows` (records, as `line_format.Row` by a `pattern`, or as
+`Pairs` by `start`, `pair`, `keys` and `required`), `facts`, `marks`, `signs`, and the fields of `LineFormat`. `extends`
+takes over another entry's rows, facts, signs, notes and parts behind its own; `drop` names what is not taken over:
+"signs", a kind of rows or the `needs` of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from advisor.readers.line_format import EVAL, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Pairs, Row, Sign
+from advisor.readers.run_table import WITHOUT_NAME, RunTable
+from advisor.readers.yaml_rows import Written, filled, rows_of_file
+
+_FRESH = 7.0  # nats: a language model that has learned nothing begins above
+_KINDS = {"train": TRAIN, "eval": EVAL, "more": MORE, "sets": SETS}
+
+
+@cache
+def line_formats() -> tuple[LineFormat, ...]:
+    """Return all line formats, in the file's order: of two that fit a log equally well the first is taken."""
+    by_name = {entry["name"]: entry for entry in rows_of_file("formats")}
+    return tuple(_format(entry, by_name) for entry in by_name.values())
+
+
+def _format(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> LineFormat:
+    base = by_name.get(entry.get("extends", ""), {})
+    parts = {"LOSS": LOSS.decode(), "NUMBER": NUMBER.decode(), **base.get("parts", {}), **entry.get("parts", {})}
+
+    def pattern(written: Written) -> bytes:
+        return filled(written, parts).encode()
+
+    drop = set(entry.get("drop", ()))
+    rows = [row for row in base.get("rows", ()) if drop.isdisjoint((row.get("kind", "train"), row.get("needs")))]
+    inherited = {name: base.get(name, ()) for name in ("facts", "signs") if name not in drop}
+    both = {name: [*entry.get(name, ()), *inherited.get(name, ())] for name in ("facts", "signs")}
+    return LineFormat(
+        name=entry["name"],
+        framework=entry["framework"],
+        rows=tuple(_row(row, pattern) for row in [*entry.get("rows", ()), *rows]),
+        facts=tuple(
+            Facts(
+                pattern=pattern(fact["pattern"]),
+                needs=fact["needs"].encode(),
+                last=fact.get("last", False),
+                constants=fact.get("gives", {}),
+            )
+            for fact in both["facts"]
+        ),
+        marks=tuple(
+            Mark(pattern=pattern(mark["pattern"]), kind=mark["kind"], needs=mark["needs"].encode())
+            for mark in entry.get("marks", ())
+        ),
+        signs=tuple(
+            Sign(pattern=pattern(sign["pattern"]), weight=sign["weight"], path=sign.get("path", False))
+            for sign in both["signs"]
+        ),
+        weight=entry.get("weight", 1.0),
+        constants=entry.get("constants", {}),
+        notes=entry.get("notes", base.get("notes", {})),
+        refuse=entry.get("refuse", "").encode(),
+        finish=_FINISH[entry["finish"]] if "finish" in entry else None,
+        steps_by_bar=entry.get("steps_by_bar", base.get("steps_by_bar", False)),
+    )
+
+
+def _row(row: Mapping[str, Any], pattern: Callable[[Written], bytes]) -> Row | Pairs:
+    shared: dict[str, Any] = {
+        name: row[name] for name in ("missing", "facts", "phase", "step", "weight") if name in row
+    }
+    shared["kind"] = _KINDS[row.get("kind", "train")]
+    shared |= {name: row.get(name, "").encode() for name in ("needs", "comma")}
+    if "pattern" in row:
+        return Row(pattern=pattern(row["pattern"]), **shared)
+    return Pairs(
+        start=pattern(row["start"]),
+        pair=pattern(row["pair"]),
+        keys=row["keys"],
+        required=tuple(row["required"]),
+        forbidden=tuple(row.get("forbidden", ())),
+        **shared,
+    )
+
+
+def _losses_in_one_unit(table: RunTable) -> RunTable:
+    """nanoGPT's derivatives print bits per character at times in one of two lines only: make both bits."""
+    if table.facts.get("loss_unit") != "bits" or table.facts.get("eval_loss_unit") != "nats":
+        return table
+    columns, provenance = dict(table.columns), dict(table.provenance)
+    for name in ("eval_loss", "eval_train_loss"):
+        if name in columns:
+            columns[name] = columns[name] / math.log(2)
+            provenance[name] = "printed in nats, made bits as the training loss is"
+    note = "training loss is printed in bits, validation in nats: validation is divided by ln 2"
+    facts = {**table.facts, "eval_loss_unit": "bits"}
+    return dataclasses.replace(table, columns=columns, provenance=provenance, facts=facts, notes=(*table.notes, note))
+
+
+def _nobodys_unless_a_language_model(table: RunTable) -> RunTable:
+    """Two bare columns are torchtitan's only where the second begins as a fresh language model does."""
+    bare = table.columns.keys() <= {"step", "loss", "loss_is_nan", "phase"}
+    if not bare or (table.first_loss or 0.0) > _FRESH:
+        return table
+    facts = {**table.facts, "loss_unit": WITHOUT_NAME}
+    return dataclasses.replace(table, format="generic", framework=None, facts=facts)
+
+
+def _from_first_to_last_table(table: RunTable) -> RunTable:
+    """The first rollout, before any update, and the last are steps of the run though they have no loss."""
+    step = table.column("step")
+    ends = [(float(step[phase.first_row]), float(step[phase.last_row])) for phase in table.phases]
+    if not ends:
+        return table
+    runs = []
+    for part in table.runs:
+        first, last = (part.first_step, part.last_step) if part.phase is None else ends[part.phase]
+        runs.append(dataclasses.replace(part, first_step=first, last_step=last))
+    first, last = ends[table.main_phase]
+    return dataclasses.replace(table, runs=tuple(runs), first_step=first, last_step=last)
+
+
+# what `finish` of an entry names: the last word on the table that was read
+_FINISH: dict[str, Callable[[RunTable], RunTable]] = {
+    "nobodys_unless_a_language_model": _nobodys_unless_a_language_model,
+    "losses_in_one_unit": _losses_in_one_unit,
+    "from_first_to_last_table": _from_first_to_last_table,
+}

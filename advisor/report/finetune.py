@@ -1,0 +1,95 @@
+"""A fine-tune's plan in words: its sentence, the machines side by side, and how it reads as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from advisor.offer import Offer
+from advisor.report.prediction import partial_words
+from advisor.report.quantities import COST, TIME
+from advisor.report.render import to_plain
+from advisor.report.table import Table
+from advisor.units import format_bytes, format_count, format_estimate, format_rate, format_tokens, format_usd_rate
+from advisor.workflows.plan_finetune import FinetunePlan, FinetuneRun
+from advisor.workflows.plan_layouts import LayoutChoice
+
+_NAMED = 6  # GPUs that are named where the model does not fit them
+_SHARDED = {"optimizer": "optimizer sharded", "full": "sharded"}
+SHOWN = 8  # machines on the terminal: the best of each GPU
+COLUMNS = ("GPUs", "from", "micro-batch", "memory per GPU", "tokens/s", "time", "cost", "longest context")
+
+
+def sentence(plan: FinetunePlan) -> str:
+    """What to do, on what, and what it takes."""
+    run = plan.chosen
+    how = partial_words(run.prediction.workload) or "all weights"
+    cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
+    return (
+        f"Fine-tune {plan.model.name} ({how}) on {rented(run.offer)} with {plan.software}, "
+        f"{format_tokens(plan.tokens)} tokens: "
+        f"{TIME.of(run.seconds)}{cost}."
+    )
+
+
+def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
+    """The best machine of each GPU, those that break a limit last."""
+    best: dict[str, FinetuneRun] = {}
+    for run in plan.runs:
+        best.setdefault(run.offer.gpu, run)
+    return Table(
+        columns=COLUMNS, rows=tuple(_row(run) for run in list(best.values())[:most]), numbers=COLUMNS[3:], chosen=(0,)
+    )
+
+
+def notes(plan: FinetunePlan) -> Sequence[str]:
+    """What is to be known of the numbers: limits that nothing keeps, padding, what was taken for said."""
+    said = []
+    if not all(plan.chosen.keeps):
+        broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
+        said.append(f"! no run keeps the {broken}; this is the nearest one")
+    share = plan.tokens_padded / plan.tokens
+    if share > 1.01:
+        said.append(f"packed, examples share sequences; padded to the context it takes {share:.1f} times as long")
+    if plan.assumed:
+        said.append(f"not given, so taken: {'; '.join(plan.assumed)}")
+    if plan.does_not_fit:
+        named = plan.does_not_fit if len(plan.does_not_fit) <= _NAMED else (f"{len(plan.does_not_fit)} kinds of GPU",)
+        said.append(f"does not surely fit: {', '.join(named)}")
+    said.append("speed and memory by published runs (80 % intervals); `advisor adopt` plans your own script")
+    return said
+
+
+def document(plan: FinetunePlan) -> dict[str, Any]:
+    """A fine-tune's plan as JSON has it."""
+    return to_plain(plan) | {"sentence": sentence(plan)}
+
+
+def rented(offer: Offer) -> str:
+    """A machine with who rents it."""
+    spot = ", spot" if offer.spot else ""
+    return f"{offer.gpus} x {offer.gpu}" + (f" from {offer.provider}{spot}" if offer.provider else "")
+
+
+def missed(run: FinetuneRun | LayoutChoice, deadline: str, budget: str) -> list[str]:
+    """The limits that a run breaks, in these words."""
+    return [word for word, kept in zip((deadline, budget), run.keeps, strict=True) if not kept]
+
+
+def _row(run: FinetuneRun) -> tuple[str, ...]:
+    answer = run.prediction
+    work, memory, rate = answer.workload, answer.device_bytes, answer.tokens_per_second
+    rent = "" if run.offer.usd_per_hour is None else f", {format_usd_rate(run.offer.usd_per_hour)}"
+    how = ["recomputed"] if work.activation_checkpointing == "full" else []
+    how += [_SHARDED[work.sharding]] if work.sharding != "none" else []
+    late = f" ({', '.join(missed(run, 'late', 'too dear'))})" if not all(run.keeps) else ""
+    return (
+        f"{run.offer.gpus} x {run.offer.gpu}",
+        f"{run.offer.provider or 'your own'}{' spot' if run.offer.spot else ''}{rent}",
+        f"{work.micro_batch} x {work.shape.seq_len}" + (f" ({', '.join(how)})" if how else ""),
+        format_estimate(memory, format_bytes) if memory else "unknown",
+        format_estimate(rate, format_rate) if rate else "unknown",
+        TIME.of(run.seconds) + late,
+        COST.of(run.usd) if run.usd is not None else "unknown",
+        format_count(run.longest_context) if run.longest_context else "none",
+    )

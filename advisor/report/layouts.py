@@ -1,0 +1,140 @@
+"""A plan over layouts in words: its sentence, the table of numbers of GPUs, why other layouts lose, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from advisor.planning.layouts import Choice
+from advisor.prediction.layouts import LayoutRun
+from advisor.report.finetune import missed, rented
+from advisor.report.quantities import COST, TIME
+from advisor.report.render import to_plain
+from advisor.report.table import Table
+from advisor.units import format_bytes, format_count, format_rate, format_seconds, format_tokens, format_usd_rate
+from advisor.workflows.plan_layouts import LayoutChoice, LayoutPlan
+
+SHOWN = 16  # rows on the terminal
+COLUMNS = (
+    *("GPUs", "layout", "micro-batch", "memory per GPU", "tokens/s", "MFU", "time", "failures, checkpoints", "cost"),
+)
+OTHERS = ("layout", "micro-batch", "step", "memory per GPU", "why not")
+_RECOMPUTED = {
+    "none": "", "full": ", recomputed", "attention": ", attention recomputed", "operators": ", half recomputed",
+}  # fmt: skip
+_SHARDED = {"none": "", "optimizer": "", "full": " FSDP"}
+
+
+def layout_words(run: LayoutRun) -> str:
+    """A layout as people write it: TP8 PP4x5 EP8 DP16."""
+    cut = run.layout
+    pieces = [("TP", cut.tensor), ("CP", cut.context), ("EP", cut.expert)]
+    said = [f"{name}{count}" for name, count in pieces if count > 1]
+    if cut.pipeline > 1:
+        said.insert(1 if cut.tensor > 1 else 0, f"PP{cut.pipeline}" + (f"x{cut.virtual}" if cut.virtual > 1 else ""))
+    return " ".join([*said, f"DP{cut.data}"]) + _SHARDED[cut.sharding]
+
+
+def sentence(plan: LayoutPlan) -> str:
+    """What to train on what, how it is cut, and what it takes."""
+    choice, model = plan.chosen, plan.architecture
+    best = choice.search.best
+    assert best is not None
+    cost = f", {COST.of(choice.usd)}" if choice.usd is not None else ""
+    active = "" if model.model.experts is None else f", {format_count(model.model.active)} active"
+    size = f"{format_count(model.parameters)} parameters{active}"
+    return (
+        f"Train {model.name} ({size}) on {rented(choice.offer)} with {plan.software} as {layout_words(best.run)}, "
+        f"{format_tokens(plan.tokens)} tokens: {TIME.of(choice.seconds)}{cost}."
+    )
+
+
+def table(plan: LayoutPlan, most: int = SHOWN) -> Table:
+    """Each number of GPUs with its best layout, the best first."""
+    return Table(columns=COLUMNS, rows=tuple(map(_row, plan.choices[:most])), numbers=COLUMNS[3:], chosen=(0,))
+
+
+def others(plan: LayoutPlan) -> Table:
+    """The chosen number of GPUs cut otherwise, and why that loses."""
+    search = plan.chosen.search
+    assert search.best is not None
+    return Table(
+        columns=OTHERS, rows=tuple(map(_other, (search.best, *search.others))), numbers=OTHERS[2:4], chosen=(0,)
+    )
+
+
+def parts(plan: LayoutPlan) -> str:
+    """Where the chosen layout's step goes and what its memory holds."""
+    best = plan.chosen.search.best
+    assert best is not None
+    step, memory = best.prediction.step_parts, best.prediction.memory_parts
+    whole, held = sum(step.values()), sum(memory.values())
+    longest, largest = (sorted(all_.items(), key=lambda part: -part[1]) for all_ in (step, memory))
+    times = ", ".join(f"{name} {part / whole:.0%}" for name, part in longest if part / whole >= 0.01)
+    bytes_ = ", ".join(f"{name} {format_bytes(part)}" for name, part in largest if part / held >= 0.01)
+    return f"a step is {times}; the fullest GPU holds {bytes_}"
+
+
+def notes(plan: LayoutPlan) -> Sequence[str]:
+    """What is to be known of the numbers."""
+    said = []
+    if not all(plan.chosen.keeps):
+        broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
+        said.append(f"! no number of GPUs keeps the {broken}; this is the nearest one")
+    if plan.architecture.model.experts is not None:
+        said.append("published runs of experts force an even load; uneven routing takes longer (the high end)")
+    if plan.assumed:
+        said.append(f"not given, so taken: {'; '.join(plan.assumed)}")
+    if plan.does_not_fit:
+        said.append(f"does not surely fit: {', '.join(plan.does_not_fit[:8])}")
+    best = plan.chosen.search.best
+    assert best is not None
+    said.append(
+        f"{plan.sequences:,} sequences of {plan.seq_len:,} tokens a step; {plan.chosen.search.tried:,} layouts tried; "
+        f"probability that it fits: {min(best.prediction.fit_probability, 0.99):.0%}"
+    )
+    rate = plan.chosen.offer.usd_per_gpu_hour
+    price = "" if rate is None else f"{format_usd_rate(rate)} per GPU-hour; "
+    said.append(
+        f"{best.run.precision} products; MFU counts attention without its mask; PP8x4: 8 pipeline stages of 4 pieces; "
+        f"{price}failures expected: {plan.chosen.whole.failures:.1f}"
+    )
+    said.append(
+        f"the time is {plan.chosen.whole.beyond_steps:.1f} times that of the steps alone, as in published whole runs: "
+        "evaluations, slow machines, settings that were not the fastest"
+    )
+    said.append("speed and memory by published runs of other people (80 % intervals)")
+    return said
+
+
+def document(plan: LayoutPlan) -> dict[str, Any]:
+    """A plan over layouts as JSON has it."""
+    return to_plain(plan) | {"sentence": sentence(plan)}
+
+
+def _row(choice: LayoutChoice) -> tuple[str, ...]:
+    best = choice.search.best
+    assert best is not None
+    late = f" ({', '.join(missed(choice, 'late', 'too dear'))})" if not all(choice.keeps) else ""
+    answer = best.prediction
+    return (
+        f"{choice.gpus} x {choice.offer.gpu}",
+        layout_words(best.run),
+        f"{best.run.micro_batch}{_RECOMPUTED[best.run.recompute]}",
+        format_bytes(answer.peak_allocated_bytes.value),
+        format_rate(answer.tokens_per_second.value),
+        f"{answer.mfu.value:.0%}",
+        TIME.of(choice.seconds) + late,
+        f"{choice.whole.failures_share:.1%}, {choice.whole.checkpoints_share:.1%}",
+        COST.of(choice.usd) if choice.usd is not None else "unknown",
+    )
+
+
+def _other(choice: Choice) -> tuple[str, ...]:
+    return (
+        layout_words(choice.run),
+        f"{choice.run.micro_batch}{_RECOMPUTED[choice.run.recompute]}",
+        format_seconds(choice.prediction.step_seconds.value),
+        format_bytes(choice.prediction.peak_allocated_bytes.value),
+        choice.lost or "the best",
+    )

@@ -1,0 +1,130 @@
+"""What a check in CI makes of the documents that commands printed: does a run fit, what does it cost, is it slower."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.records import Basis, Estimate
+from advisor.units import format_bytes, format_estimate, format_number, format_percent, format_rate
+
+SLOWER = 0.02  # share of the speed; a loss smaller than this is no regression
+
+
+class Verdict(StrEnum):
+    """What became of one question."""
+
+    GOOD = "passed"
+    BAD = "failed"
+    OPEN = "cannot be judged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One question of a check with its answer in words."""
+
+    question: str
+    verdict: Verdict
+    words: str
+
+
+def read_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The JSON documents in files; raises AdvisorError where one is none that a command printed."""
+    found = []
+    for path in paths:
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise AdvisorError(f"{path} holds no JSON: {error}", "write it by --json > FILE", exit_code=2) from error
+        if not isinstance(document, dict) or "document" not in document:
+            raise AdvisorError(f"{path} is no document of this program", "write it by --json > FILE", exit_code=2)
+        found.append(document)
+    return found
+
+
+def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tuple[Judged, ...]:
+    """Every question that the documents answer, with `slower` as the share of speed that may be lost."""
+    answers = {
+        "predict": _fits,
+        "plan": _costs,
+        "plan-finetune": _costs,
+        "plan-layouts": _costs,
+        "compare-several": lambda document: _speeds(document, slower),
+        "ab": lambda document: _steps(document, slower),
+        "error": _refused,
+    }
+    found: list[Judged] = []
+    for document in documents:
+        if (answer := answers.get(document["document"])) is None:
+            hint = "predict, plan, compare of two runs, ab"
+            raise AdvisorError(f"a document {document['document']!r} answers nothing here", hint, exit_code=2)
+        found += answer(document)
+    return tuple(found)
+
+
+def _fits(document: Mapping[str, Any]) -> Iterator[Judged]:
+    memory = _estimate(document["peak_reserved_bytes"] or document["peak_allocated_bytes"])
+    verdict = {True: Verdict.GOOD, False: Verdict.BAD, None: Verdict.OPEN}[document["fits"]]
+    words = [] if memory is None else [f"peak memory {format_estimate(memory, format_bytes)} ({memory.basis})"]
+    if document["fit_probability"] is not None:
+        words.append(f"probability that it fits {format_percent(document['fit_probability'])}")
+    if (rate := _estimate(document["tokens_per_second"])) is not None:
+        words.append(f"{format_estimate(rate, format_rate)} ({rate.basis})")
+    words += document["would_fit"]
+    yield Judged(question=f"fits {document['workload']['gpus']} x {document['gpu']}", verdict=verdict,
+                 words="; ".join(words))  # fmt: skip
+
+
+def _costs(document: Mapping[str, Any]) -> Iterator[Judged]:
+    """The plan's sentence; a plan that is only the nearest to its limits fails."""
+    first = (document.get("runs") or document.get("choices") or [{}])[0]
+    verdict = Verdict.GOOD if all(first.get("keeps", ())) else Verdict.BAD
+    yield Judged(question="time and cost", verdict=verdict, words=document["sentence"])
+
+
+def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
+    """Each run's tokens per second over the first's."""
+    speeds, groups = document["comparison"]["speeds"], document["comparison"]["groups"]
+    names = {group["name"]: ", ".join(group["runs"]) for group in groups}
+    for change in speeds:
+        ratio = _estimate(change["ratio"])
+        assert ratio is not None
+        yield _speed(names[change["group"]], ratio, slower)
+    if not speeds:
+        yield Judged(question="as fast as accepted", verdict=Verdict.OPEN, words="the logs do not say how fast it was")
+
+
+def _steps(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
+    """Each variant's step time against the base's, in pairs of one seed."""
+    for contrast in (one for one in document["contrasts"] if one["quantity"] == "step_seconds"):
+        if contrast["difference"] is None:
+            words = "one pair of runs tells nothing: --seeds 3"
+            yield Judged(question=f"{contrast['arm']} as fast", verdict=Verdict.OPEN, words=words)
+            continue
+        value, low, high = (math.exp(-contrast["difference"][end]) for end in ("value", "high", "low"))
+        ratio = Estimate(value=value, low=low, high=high, basis=Basis.MEASURED)
+        yield _speed(contrast["arm"], ratio, slower)
+
+
+def _speed(name: str, ratio: Estimate, slower: float) -> Judged:
+    """It is slower where even the high end of its interval is."""
+    change = format_estimate(ratio, format_number)
+    certain = "slower" if ratio.high < 1 - slower else "not slower" if ratio.low >= 1 - slower else "not surely slower"
+    words = f"speed x {change} of the accepted run's: {certain} by more than {format_percent(slower)}"
+    verdict = Verdict.BAD if certain == "slower" else Verdict.GOOD
+    return Judged(question=f"{name} as fast as accepted", verdict=verdict, words=words)
+
+
+def _refused(document: Mapping[str, Any]) -> Iterator[Judged]:
+    hint = f"; {document['hint']}" if document["hint"] else ""
+    yield Judged(question="an answer", verdict=Verdict.BAD, words=f"{document['error']}{hint}")
+
+
+def _estimate(plain: Mapping[str, Any] | None) -> Estimate | None:
+    return None if plain is None else Estimate(**{**plain, "basis": Basis(plain["basis"])})

@@ -1,0 +1,89 @@
+"""What is done with a plan or a run of each trainer: it is launched, resumed, exported and scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.trainers.adapter import Trainer
+from advisor.trainers.adopted import ADOPTED
+from advisor.trainers.own import OWN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Options of a command that the plans or runs of a trainer do not take."""
+
+    options: tuple[str, ...]
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """What the plans and runs of one trainer go through; `refused` has the options they do not take, by command."""
+
+    launching: Callable[..., Any]  # (store, path of a plan, run folder, place, Asked) -> Launching
+    resume: Callable[..., Any]  # (store, run folder, limits=…) -> Started
+    export: Callable[..., Any]  # (store, path of a plan, target, Engine, options of the command) -> Exported
+    read: Callable[..., Any]  # (run folder, plan) -> Reviewed
+    learn: Callable[..., Any]  # (store, Reviewed, time of day) -> why nothing is learnt from that run, or None
+    refused: Mapping[str, Refusal]
+
+    def refuse(self, command: str, asked: Mapping[str, Any]) -> None:
+        """Raise AdvisorError (exit 2) where `asked` has an option that this trainer does not take."""
+        refusal = self.refused.get(command)
+        if refusal is not None and any(asked.get(name) for name in refusal.options):
+            raise AdvisorError(refusal.message, refusal.hint, exit_code=2)
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function that is imported when it is called: exports load scipy, and launching and resuming start without."""
+    return lambda *given, **named: getattr(import_module(f"advisor.workflows.{module}"), name)(*given, **named)
+
+
+_OF_ADOPTED = Refusal(options=("bootstrap", "folder"), message="--bootstrap and --folder are of adopted commands",
+                      hint="leave them out")  # fmt: skip
+FLOWS = {
+    OWN.name: Flow(
+        launching=_later("launch", "launching"),
+        resume=_later("launch", "resume"),
+        export=_later("export", "export_file"),
+        read=_later("compare", "read_own"),
+        learn=_later("compare", "learn_own"),
+        refused={"launch": _OF_ADOPTED, "export": _OF_ADOPTED},
+    ),
+    ADOPTED.name: Flow(
+        launching=_later("adopt_launch", "launching"),
+        resume=_later("adopt_launch", "resume_adopted"),
+        export=_later("adopt_launch", "export_file"),
+        read=_later("compare", "read_adopted"),
+        learn=_later("compare", "learn_adopted"),
+        refused={
+            "launch": Refusal(
+                options=("budget", "deadline", "stop_loss", "gate", "notice", "first", "may_change", "stop_if_over",
+                         "gpu_ids", "synthetic"),
+                message="an adopted command is launched as it was planned",
+                hint="its limits are the plan's: advisor adopt --name NAME --deadline …",
+            ),
+            "resume": Refusal(
+                options=("stop_loss", "price", "synthetic"),
+                message="an adopted command has its own data and no --stop-loss, and keeps its price",
+                hint="--deadline or --budget",
+            ),
+            "export": Refusal(
+                options=("synthetic", "budget", "deadline"),
+                message="an adopted command has its own data, and its limits are its plan's",
+                hint="advisor adopt --name NAME --deadline …",
+            ),
+        },
+    ),
+}  # fmt: skip
+
+
+def flow_of(trainer: Trainer) -> Flow:
+    """The flow of a trainer; one that is not in the table configures and logs as ours."""
+    return FLOWS.get(trainer.name, FLOWS[OWN.name])

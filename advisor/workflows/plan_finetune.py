@@ -1,0 +1,197 @@
+"""What fine-tuning a published model takes on each GPU, with the software of others: batch, memory, hours, dollars."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from advisor.calibration.profiles import load_profile
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus, require_gpu
+from advisor.hardware.offers import rows_by_gpu
+from advisor.offer import Offer
+from advisor.options import Goal
+from advisor.planning.cards import Adapted, adapted
+from advisor.planning.costs import rent_usd
+from advisor.planning.goal import Limits
+from advisor.planning.models import NamedModel, with_heads_of
+from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
+from advisor.prediction.intervals import reciprocal
+from advisor.prediction.micro_batch import ALIKE
+from advisor.prediction.software import software_of, table, words_of
+from advisor.prediction.wallclock import rented_setup
+from advisor.records import Adapters, Estimate, Prediction, Software
+from advisor.store.store import Store
+from advisor.workflows.goal import find_model
+
+BYTES_PER_TOKEN = 4  # of text to fetch, which hardly counts beside the model
+RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # where nobody says: what most tutorials take
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRun:
+    """One way to do it: a machine, the batch to take there, and what all of it takes."""
+
+    offer: Offer
+    prediction: Prediction
+    seconds: Estimate  # from ordering the machine to the last step
+    usd: Estimate | None
+    longest_context: int | None  # tokens of one sequence that surely fit
+    keeps: tuple[bool, bool]  # the deadline, and the budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetunePlan:
+    """The ways to fine-tune a model, the best first; those that break a limit come last."""
+
+    goal: Goal
+    model: NamedModel
+    software: str  # whose, in words
+    tokens: int  # trained on, all epochs
+    tokens_padded: int  # that are computed on where each example is padded to the context length
+    runs: tuple[FinetuneRun, ...]
+    does_not_fit: tuple[str, ...]  # GPUs
+    assumed: tuple[str, ...]  # what nobody said, with what was taken
+
+    @property
+    def chosen(self) -> FinetuneRun:
+        return self.runs[0]
+
+
+def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
+    """The ways to do what the goal's `finetune` asks for, on each GPU and number of them that the goal allows.
+
+    The best is the cheapest within the limits, or, by the goal's objective, the fastest. Raises AdvisorError where
+    nothing says how much is to be trained, and (exit 3) where the model fits none of the GPUs.
+    """
+    assert goal.finetune is not None and goal.model is not None  # `goal_from` refuses one without the other
+    length, epochs, rank = goal.length or LENGTH, goal.epochs or EPOCHS, goal.lora_rank or RANK
+    said = {"length": goal.length, "epochs": goal.epochs}
+    said |= {"lora_rank": goal.lora_rank} if goal.finetune != "full" else {}
+    defaults = {"length": LENGTH, "epochs": f"{EPOCHS:g}", "lora_rank": RANK}
+    assumed = [f"--{name.replace('_', '-')} {defaults[name]}" for name, value in said.items() if value is None]
+    model = find_model(goal.model, nearly=True)
+    assumed += [f"{model.name} as a {model.shape.family} of its sizes ({model.differs})"] if model.differs else []
+    context = goal.seq_len or length
+    if context < length:
+        raise AdvisorError(f"--seq-len {context} cuts examples of {length} tokens", "make it longer", exit_code=2)
+    model = replace(model, shape=with_heads_of(replace(model.shape, seq_len=context), model.head_dim))
+    per_epoch = goal.examples * length if goal.examples is not None else goal.tokens
+    if per_epoch is None:
+        raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
+    tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
+    software = finetune_software(goal.finetune, model, rank, goal.software)
+    runs: list[FinetuneRun] = []
+    does_not_fit: list[str] = []
+    for gpu, offers in _machines(goal):
+        if not offers:
+            continue  # nobody rents it
+        found = list(_runs(goal, store, gpu, offers, model, software, tokens))
+        runs += found
+        does_not_fit += [] if found else [gpu]
+    if not runs:
+        less = "train less of it: --finetune qlora; or " if goal.finetune != "qlora" else ""
+        hint = f"{less}name more GPUs, --gpus 1,2,4,8, or those with more memory: --gpu any"
+        named = ", ".join(does_not_fit) or "any GPU"
+        raise AdvisorError(f"{model.name} does not surely fit {named}", hint, exit_code=3)
+
+    def rank_of(run: FinetuneRun) -> tuple[bool, float, float]:
+        dollars = 0.0 if goal.objective == "time" or run.usd is None else run.usd.value
+        return not all(run.keeps), dollars, run.seconds.value
+
+    runs.sort(key=rank_of)
+    padded = round(tokens * context / length)
+    return FinetunePlan(
+        goal=goal,
+        model=model,
+        software=words_of(software),
+        tokens=tokens,
+        tokens_padded=padded,
+        runs=tuple(runs),
+        does_not_fit=tuple(does_not_fit),
+        assumed=tuple(assumed),
+    )
+
+
+def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
+    """Who fine-tunes a model by a method, and what of it is trained."""
+    adapters = None if method == "full" else Adapters(rank=rank, targets="all", quantized=method == "qlora")
+    tied = model.tied and model.shape.family != "gpt2"
+    less = -model.shape.vocab_size * model.shape.width if tied else 0
+    return software_of(name or "trl", adapters=adapters, extra_parameters=less)
+
+
+def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
+    """Each GPU that the goal allows, with what can be had of it on one node."""
+    goal, prices, today = within_a_node(goal), rows_by_gpu(), datetime.date.today()
+    cards = load_gpus()
+    named = [] if goal.gpu == OWN else goal.gpu.split(",")
+    keys = [key for key, spec in cards.items() if spec.is_cuda] if goal.gpu == ANY else named
+    for machine in goal.own:
+        yield machine.gpu, own_offers(goal, machine)
+    for key in keys:
+        counts = goal.counts or (goal.gpus,)
+        yield key, [offer for count in counts for offer in offers_for(goal, key, count, prices, today)]
+
+
+def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software) -> Adapted:
+    """The batch to take, with the plainest sharding of those the software has that is about as fast as any."""
+    spec = require_gpu(gpu)
+    precision = "bf16" if spec.bf16_flops is not None else "fp16"
+    tried, adapters = [], software.adapters
+    shardings = table()[software.name or "trl"].shardings
+    if gpus == 1 or (adapters is not None and adapters.quantized):
+        shardings = ("none",)  # weights in 4 bits are shared out by few, with settings of their own
+    elif adapters is not None:  # whose optimizer's state is nothing beside the weights
+        shardings = tuple(sharding for sharding in shardings if sharding != "optimizer")
+    for sharding in shardings:
+        profile = load_profile(
+            gpu,
+            store,
+            family=model.shape.family,
+            precision=precision,
+            compile=False,
+            software=software,
+            sharding=sharding,
+        )
+        tried.append(adapted(profile, model.shape, software, gpus, sharding))
+    rates = [
+        one.prediction.tokens_per_second.value if one.prediction.fits and one.prediction.tokens_per_second else 0.0
+        for one in tried
+    ]
+    return next(one for one, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
+
+
+def _runs(
+    goal: Goal, store: Store, gpu: str, offers: Sequence[Offer], model: NamedModel, software: Software, tokens: int
+) -> Iterator[FinetuneRun]:
+    """The runs on one GPU, one for each offer on which the model surely fits."""
+    by_count: dict[int, Adapted] = {}
+    for offer in offers:
+        if offer.gpus not in by_count:
+            by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software)
+        found = by_count[offer.gpus]
+        rate = found.prediction.tokens_per_second
+        if not found.prediction.fits or rate is None:
+            continue
+        seconds = reciprocal(rate, tokens)
+        if offer.ordered:
+            setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
+            before = (setup.provisioning_seconds, setup.download_seconds)
+            seconds = replace(
+                seconds,
+                value=seconds.value + sum(part.value for part in before),
+                low=seconds.low + sum(part.low for part in before),
+                high=seconds.high + sum(part.high for part in before),
+            )
+        usd = rent_usd(seconds, offer)
+        late, dear = Limits.of(goal).broken(seconds, usd)
+        yield FinetuneRun(
+            offer=offer,
+            prediction=found.prediction,
+            seconds=seconds,
+            usd=usd,
+            longest_context=found.longest_context,
+            keeps=(not late, not dear),
+        )

@@ -1,0 +1,206 @@
+"""What training a published model takes on each number of GPUs, under the best layout there, by other software."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
+from advisor.hardware.links import read_link
+from advisor.hardware.offers import RowsByGpu, rows_by_gpu
+from advisor.laws.hyperparameters import step_law_batch
+from advisor.offer import Offer
+from advisor.options import Goal
+from advisor.planning.costs import rent_usd
+from advisor.planning.goal import Limits
+from advisor.planning.layouts import Search, search
+from advisor.planning.models import (
+    Architecture,
+    architecture_of,
+    architecture_of_config,
+    require_architecture,
+)
+from advisor.planning.offers import ANY, offers_for
+from advisor.prediction.layout_runs import WholeRun, whole_run
+from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.prediction.software import require_software
+from advisor.records import Estimate
+from advisor.workflows.goal import config_file, find_model
+
+SOFTWARE = "nemo"
+TOKENS_PER_PARAMETER = 20  # Chinchilla's, of the parameters that a token meets
+_EQUAL_COST = 1.05  # of the cheapest: within it the fastest is taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutChoice:
+    """A number of GPUs with its best layout, and what the whole run takes there."""
+
+    offer: Offer
+    search: Search
+    whole: WholeRun
+    usd: Estimate | None
+    keeps: tuple[bool, bool]  # the deadline, and the budget
+
+    @property
+    def gpus(self) -> int:
+        return self.offer.gpus
+
+    @property
+    def seconds(self) -> Estimate:
+        return self.whole.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutPlan:
+    """The ways to train a model over many GPUs, the best first; those that break a limit come last."""
+
+    goal: Goal
+    architecture: Architecture
+    software: str  # in words
+    seq_len: int
+    sequences: int  # of a step
+    tokens: int
+    choices: tuple[LayoutChoice, ...]
+    does_not_fit: tuple[str, ...]  # GPUs with their numbers
+    assumed: tuple[str, ...]
+
+    @property
+    def chosen(self) -> LayoutChoice:
+        return self.choices[0]
+
+
+def plan_layouts(goal: Goal) -> LayoutPlan:
+    """The best layout of the goal's model on each GPU and number of them that the goal allows.
+
+    The best within the limits is the fastest of those that cost at most 5 % more than the cheapest, or, by the goal's
+    objective, the fastest of all. Raises AdvisorError (exit 3) where the model fits nowhere.
+    """
+    assert goal.model is not None  # `goal_from` refuses the layouts of no model
+    architecture = find_architecture(goal.model)
+    assumed = []
+    software = require_software(goal.software or SOFTWARE)
+    if goal.software is None:
+        assumed.append(f"--software {SOFTWARE}")
+    seq_len = goal.seq_len or architecture.seq_len
+    if goal.seq_len is None:
+        assumed.append(f"--seq-len {seq_len}")
+    active = architecture.model.active
+    tokens = goal.tokens or round((goal.ratio or TOKENS_PER_PARAMETER) * active)
+    if goal.tokens is None:
+        assumed.append(
+            f"--tokens {tokens / 1e9:.0f}B ({goal.ratio or TOKENS_PER_PARAMETER:g} for each active parameter)"
+        )
+    sequences = _sequences(goal, tokens, seq_len)
+    if goal.global_batch_tokens is None:
+        assumed.append(f"--global-batch {sequences * seq_len} (Step Law, to a power of two)")
+    choices: list[LayoutChoice] = []
+    does_not_fit: list[str] = []
+    for spec, offers in _machines(goal):
+        by_count: dict[int, Search] = {}
+        for offer in offers:
+            if offer.gpus not in by_count:
+                run = LayoutRun(
+                    model=architecture.model,
+                    layout=Layout(),
+                    gpu=spec,
+                    node_gpus=min(GPUS_PER_NODE, offer.gpus),
+                    seq_len=seq_len,
+                    micro_batch=1,
+                    micro_batches=1,
+                    precision="bf16" if spec.bf16_flops else "fp16",
+                    software=software.name,
+                )
+                by_count[offer.gpus] = search(run, offer.gpus, sequences)
+            found = by_count[offer.gpus]
+            if found.best is None:
+                uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
+                does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
+            else:
+                choices.append(_choice(goal, architecture, offer, found, tokens))
+    if not choices:
+        named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
+        message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
+        hint = "name more GPUs: --gpus 64,256,1024; or a larger batch: --global-batch 8M"
+        raise AdvisorError(message, hint, exit_code=3)
+
+    priced = [choice.usd.value for choice in choices if choice.usd is not None and all(choice.keeps)]
+    least = min(priced, default=0.0)
+
+    def rank(choice: LayoutChoice) -> tuple[bool, float, float]:
+        dollars = 0.0 if goal.objective == "time" or choice.usd is None else choice.usd.value
+        # nobody waits for months to save a few per cent
+        return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
+
+    choices.sort(key=rank)
+    return LayoutPlan(
+        goal=goal,
+        architecture=architecture,
+        software=software.words,
+        seq_len=seq_len,
+        sequences=sequences,
+        tokens=tokens,
+        choices=tuple(choices),
+        does_not_fit=tuple(dict.fromkeys(does_not_fit)),
+        assumed=tuple(assumed),
+    )
+
+
+def find_architecture(text: str) -> Architecture:
+    """The model of a name, of a config.json or of a folder with one; AdvisorError (exit 2) for none that is known."""
+    path = config_file(text)
+    if path is not None:
+        found = architecture_of_config(path.read_text(encoding="utf-8"), text)
+        return found or architecture_of(find_model(text, nearly=True))
+    return require_architecture(text)
+
+
+def _sequences(goal: Goal, tokens: int, seq_len: int) -> int:
+    if goal.global_batch_tokens is not None:
+        sequences = max(1, round(goal.global_batch_tokens / seq_len))
+        return sequences
+    return int(2 ** round(math.log2(max(1.0, step_law_batch(float(tokens)) / seq_len))))
+
+
+def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
+    """Each GPU that the goal allows and that layouts are known of, with what can be had of it."""
+    prices, today, cards = rows_by_gpu(), datetime.date.today(), load_gpus()
+    keys = (
+        [key for key, spec in cards.items() if _joined(spec, ("nvlink", "xgmi"))]
+        if goal.gpu == ANY
+        else goal.gpu.split(",")
+    )
+    for key in keys:
+        if not _joined(cards[key]):
+            hint = "GPUs joined by NVLink or PCIe: --gpu h100"
+            raise AdvisorError(f"nothing is known of what joins GPUs of the kind {key}", hint, exit_code=2)
+        counts = goal.counts or (goal.gpus,)
+        yield cards[key], [offer for count in counts for offer in _offers(goal, key, count, prices, today)]
+
+
+def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:
+    """Whether layouts can be planned on a GPU; of all GPUs only on those with a fast link."""
+    link = read_link(spec.interconnect)
+    fast = link is not None and (not kinds or link.kind in kinds)
+    return spec.is_cuda and fast and bool(spec.bf16_flops or spec.fp16_flops)
+
+
+def _offers(goal: Goal, key: str, count: int, prices: RowsByGpu, today: datetime.date) -> Sequence[Offer]:
+    """What so many GPUs are had for; without a price where nobody lists so many."""
+    found = offers_for(goal, key, count, prices, today)
+    nobody = "nobody lists a price of so many"
+    return found or (Offer(gpu=key, gpus=count, provider=None, spot=False, usd_per_hour=None, source=nobody),)
+
+
+def _choice(goal: Goal, architecture: Architecture, offer: Offer, found: Search, tokens: int) -> LayoutChoice:
+    """What all steps take on these GPUs, and whether that keeps the limits."""
+    assert found.best is not None
+    steps = tokens / found.best.run.step_tokens
+    whole = whole_run(found.best.prediction.step_seconds, steps, offer.gpus, architecture.parameters)
+    usd = rent_usd(whole.seconds, offer)
+    late, dear = Limits.of(goal).broken(whole.seconds, usd)
+    keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
+    return LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps)

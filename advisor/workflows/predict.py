@@ -1,0 +1,238 @@
+"""Predicts one configuration: from options to a prediction with what is shown beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from advisor.calibration.profiles import load_profile
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import read_gpus
+from advisor.hardware.here import device_key
+from advisor.options import OPTIONS
+from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
+from advisor.planning.models import nearest_shape, with_heads_of
+from advisor.planning.ranges import check_range
+from advisor.planning.recipe import MICRO_BATCHES
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.comm import AssumedNetwork, assumed_network
+from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
+from advisor.prediction.micro_batch import fast_enough
+from advisor.prediction.profile import Profile
+from advisor.prediction.software import OWN_NAME, software_of, table
+from advisor.prediction.whose import closest_run, whose
+from advisor.prediction.would_fit import would_fit
+from advisor.records import Adapters, Prediction, Workload
+from advisor.store.store import Store
+from advisor.workflows.goal import Options, find_model, with_shape
+from trainer.schema import ModelShape, make_shape
+
+# why a prediction rests on other people's software
+_PARTLY = "published software, less by what frozen weights save: the trainer here trains whole models"
+_OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
+
+
+_OF_THE_MODEL = (
+    *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """The options of a prediction as a person gives them, with their defaults. None: not given."""
+
+    gpu: str = "auto"
+    gpus: int | None = None
+    model: str | None = None  # a published model's name
+    params: int | None = None
+    family: str = "nanochat"
+    depth: int | None = None
+    micro_batch: int | None = None
+    seq_len: int | None = None
+    vocab_size: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn_width: int | None = None
+    tied: bool = False
+    grad_accum: int = 1
+    precision: str = "auto"
+    compile: bool | None = None
+    activation_checkpointing: str | None = None
+    sharding: str | None = None  # none | optimizer | full
+    optimizer: str | None = None
+    lora_rank: int | None = None
+    lora_targets: str = "all"
+    freeze_blocks: int | None = None
+    qlora: bool = False
+    software: str | None = None
+    depths: Sequence[int] | None = None
+    tokens: int | None = None
+    download_rate: float | None = None  # bytes a second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted(Prediction):
+    """A prediction with what is shown beside it."""
+
+    memory_parts: MemoryBill | None
+    would_fit: tuple[str, ...]  # the smallest changes by which it would fit
+    other_depths: tuple[DepthOption, ...]
+    data: Download | None  # None: nobody said how many tokens
+    made_for: str  # the software whose speed this is
+    closest_run: str | None  # of the published runs
+    network: AssumedNetwork | None  # between machines; None: one link joins all GPUs
+    sources: tuple[str, ...]
+    assumed: tuple[str, ...]  # which options were left open, each with the value that was taken
+
+
+def predict(options: PredictOptions, store: Store) -> Predicted:
+    """Predict the configuration that the options describe; raises AdvisorError where they describe none."""
+    if options.download_rate is not None and options.tokens is None:
+        raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+    # The model comes first: without one there is nothing to predict, whatever is known of the device.
+    given = vars(options)
+    for option in OPTIONS.keys() & given.keys():
+        check_range(OPTIONS[option], given[option] if isinstance(given[option], int | float) else None)
+    stated = with_shape({name: given[name] for name in _OF_THE_MODEL if given[name] is not None}, nearly=True)
+    named = find_model(options.model, nearly=True) if options.model is not None else None
+    if named is not None:
+        options = replace(options, head_dim=options.head_dim or named.head_dim, tied=options.tied or named.tied)
+    if stated.get("depth") is None and stated.get("params") is None:
+        hint = "name one, as --model gpt2, --params 1.5B or --depth 12: advisor predict --gpu h100 --model gpt2"
+        raise AdvisorError("no model is given", hint, exit_code=2)
+    eight_bit = options.precision == "fp8"
+    precision = "bf16" if eight_bit else None if options.precision == "auto" else options.precision
+    gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    name = None if options.software == OWN_NAME else options.software
+    usual = table()[name or OWN_NAME]
+    sharding = options.sharding or (usual.sharding if gpus > 1 else "none")
+    if sharding != "none" and gpus == 1:
+        raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
+    adapters, frozen = _adapters(key, options), _frozen(key, options, stated.get("depth"))
+    if name is not None and key == "cpu":
+        raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
+    partly = adapters is not None or frozen > 0
+    # PyTorch loops elsewhere do what the trainer here does not.
+    other_shape = options.tied or options.head_dim is not None
+    elsewhere = name is not None or eight_bit or partly or other_shape or sharding == "optimizer"
+    compiled = usual.compiled if name is not None and options.compile is None else options.compile
+    profile = load_profile(
+        key,
+        store,
+        family=stated["family"],
+        precision=precision,
+        compile=compiled,
+        software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
+        sharding=sharding if elsewhere else "none",
+    )
+    if eight_bit and not (profile.spec and profile.spec.fp8_flops):
+        raise AdvisorError(
+            f"{key} has no units for 8-bit floats", "choose another precision: --precision bf16", exit_code=2
+        )
+    shape, assumed = _shape(stated, profile)
+    if named is not None and named.differs:
+        assumed.append(f"{named.name} as a {shape.family} of its sizes ({named.differs})")
+    published = software_of(
+        name,
+        adapters=adapters,
+        frozen_blocks=frozen,
+        fp8=eight_bit,
+        extra_parameters=-shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0,
+    )
+    workload = Workload(
+        shape=with_heads_of(shape, options.head_dim),
+        micro_batch=options.micro_batch or 1,
+        grad_accum=options.grad_accum,
+        gpu=profile.key,
+        gpus=gpus,
+        precision=precision or profile.precision,
+        compile=profile.compile if compiled is None else compiled,
+        activation_checkpointing=options.activation_checkpointing or usual.recomputed,
+        optimizer=options.optimizer or ("adamw" if partly else usual.optimizer),
+        sharding=sharding,
+        software=published if elsewhere else None,
+    )
+    prediction, chosen = _predicted(profile, workload, micro_batch_given=options.micro_batch is not None)
+    workload, step, vocabulary = prediction.workload, prediction.step_seconds, shape.vocab_size
+    return Predicted(
+        **vars(prediction),
+        memory_parts=memory_bill(profile, workload),
+        would_fit=tuple(would_fit(profile, workload)),
+        other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
+        data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
+        made_for=whose(profile, workload),
+        closest_run=closest_run(profile, workload),
+        network=assumed_network(workload, profile.spec, step.value) if step else None,
+        sources=(*profile.sources, *((_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ())),
+        assumed=(*chosen, *assumed),
+    )
+
+
+def gpu_count(gpu: str, gpus: int | None) -> int:
+    """The number of GPUs that --gpu and --gpus say together; raises AdvisorError (exit 2) where they say two."""
+    named = read_gpus(gpu).count
+    if named and gpus not in (None, named):
+        message = f"--gpu {gpu} and --gpus {gpus} say two numbers of GPUs"
+        raise AdvisorError(message, "leave one of them out", exit_code=2)
+    return gpus or named or 1
+
+
+def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
+    """The model's sizes as a plan takes them, and which of length and vocabulary nobody stated."""
+    lengths: dict[str, Any] = {
+        "seq_len": stated.get("seq_len") or profile.seq_len or SEQ_LEN[profile.device_type],
+        "vocab_size": stated.get("vocab_size") or profile.vocab_size or VOCAB_SIZE[profile.device_type],
+    }
+    known = {name: stated.get(name) or getattr(profile, name) for name in lengths}
+    assumed = [f"{OPTIONS[name].flag} {value}" for name, value in lengths.items() if not known[name]]
+    if stated.get("params") is not None:
+        return nearest_shape(stated["family"], stated["params"], **lengths), assumed
+    sizes: dict[str, Any] = {name: stated.get(name) for name in ("depth", "width", "heads", "kv_heads", "ffn_width")}
+    return make_shape(stated["family"], **lengths, **sizes), assumed
+
+
+def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool) -> tuple[Prediction, list[str]]:
+    """The configuration predicted, at the batch rule's micro-batch where none was given; and how that was chosen."""
+    if micro_batch_given:
+        return predict_batch(profile, [workload])[0], []
+    answers = predict_batch(profile, [replace(workload, micro_batch=size) for size in MICRO_BATCHES])
+    chosen = fast_enough(answers)
+    if chosen is None:
+        return answers[0], ["--micro-batch 1 (a larger one may not fit)"]
+    return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest that is within 2 % of the fastest)"]
+
+
+def _adapters(key: str, options: PredictOptions) -> Adapters | None:
+    """What is trained beside frozen weights; AdvisorError where the options contradict each other."""
+    if options.lora_rank is None:
+        if options.qlora or options.lora_targets != "all":
+            given = "--qlora" if options.qlora else "--lora-targets"
+            raise AdvisorError(f"{given} without a rank", "say how large the adapters are: --lora-rank 16", exit_code=2)
+        return None
+    _as_published(key, options)
+    return Adapters(rank=options.lora_rank, targets=options.lora_targets, quantized=options.qlora)
+
+
+def _frozen(key: str, options: PredictOptions, depth: int | None) -> int:
+    """How many blocks are frozen; AdvisorError where none would be left, or adapters are trained as well."""
+    if options.freeze_blocks is None:
+        return 0
+    if options.lora_rank is not None:
+        raise AdvisorError(
+            "with adapters all weights are frozen", "--lora-rank or --freeze-blocks, not both", exit_code=2
+        )
+    if depth is not None and options.freeze_blocks >= depth:
+        hint = f"fewer than the model has: --freeze-blocks {depth - 1}"
+        raise AdvisorError(f"no block of {depth} is left to train", hint, exit_code=2)
+    _as_published(key, options)
+    return int(options.freeze_blocks)
+
+
+def _as_published(key: str, options: PredictOptions) -> None:
+    if key == "cpu" or options.optimizer == "muon" or options.precision in ("fp32", "fp8"):
+        message = "training a part is predicted on GPUs, in 16 bits and with AdamW, as published runs have it"
+        hint = "--gpu rtx-4090, without --optimizer muon and --precision"
+        raise AdvisorError(message, hint, exit_code=2)

@@ -1,0 +1,249 @@
+"""A plan as the file that other software starts from, in that software's own names (profiles/exports.yaml)."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GPUS_PER_NODE
+from advisor.laws.hyperparameters import deepseek_rate
+from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
+from advisor.store.disk import read_yaml, write_atomic
+from advisor.store.folders import profiles_folder
+from advisor.workflows.plan_finetune import EPOCHS, LENGTH, RANK, FinetunePlan
+from advisor.workflows.plan_layouts import LayoutPlan
+
+# What most recipes of adapters take: rates of TRL's and unsloth's examples, and of full fine-tunes.
+_ADAPTER_RATE, _FULL_RATE = 2e-4, 2e-5
+OUT = "out"
+_TORCHTITAN = {"none": "None", "operators": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+_SAME = {"nemo": "megatron"}  # software that takes another one's arguments
+_STALL_SECONDS = 5.0  # of one asynchronous checkpoint of a large run, for the interval alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The file that was written, the command that starts it, and what is left to fill in."""
+
+    path: Path
+    software: str
+    command: str
+    to_fill_in: tuple[str, ...]
+
+
+def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
+    """Write the plan's chosen run for its software; AdvisorError (exit 2) where nobody knows how that is started."""
+    kind = "finetune" if isinstance(plan, FinetunePlan) else "layouts"
+    asked = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
+    known = [key for key, row in _exports().items() if row["for"] == kind]
+    able = [name for name in (asked, _SAME.get(asked)) if name in known]
+    name = next((one for one in able if _exports()[one]["suffix"] == path.suffix), able[0] if able else None)
+    if name is None:
+        message = f"no file is written for {asked} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(known)}", exit_code=2)
+    row = _exports()[name]
+    if path.suffix != row["suffix"]:
+        hint = f"--out {path.with_suffix(row['suffix'])}"
+        raise AdvisorError(f"--out {path}: {name} starts from a {row['suffix']} file", hint, exit_code=2)
+    fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
+    fields |= {"file": shlex.quote(path.name), "module": path.stem}
+    fields["sharded"] = row.get("sharded", {}).get(fields.get("sharding"))
+    if "models" in row:
+        model = plan.architecture.name if isinstance(plan, LayoutPlan) else plan.model.name
+        if model not in row["models"]:
+            hint = f"it has {', '.join(row['models'])}"
+            raise AdvisorError(f"{name} has no {model} in its own registry", hint, exit_code=2)
+        fields["registry"], _, fields["function"] = row["models"][model].partition(".")
+    text, command = _text(row, fields)
+    write_atomic(path, text)
+    blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
+    return Written(path=path, software=name, command=command, to_fill_in=blanks)
+
+
+def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
+    """The file of one software, and its command."""
+    if row["format"] == "options":
+        begin = row["begin"].format(**fields)
+        if fields.get("gpus", 1) > 1 and "several" in row:
+            begin += " " + row["several"].format(**fields)
+        bare = row.get("switches") == "bare"
+        words = [begin, *(_option(name, value, bare) for name, value in _filled(row["values"], fields).items())]
+        return "#!/bin/bash\n" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
+    several = fields.get("gpus", 1) > 1 and "start_on_several" in row
+    command = row["start_on_several" if several else "start"].format(**fields)
+    if fields["sharded"] is not None and "before_sharded" in row:
+        command = f"{row['before_sharded']} && {command}"
+    if row["format"] == "python":
+        return row["text"].format(**fields), command
+    return yaml.safe_dump(_filled(row["values"], fields), sort_keys=False), command
+
+
+def _option(name: str, value: Any, bare: bool) -> str:
+    """An option as a command line has it; `bare`: one that is true stands alone."""
+    if bare and value is True:
+        return f"--{name}"
+    return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
+
+
+def _filled(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the plan's own numbers; those that the plan has none of are left out."""
+    found = {name: _value(value, fields) for name, value in values.items()}
+    return {name: value for name, value in found.items() if value is not None and value is not False}
+
+
+def _value(value: Any, fields: Mapping[str, Any]) -> Any:
+    """A value with the plan's own numbers in it; a part with an `if` of which the plan has none is None."""
+    if isinstance(value, dict):
+        asked = _value(value.get("if", True), fields)
+        return _filled({name: one for name, one in value.items() if name != "if"}, fields) if asked else None
+    return fields[value[1:]] if isinstance(value, str) and value.startswith("=") else value
+
+
+def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
+    """What a fine-tune's files say, by the names of profiles/exports.yaml."""
+    goal, run = plan.goal, plan.chosen
+    work = run.prediction.workload
+    adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
+    rank = (goal.lora_rank or RANK) if adapted else None
+    recomputed = work.activation_checkpointing == "full"
+    epochs = float(goal.epochs or EPOCHS)
+    return {
+        "model": plan.model.source.removeprefix("https://huggingface.co/"),
+        "adapter": goal.finetune if adapted else None,
+        "method": "lora" if adapted else "full",
+        "adapted": adapted,
+        "full": not adapted,
+        "quantized": quantized,
+        "four_bits": 4 if quantized else None,
+        "rank": rank,
+        "alpha": 2 * rank if rank else None,
+        "dropout": 0.0 if adapted else None,
+        "target_all": "all" if adapted else None,
+        "target_linear": "all-linear" if adapted else None,
+        "seq_len": goal.seq_len or goal.length or LENGTH,
+        "micro_batch": work.micro_batch,
+        "grad_accum": work.grad_accum,
+        "epochs": epochs,
+        "learning_rate": _ADAPTER_RATE if adapted else _FULL_RATE,
+        "recomputed": recomputed,
+        "recomputed_in_words": "true" if recomputed else "false",
+        "not_recomputed": not recomputed,
+        "unsloth_checkpointing": '"unsloth"' if recomputed else "False",
+        "bf16": work.precision == "bf16",
+        "fp16": work.precision == "fp16",
+        "sharding": work.sharding,
+        "dtype": {"bf16": "bfloat16", "fp16": "float16"}[work.precision],
+        "step_sequences": work.micro_batch * work.grad_accum * run.offer.gpus,
+        "whole_epochs": math.ceil(epochs),
+        "steps": None if epochs.is_integer() else math.ceil(plan.tokens_padded / work.step_tokens),
+        "gpus": run.offer.gpus,
+        "out": OUT,
+    }
+
+
+def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
+    """What the files of a plan over layouts say, by the names of profiles/exports.yaml."""
+    best = plan.chosen.search.best
+    assert best is not None
+    run, model, cut = best.run, best.run.model, best.run.layout
+    experts, latent = model.experts, plan.architecture.latent
+    steps = math.ceil(plan.tokens / run.step_tokens)
+    full, recomputed = cut.sharding == "full", run.recompute != "none"
+    piece = -(-model.layers // (cut.pipeline * cut.virtual))
+    rate = deepseek_rate(run.flops_per_token, plan.tokens)  # compute as `scale_flops` counts it
+    every = checkpoint_interval_seconds(_STALL_SECONDS, between_failures(cut.gpus).value)
+    dense = model.layers - model.expert_layers
+    mixed = [0] * dense + [1] * model.expert_layers
+    micro = run.micro_batch * run.seq_len
+    uneven = _uneven(model.layers, cut.pipeline, cut.virtual)
+    pieces = {} if latent is None else dict(zip(("queries", "keys", "rotary", "plain", "values"), latent, strict=True))
+    found = {
+        "hub": plan.architecture.source.removeprefix("https://huggingface.co/"),
+        "nodes": max(1, cut.gpus // GPUS_PER_NODE),
+        "node_gpus": min(GPUS_PER_NODE, cut.gpus),
+        "layers": model.layers,
+        "width": model.width,
+        "ffn_width": model.ffn_width or (experts.width if experts else None),
+        "heads": model.heads,
+        "grouped": latent is None and model.kv_heads < model.heads,
+        "groups": model.kv_heads if latent is None and model.kv_heads < model.heads else None,
+        "head_dim": None if latent is not None else model.head_dim,
+        "latent": latent is not None,
+        **{f"latent_{name}": pieces.get(name) or None for name in ("queries", "keys", "rotary", "plain", "values")},
+        "gated": model.gated,
+        "normalization": "RMSNorm" if model.gated else "LayerNorm",
+        "positions": "rope" if model.gated else "learned_absolute",
+        "untied": not model.tied,
+        "experts": experts.count if experts else None,
+        "mixture": experts is not None,
+        "per_token": experts.per_token if experts else None,
+        "expert_width": experts.width if experts else None,
+        "shared_width": experts.shared * experts.width or None if experts else None,
+        "expert_pattern": str(mixed).replace(" ", "") if experts and dense else None,
+        "dispatcher": "alltoall" if experts else None,
+        "vocab": model.vocab_size,
+        "seq_len": run.seq_len,
+        "micro_batch": run.micro_batch,
+        "micro_tokens": micro,
+        "sequences": plan.sequences,
+        "step_tokens": run.step_tokens,
+        "steps": steps,
+        "tensor": cut.tensor,
+        "sequence": cut.sequence,
+        "pipeline": cut.pipeline,
+        "even_virtual": cut.virtual if cut.virtual > 1 and not uneven else None,
+        "uneven_layout": uneven,
+        "layers_per_stage": piece if cut.pipeline > 1 else None,
+        "pipeline_micro_batches": run.micro_batches if cut.pipeline > 1 else 1,
+        "schedule": "Interleaved1F1B" if cut.virtual > 1 else "1F1B",
+        "context": cut.context,
+        "expert": cut.expert if experts else None,
+        "expert_degree": cut.expert,
+        "expert_tensor": cut.expert_tensor if experts else None,
+        "optimizer_sharded": not full and cut.sharding != "none",
+        "fully_sharded": full,
+        "sharding_strategy": "optim_grads_params" if full else None,
+        "shard": cut.data if cut.sharding != "none" else 1,
+        "replicate": 1 if cut.sharding != "none" else cut.data,
+        "checkpointing": _TORCHTITAN[run.recompute],
+        "recompute_granularity": "full" if recomputed else None,
+        # uniform: every layer by itself; block: so many layers of each piece, the others keep all
+        "recompute_method": {"operators": "block", "full": "uniform"}.get(run.recompute),
+        "recompute_layers": {"operators": -(-piece // 2), "full": 1}.get(run.recompute),
+        "learning_rate": float(f"{rate:.2g}"),
+        "least_rate": float(f"{rate / 10:.2g}"),
+        "any_sharding": cut.sharding != "none",
+        "save_every": max(1, round(float(every) / best.prediction.step_seconds.value)),
+        "gpus": cut.gpus,
+        "out": OUT,
+    }
+    quoted = ("uneven_layout", "recompute_granularity", "recompute_method")
+    return found | {f"quoted_{name}": repr(found[name]) for name in quoted}
+
+
+def _uneven(layers: int, pipeline: int, virtual: int) -> str | None:
+    """Megatron's words for stages of unequal numbers of layers, the first and the last with fewer; None where they come
+    out even.
+    """
+    stages = pipeline * virtual
+    if layers % stages == 0:
+        return None
+    most = -(-layers // stages)
+    counts, spare = [most] * stages, most * stages - layers
+    for at in range(spare):  # from the last stage and the first in turn, further in where there is more to spare
+        counts[-1 - at // 2 if at % 2 == 0 else at // 2] -= 1
+    pieces = ["t" * count for count in counts]
+    return "|".join(["E" + pieces[0], *pieces[1:-1], pieces[-1] + "L"])
+
+
+@cache
+def _exports() -> dict[str, Any]:
+    return read_yaml(profiles_folder() / "exports.yaml", "table of exports")

@@ -1,0 +1,528 @@
+"""Fit and score the laws of layouts: `python benchmarks/layouts.py score | fit | whole`.
+
+    layouts.py score       each source left out in turn: step time, memory, ran or failed, choice of layout
+    layouts.py fit         write profiles/layouts.yaml from all measured runs
+    layouts.py whole       named whole runs, in GPU hours: layouts as published, else the search's own
+
+Measured runs: benchmarks/parallel_runs.csv and the rows of profiles/public_runs.csv that state a layout. Every source
+counts once, however many rows it has; within a source every model on every number of nodes does.
+
+Sources of parallel_runs.csv (facts only; the rows' ids begin as given):
+us- Hugging Face's Ultra-Scale Playbook, scatter plot of the Space nanotron/ultrascale-playbook (rank 0's memory);
+vt- github.com/VIA-Research/vTrain, data/ground_truth_single.csv; mb- github.com/NVIDIA-NeMo/Megatron-Bridge,
+docs/performance-summary-archive.md; gv- github.com/NVIDIA/Megatron-LM, tests/functional_tests (the last rank's memory);
+am- github.com/NVIDIA-NeMo/Automodel, docs/performance-summary.mdx. DP = GPUs / (TP x PP x CP).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.optimize import least_squares
+from scipy.stats import rankdata
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+from advisor.hardware.catalog import load_published_gpus  # noqa: E402
+from advisor.laws.intervals import Z80  # noqa: E402
+from advisor.planning.layouts import search  # noqa: E402
+from advisor.planning.models import require_architecture  # noqa: E402
+from advisor.prediction.layout_batch import predict_layouts  # noqa: E402
+from advisor.prediction.layout_memory import (  # noqa: E402
+    FACTORS,
+    MEMORY_PARTS,
+    STAGES,
+    MemoryLaw,
+    counted,
+    fit_chance,
+    peak_parts,
+    read_memory_law,
+)
+from advisor.prediction.layout_rows import LayoutReading, LayoutRows  # noqa: E402
+from advisor.prediction.layout_runs import whole_run  # noqa: E402
+from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, read_time_law, seconds_of_runs  # noqa: E402
+from advisor.prediction.layouts import EIGHT_BITS, Layout, LayoutRun, Model, columns_of  # noqa: E402
+from advisor.records import Estimate  # noqa: E402
+from advisor.report.layouts import layout_words  # noqa: E402
+
+GIB = float(1 << 30)
+# Before any run: log-normal beliefs about the costs, middle and log standard deviation.
+BELIEFS = {
+    "tensor": (1.2, 0.4),
+    "tensor_calls": (2.0, 0.7),
+    "pipeline": (1.0, 0.7),
+    "pipeline_calls": (100.0, 0.8),
+    "context": (0.5, 0.7),
+    "expert": (1.2, 0.5),
+    "routing": (20.0, 0.7),
+    "expert_calls": (6.0, 0.7),
+    "small_experts": (0.5, 0.8),
+    "narrow": (0.1, 0.8),
+    "weights": (2.0, 0.7),
+    "data": (1.0, 0.5),
+    "shared_out": (1.0, 0.6),
+    "data_calls": (1.0, 0.8),
+    "gathered": (1.0, 0.5),
+}
+WORK, FEW_BITS = 0.1, 0.15  # log deviations of the work beyond the belief, and of products in 8 bits
+OWNER, OWNER_LINKS, ROW = 0.15, 0.4, 0.1  # log deviations of one owner's machine and of its links; of a row
+LEAST_MFU = 0.10  # slower rows are layouts that nobody would use
+MOST_ROWS = 60  # of one source, in weight
+SCORED = ("Ultra-Scale", "vTrain", "Megatron-Bridge", "Megatron-LM golden", "AutoModel")
+UNBALANCED = 1.15  # of a mixture's step at the upper end: judged, as the measured runs force routing to balance
+HEADER = (
+    "# What cutting a run over many GPUs costs, and factors of the memory that is counted: fitted by\n"
+    "# `python benchmarks/layouts.py fit`; format in profiles/README.md.\n"
+)
+MEMORY_ROW, FOLDS = 0.03, 10
+MEMORY_BELIEFS = {
+    "state": (0.05, 0.1),
+    "activations": (0.15, 0.3),
+    "logits": (0.0, 0.3),
+    "rest": (math.log(0.1 * GIB), 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured run: what was predicted of it, and what came."""
+
+    source: str
+    id: str
+    run: LayoutRun
+    seconds: float | None
+    gib: float | None
+    ran: bool
+    sure: bool
+
+
+def measured() -> list[Measured]:
+    """Every row of the two tables that can be read; what cannot is counted on stderr."""
+    cards, found, refused = load_published_gpus(), [], {}
+    for path in (REPO / "benchmarks" / "parallel_runs.csv", REPO / "profiles" / "public_runs.csv"):
+        public = path.name == "public_runs.csv"
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = csv.DictReader(file)
+            reader = LayoutRows(cards, lines.fieldnames or ())
+            for at, row in enumerate(lines, 2):
+                reading = reader.read(list(row.values()))
+                twice = public and ("ultrascale" in row["source"].lower() or "LoRA" in row["parallelism"])
+                if reading is None or twice or not row["seq_len"]:  # an assumed length teaches nothing
+                    continue
+                if not isinstance(reading, LayoutReading):
+                    refused.setdefault(reading.reason, []).append(at)
+                    continue
+                found.append(_measured(row, reading.run, public, at))
+    for reason, rows in refused.items():
+        print(f"refused {len(rows)}: {reason} (line {rows[0]})", file=sys.stderr)
+    return found
+
+
+def _measured(row: dict[str, str], run: LayoutRun, public: bool, at: int) -> Measured:
+    def of(*names: str) -> float | None:
+        return next((float(row[name]) for name in names if row.get(name)), None)
+
+    rate, seconds = of("tokens_per_second_per_gpu", "tok_per_s_per_gpu"), of("step_seconds")
+    if seconds is None and rate:
+        seconds = run.step_tokens / (rate * run.layout.gpus)
+    return Measured(
+        source=("public " if public else "") + row["source"],
+        id=row.get("id") or f"public-{at}",
+        run=run,
+        seconds=seconds if "not stated" not in row.get("n_gpus", "") and (public or row["n_gpus"]) else None,
+        gib=of("memory_gib_per_gpu", "mem_gib_per_gpu"),
+        ran=row.get("outcome", "ok") == "ok",
+        sure=row.get("confidence", "high") != "low",
+    )
+
+
+def weights(rows: Sequence[Measured]) -> np.ndarray:
+    """Of each row, so that a source counts at most as MOST_ROWS and its groups (model and GPUs) alike."""
+    groups = [(m.source, m.run.model.layers, m.run.model.width, m.run.layout.gpus) for m in rows]
+    size = {g: groups.count(g) for g in set(groups)}
+    of_source = {s: [g for g in size if g[0] == s] for s in {m.source for m in rows}}
+    total = {s: min(sum(size[g] for g in gs), MOST_ROWS) / len(gs) for s, gs in of_source.items()}
+    return np.array([total[g[0]] / size[g] for g in groups])
+
+
+def quantile(values: np.ndarray, share: np.ndarray, at: float) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(share[order])
+    return float(values[order][np.searchsorted(reached, at * reached[-1] - 1e-9)])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Measured steps as the fit sees them."""
+
+    rows: list[Measured]
+    one: np.ndarray  # seconds of one GPU's work
+    costs: np.ndarray  # (n, len(COSTS)) at coefficient one
+    logs: np.ndarray  # of measured seconds
+    share: np.ndarray
+    owner: np.ndarray
+    eight: np.ndarray  # products in 8 bits or fewer
+
+    def predicted(self, x: np.ndarray) -> np.ndarray:
+        """Log seconds by a fit's log costs, work and eight bits."""
+        k = len(COSTS)
+        return np.log(self.one * np.exp(x[k] + x[k + 1] * self.eight) + self.costs @ np.exp(x[:k]))
+
+
+def seen(rows: Sequence[Measured]) -> Seen:
+    rows = timed(rows)
+    one, costs = seconds_of_runs([m.run for m in rows])
+    return Seen(
+        rows=rows,
+        one=one.sum(axis=-1),
+        costs=costs,
+        logs=np.log([m.seconds for m in rows]),
+        share=weights(rows),
+        owner=np.array([m.source for m in rows]),
+        eight=np.array([m.run.precision in EIGHT_BITS for m in rows], dtype=float),
+    )
+
+
+def fit_costs(s: Seen, some: np.ndarray) -> np.ndarray:
+    """Log coefficients of COSTS, of work and of eight bits: a robust fit, with an offset for each owner's machine and
+    one for its links.
+    """
+    names, at = np.unique(s.owner[some], return_inverse=True)
+    mean = np.array([*np.log([BELIEFS[c][0] for c in COSTS]), 0.0, 0.0])
+    deviation = np.array([*(BELIEFS[c][1] for c in COSTS), WORK, FEW_BITS])
+    links = np.array([c in EXCHANGES for c in COSTS])
+    k, o = len(COSTS), len(names)
+    one, costs, logs, share, eight = s.one[some], s.costs[some], s.logs[some], s.share[some], s.eight[some]
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        machine, link = x[k + 2 : k + 2 + o], x[k + 2 + o :]
+        scaled = (costs * np.exp(x[:k] + links * link[at][:, None])).sum(axis=1)
+        off = (logs - np.log(one * np.exp(machine[at] + x[k] + x[k + 1] * eight) + scaled)) / ROW
+        off = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))
+        return np.concatenate(
+            [off * np.sqrt(share), (x[: k + 2] - mean) / deviation, machine / OWNER, link / OWNER_LINKS]
+        )
+
+    start = np.concatenate([mean, np.zeros(2 * o)])
+    return least_squares(residuals, start, x_scale="jac", max_nfev=60).x[: k + 2]
+
+
+def timed(rows: Sequence[Measured]) -> list[Measured]:
+    return [m for m in rows if m.ran and m.sure and m.seconds and m.run.mfu / m.seconds >= LEAST_MFU]
+
+
+def kept_out(source: str, rows: Sequence[Measured]) -> np.ndarray:
+    """Rows of other owners: one owner may publish two tables."""
+    same = "Megatron-Bridge" if "Megatron-Bridge" in source else source
+    return np.array([same not in m.source for m in rows])
+
+
+def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, Seen]:
+    """Log error of each row by the law of the other owners."""
+    s = seen(rows)
+    off = np.full(len(s.rows), np.nan)
+    print("| step time, source left out | rows | median | p90 | signed |\n|---|---|---|---|---|")
+    for source in sorted(set(s.owner)):
+        mine = s.owner == source
+        off[mine] = s.predicted(fit_costs(s, kept_out(source, s.rows)))[mine] - s.logs[mine]
+        _line(source, off[mine], s.share[mine])
+    scored = np.array([o.startswith(SCORED) for o in s.owner])
+    experts = np.array([m.run.model.experts is not None for m in s.rows])
+    for name, some in (
+        ("the five of parallel_runs.csv, each once", scored),
+        ("all, each once", np.ones(len(off), bool)),
+        ("mixtures of experts, each source once", experts),
+    ):
+        _line(name, off[some], each_once(s, some))
+    return off, s
+
+
+def each_once(s: Seen, some: np.ndarray) -> np.ndarray:
+    """Weights of some rows by which each source counts as much as any other."""
+    share, owner = s.share[some], s.owner[some]
+    return share / np.array([share[owner == o].sum() for o in owner])
+
+
+def inside(off: np.ndarray, s: Seen, law: LayoutLaw) -> None:
+    """How many rows left out lie in the interval."""
+    experts = np.array([m.run.model.experts is not None for m in s.rows])
+    low = Z80 * law.deviation
+    held = (off < low) & (off > -(low + np.where(experts, math.log(law.unbalanced), 0.0)))
+    for name, some in (
+        ("the five", np.array([o.startswith(SCORED) for o in s.owner])),
+        ("all", np.ones(len(off), bool)),
+        ("mixtures", experts),
+    ):
+        share = each_once(s, some)
+        print(f"inside the 80 % interval, {name}, each source once: {(held[some] * share).sum() / share.sum():.0%}")
+
+
+def score_regret(rows: Sequence[Measured], x: np.ndarray, law: str) -> None:
+    """Time of the layout that the law picks over the best measured one of the same model and GPUs (Ultra-Scale)."""
+    groups: dict[tuple, list[Measured]] = {}
+    for m in rows:
+        if m.source.startswith("Ultra-Scale") and m.ran and m.sure and m.seconds:
+            groups.setdefault((m.run.model, m.run.layout.gpus), []).append(m)
+    lost = []
+    for (model, gpus), mine in groups.items():
+        one, costs = seconds_of_runs([m.run for m in mine])
+        k = len(COSTS)
+        guess = one.sum(axis=-1) * np.exp(x[k]) + costs @ np.exp(x[:k])
+        took = np.array([m.seconds for m in mine])
+        pick = int(np.argmin(guess))
+        lost.append(took[pick] / took.min() - 1)
+        random = np.median(took) / took.min() - 1
+        print(f"   width {model.width} on {gpus}: {lost[-1]:.1%} of {len(mine)} layouts (random {random:.0%})")
+    print(f"regret, {law}: median {np.median(lost):.1%}, worst {max(lost):.1%}")
+
+
+def _line(name: str, off: np.ndarray, share: np.ndarray) -> None:
+    error = np.abs(np.expm1(off))
+    middle, tail = quantile(error, share, 0.5), quantile(error, share, 0.9)
+    print(f"| {name} | {len(off)} | {middle:.1%} | {tail:.1%} | {math.expm1(quantile(off, share, 0.5)):+.1%} |")
+
+
+# Named whole runs: model, GPU, GPUs, tokens, length, sequences a step, GPU hours taken, software, layout (tensor,
+# pipeline, data, expert) or None where nobody publishes it. Llama 2: arXiv 2307.09288, table 2; Llama 3: Meta's model
+# cards, 405B by arXiv 2407.21783, table 4; DeepSeek-V3: 2412.19437, §1 (H800, 8 bits); Pythia: 2304.01373, table 6;
+# BLOOM: 2211.05100, §3.2; OPT: 2205.01068, §2.5, without restarts; GPT-3 on A100 as 2104.04473, §5.1, reckons;
+# MPT-7B: databricks.com/blog/mpt-7b; OLMo 2 has no hours.
+WHOLE = (
+    ("Llama 2 7B", "llama-2-7b", "a100-80gb-sxm", 256, 2e12, 4096, 1024, 184_320, None, None),
+    ("Llama 2 70B", "llama-2-70b", "a100-80gb-sxm", 1024, 2e12, 4096, 1024, 1_720_320, None, None),
+    ("Llama 3 8B", "llama-3-8b", "h100-80gb-sxm", 1024, 15e12, 8192, 1024, 1.3e6, None, None),
+    ("Llama 3 70B", "llama-3-70b", "h100-80gb-sxm", 4096, 15e12, 8192, 2048, 6.4e6, None, None),
+    ("Llama 3.1 405B", "llama-3.1-405b", "h100-80gb-sxm", 16384, 15.6e12, 8192, 2048, 30.84e6, None, (8, 16, 128, 1)),
+    ("DeepSeek-V3", "deepseek-v3", "h800-80gb-sxm", 2048, 14.8e12, 4096, 15360, 2.664e6, None, (1, 16, 128, 64)),
+    ("Pythia 12B", "pythia-12b", "a100-40gb-sxm", 256, 300e9, 2048, 1024, 72_300, "gpt-neox", (4, 1, 64, 1)),
+    ("BLOOM 176B", (70, 14336, 112, 57344, 250880), "a100-80gb-sxm", 384, 366e9, 2048, 2048, 1_082_990,
+     "megatron-deepspeed", (4, 12, 8, 1)),
+    ("OPT-175B", (96, 12288, 96, 49152, 50272), "a100-80gb-sxm", 992, 180e9, 2048, 992, 811_456, "megatron",
+     (8, 1, 124, 1)),
+    ("GPT-3 175B", (96, 12288, 96, 49152, 51200), "a100-80gb-sxm", 1024, 300e9, 2048, 1536, 835_584, "megatron",
+     (8, 8, 16, 1)),
+    ("MPT-7B", (32, 4096, 32, 16384, 50432), "a100-40gb-sxm", 440, 1e12, 2048, 1760, 100_320, "llm-foundry",
+     (1, 1, 440, 1)),
+)  # fmt: skip
+OWNERS = {
+    name: next(
+        (by for by, names in (("DeepSeek", "DeepSeek"), ("EleutherAI", "Pythia"), ("BigScience", "BLOOM"),
+                              ("NVIDIA", "GPT-3"), ("Databricks", "MPT")) if name.startswith(names)),
+        "Meta",
+    )
+    for name, *_ in WHOLE
+}  # fmt: skip
+
+
+def whole_errors(law: LayoutLaw) -> list[tuple[str, LayoutRun, Estimate, float]]:
+    """Named whole runs: name, run, GPU hours by the law without its `whole`, and those taken."""
+    cards, found = load_published_gpus(), []
+    bare = replace(law, whole=0.0, whole_deviation=0.0)
+    for name, model, gpu, gpus, tokens, length, sequences, hours, software, cut in WHOLE:
+        shape = _gpt(*model) if isinstance(model, tuple) else require_architecture(model).model
+        eight = "fp8" if name.startswith("DeepSeek") else "bf16"
+        run = LayoutRun(
+            model=shape, layout=Layout(), gpu=cards[gpu], seq_len=length, micro_batch=1, micro_batches=1,
+            precision=eight, software=software or "nemo",
+        )  # fmt: skip
+        if cut is None:
+            best = search(run, gpus, sequences).best
+            assert best is not None
+            run = best.run
+        else:
+            tensor, pipeline, data, expert = cut
+            full = software == "llm-foundry" or name.startswith("OPT")
+            layout = Layout(
+                tensor=tensor, sequence=tensor > 1, pipeline=pipeline, data=data, expert=expert,
+                virtual=8 if "405B" in name else 1, sharding="full" if full else "optimizer",
+            )  # fmt: skip
+            recompute = "full" if name.startswith(("BLOOM", "GPT-3", "OPT")) else "none"
+            micro = 4 if name.startswith(("Pythia", "MPT")) else 8 if name.startswith("OPT") else 1
+            run = replace(
+                run, layout=layout, micro_batch=micro, micro_batches=max(1, sequences // (data * micro)),
+                recompute=recompute, fused_attention=not name.startswith(("BLOOM", "GPT-3", "OPT")),
+            )  # fmt: skip
+        step = predict_layouts([run])[0].step_seconds
+        takes = whole_run(step, tokens / run.step_tokens, gpus, run.model.parameters, bare)
+        found.append((name, run, takes.seconds.scaled(gpus / 3600), hours))
+    return found
+
+
+def fit_whole(law: LayoutLaw, without: str | None = None) -> tuple[float, float]:
+    """Log of how much longer whole runs take than the law says, and their log standard deviation: the median of the
+    owners' medians, and what holds 80 % of the runs, each owner once. `without` is an owner left out.
+
+    GPT-3's hours are reckoned from a measured step: no whole run.
+    """
+    runs = [(OWNERS[name], math.log(hours / takes.value)) for name, _, takes, hours in whole_errors(law)
+            if OWNERS[name] not in (without, "NVIDIA")]  # fmt: skip
+    owners = sorted({owner for owner, _ in runs})
+    middle = float(np.median([np.median([off for by, off in runs if by == owner]) for owner in owners]))
+    share = np.array([1 / sum(by == owner for by, _ in runs) for owner, _ in runs])
+    spread = quantile(np.abs(np.array([off for _, off in runs]) - middle), share, 0.8) / Z80
+    return round(middle, 3), round(spread, 3)
+
+
+def whole() -> None:
+    """Hours of named whole runs, by the law of all sources; what whole runs take besides by the other owners'."""
+    law, off, held = load_law(), [], []
+    print("| run | layout | GPU hours: predicted (80 % interval) | taken | error | inside |\n|---|---|---|---|---|---|")
+    for name, run, bare, hours in whole_errors(law):
+        beyond, deviation = fit_whole(law, OWNERS[name])
+        unsure = math.exp(Z80 * max(0.0, deviation - law.deviation))
+        step = bare.scaled(math.exp(beyond))
+        step = replace(step, low=step.low / unsure, high=step.high * unsure)
+        off.append(step.value / hours - 1)
+        held.append(step.contains(hours))
+        print(
+            f"| {name} | {layout_words(run)} | {step.value:,.0f} ({step.low:,.0f}-{step.high:,.0f}) | {hours:,.0f} "
+            f"| {off[-1]:+.0%} | {'yes' if held[-1] else 'no'} |"
+        )
+    print(f"\nwithin 35 %: {sum(abs(e) <= 0.35 for e in off)} of {len(off)}; inside: {sum(held)} of {len(held)}")
+
+
+def _gpt(layers: int, width: int, heads: int, ffn_width: int, vocab: int) -> Model:
+    return Model(
+        layers=layers, width=width, heads=heads, kv_heads=heads, head_dim=width // heads, ffn_width=ffn_width,
+        gated=False, vocab_size=vocab, tied=True,
+    )  # fmt: skip
+
+
+MEMORY_SOFTWARE = ("megatron", "nanotron", "torchtitan", "megatron-deepspeed")
+
+
+def peaks(rows: Sequence[Measured]) -> list[Measured]:
+    return [m for m in rows if m.gib and m.gib > 1 and m.ran and m.sure]
+
+
+def weighed(runs: Sequence[LayoutRun]) -> np.ndarray:
+    """Bytes before any factor of the stage that each run's memory is of, (n, len(MEMORY_PARTS))."""
+    z = columns_of(runs)
+    both = [np.stack([counted(z, which)[part] for part in MEMORY_PARTS], axis=-1) for which in ("first", "last")]
+    stage = np.array([STAGES.index(run.stage) for run in runs])
+    first = np.where(stage == 0, both[0].sum(axis=-1) >= both[1].sum(axis=-1), stage == 1)
+    return np.where(first[:, None], *both)
+
+
+def fit_factors(parts: np.ndarray, bytes_: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Log factors of one software's peaks: a robust fit that begins at the usual."""
+    mean = np.array([MEMORY_BELIEFS[f][0] for f in FACTORS])
+    deviation = np.array([MEMORY_BELIEFS[f][1] for f in FACTORS])
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        off = (np.log(parts @ np.exp(x)) - np.log(bytes_)) / MEMORY_ROW
+        off = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))
+        return np.concatenate([off * np.sqrt(share), (x - mean) / deviation])
+
+    return least_squares(residuals, mean, x_scale="jac").x
+
+
+def score_memory(rows: Sequence[Measured]) -> dict[str, Any]:
+    """Print errors of peaks whose case (same model and layout) is left out; return the section of layouts.yaml."""
+    rows = peaks(rows)
+    parts, gib = weighed([m.run for m in rows]), np.array([m.gib for m in rows]) * GIB
+    software, factors, errors, share_of = np.array([m.run.software or "" for m in rows]), {}, {}, {}
+    print("| peak memory, case left out | rows | median | p90 | signed |\n|---|---|---|---|---|")
+    for name in MEMORY_SOFTWARE:
+        mine = software == name
+        keys = [str((m.run.model, m.run.layout, m.run.micro_batch)) for m in np.array(rows, object)[mine]]
+        cases = np.unique(keys, return_inverse=True)[1]
+        share, off = np.full(mine.sum(), min(1.0, MOST_ROWS / mine.sum())), np.empty(mine.sum())
+        for fold in range(FOLDS):
+            left = cases % FOLDS == fold
+            x = fit_factors(parts[mine][~left], gib[mine][~left], share[~left])
+            off[left] = np.log(parts[mine][left] @ np.exp(x)) - np.log(gib[mine][left])
+        factors[name], errors[name], share_of[name] = fit_factors(parts[mine], gib[mine], share), off, share
+        _line(name, off, np.ones(len(off)))
+    unseen, weight = [], []
+    for name in MEMORY_SOFTWARE:
+        mine = software == name
+        others = np.mean([factors[n] for n in MEMORY_SOFTWARE if n != name], axis=0)
+        off = np.log(parts[mine] @ np.exp(others)) - np.log(gib[mine])
+        _line(f"{name} as software not seen before", off, np.ones(mine.sum()))
+        unseen.append(off)
+        weight.append(np.full(mine.sum(), 1 / mine.sum()))
+    off = np.concatenate([errors[n] for n in MEMORY_SOFTWARE])
+    once = np.concatenate([np.full(len(errors[n]), 1 / len(errors[n])) for n in MEMORY_SOFTWARE])
+    spread = quantile(np.abs(off), once, 0.8) / Z80
+    whole = quantile(np.abs(np.concatenate(unseen)), np.concatenate(weight), 0.8) / Z80
+    return {
+        "software": {n: _named(FACTORS, factors[n]) for n in MEMORY_SOFTWARE},
+        "usual": _named(FACTORS, np.mean([factors[n] for n in MEMORY_SOFTWARE], axis=0)),
+        "spread": round(spread, 3),
+        "unknown": round(math.sqrt(max(whole**2 - spread**2, 0.0)), 3),
+        "limit": 0.92,
+        "softness": 0.08,
+    }
+
+
+def _named(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
+    return {name: round(float(value), 4) for name, value in zip(names, values, strict=True)}
+
+
+def score_failures(rows: Sequence[Measured], memory: MemoryLaw) -> None:
+    """How well the probability of fitting tells layouts that ran from those that failed (Ultra-Scale)."""
+    rows = [m for m in rows if m.source.startswith("Ultra-Scale")]
+    runs = [replace(m.run, stage="most") for m in rows]
+    z, ran = columns_of(runs), np.array([m.ran for m in rows])
+    room = np.array([run.gpu.memory_bytes for run in runs])
+    unseen = np.mean([memory.factors[n] for n in MEMORY_SOFTWARE if n != "nanotron"], axis=0)
+    for name, factors in (("nanotron's factors", memory.factors["nanotron"]), ("those of the others", unseen)):
+        peak = sum(peak_parts(z, factors, np.zeros(len(runs))).values())
+        chance = fit_chance(z, peak, memory.spread, room, memory)
+        rank = rankdata(chance)
+        area = (rank[ran].sum() - ran.sum() * (ran.sum() + 1) / 2) / (ran.sum() * (~ran).sum())
+        small = peak < 0.7 * room
+        print(
+            f"ran against failed, {name}: area {area:.3f} ({ran.sum()} ran, {(~ran).sum()} failed for reasons not "
+            f"stated, {(~ran & small).sum()} of them below 70 % of the memory)"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("score", "fit", "whole"))
+    asked = parser.parse_args()
+    if asked.what == "whole":
+        whole()
+        return
+    rows = measured()
+    off, s = score_time(rows)
+    every = fit_costs(s, np.ones(len(s.rows), bool))
+    deviation = quantile(np.abs(off), each_once(s, np.ones(len(off), bool)), 0.8) / Z80
+    memory = score_memory(rows)
+    document = {
+        "time": {
+            "costs": _named(COSTS, np.exp(every[: len(COSTS)])),
+            "work": round(float(every[-2]), 4),
+            "eight_bits": round(float(every[-1]), 4),
+            "deviation": round(deviation, 3),
+            "whole": 0.0,
+            "whole_deviation": 0.0,
+            "unbalanced": UNBALANCED,
+        },
+        "memory": memory,
+    }
+    if asked.what == "fit":
+        law = read_time_law(document["time"])
+        document["time"]["whole"], document["time"]["whole_deviation"] = fit_whole(law)
+        text = yaml.safe_dump(document, sort_keys=False)
+        (REPO / "profiles" / "layouts.yaml").write_text(HEADER + text, encoding="utf-8")
+    inside(off, s, read_time_law(document["time"]))
+    law = read_memory_law(memory)
+    score_failures(rows, law)
+    score_regret(rows, fit_costs(s, kept_out("Ultra-Scale Playbook (banner)", s.rows)), "its source left out")
+    score_regret(rows, every, "law of all sources")
+
+
+if __name__ == "__main__":
+    main()

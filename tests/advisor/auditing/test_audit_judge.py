@@ -1,0 +1,119 @@
+"""What an assistant copied from a report, judged through the tool that it calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from advisor.mcp_server import audit_judge
+
+BILL = "We train on 4 A100 GPUs at $1.20 per GPU-hour for 36 hours, which costs {} in all."
+
+
+def judged(value: str, run: dict[str, Any] | None = None, **claim: Any) -> dict[str, Any]:
+    entry = {"id": "c", "text": "the bill", "quote": BILL.format(value), "kind": "quantity", "that": "usd"}
+    answer = {"title": "t", "run": run or {}, "claims": [{**entry, "value": value, **claim}]}
+    [row] = audit_judge(f"# Bill\n\n{BILL.format(value)}\n", json.dumps(answer))["rows"]
+    return row
+
+
+WRITTEN = {"kind": "arithmetic", "that": "expression", "readings": ["[4] * [1.20] * [36]"]}
+PRICE, HOURS = {"price": "$1.20/h"}, {"time": "36 h"}
+A100 = {**PRICE, "gpu": "a100-80gb-sxm"}
+
+
+@pytest.mark.parametrize(
+    ("run", "claim"),
+    [
+        ({}, {**PRICE, **HOURS, "gpus": "4"}),
+        ({}, {**PRICE, **HOURS, "gpus": "4", "gpu": "a100"}),
+        ({**PRICE, "gpus": 4}, HOURS),
+        ({**A100, "gpus": 4}, HOURS),
+        ({**A100, "gpus": 4}, {**HOURS, "gpu": "a100"}),
+        (A100, {**HOURS, "gpus": "4"}),
+        ({}, WRITTEN),
+    ],
+)
+def test_a_bill_counts_every_gpu_at_the_price_that_is_stated(run, claim):
+    for value, verdict in (("$172.80", "holds"), ("$43.20", "wrong"), ("$21.60", "wrong"), ("$400", "wrong")):
+        row = judged(value, run, **claim)
+        assert row["verdict"] == verdict and row["so"].startswith(("$173", "$172 to $174")), (value, row)
+
+
+def test_a_price_of_the_whole_machine_is_not_multiplied():
+    text = "The machine of 8 GPUs costs $20 an hour: 10 hours are $200."
+    claim = {"id": "c", "text": "the bill", "quote": text, "kind": "quantity", "that": "usd", "value": "$200",
+             "price": "$20/h", "time": "10 hours", "gpus": "8"}  # fmt: skip
+    [row] = audit_judge(text, json.dumps({"title": "t", "run": {}, "claims": [claim]}))["rows"]
+    assert row["verdict"] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ({"time": "144 GPU-h"}, "its quote does not have the number 144"),
+        ({"quote": "which costs nothing"}, "the text does not have the words"),
+        ({"gpu": "h100"}, "does not name the GPU h100"),
+    ],
+)
+def test_a_claim_that_its_quote_does_not_carry_is_listed_with_the_reason(claim, why):
+    row = judged("$172.80", **claim)
+    assert row["verdict"] == "unplaced" and why in row["claim"]
+
+
+@pytest.mark.parametrize("reading", ["4 * 1.20 * 36", "four times [1.20] * [36]"])
+def test_an_expression_without_its_brackets_is_refused(reading):
+    row = judged("$172.80", **{**WRITTEN, "readings": [reading]})
+    assert row["verdict"] in ("cannot be judged", "unplaced") and "brackets" in row.get("so", "brackets")
+
+
+def row_of(text: str, run: dict[str, Any] | None = None, **claim: Any) -> dict[str, Any]:
+    """The verdict on one claim whose quote is the last line of a text."""
+    entry = {"id": "c", "text": "the claim", "quote": text.splitlines()[-1], **claim}
+    [row] = audit_judge(text, json.dumps({"title": "t", "run": run or {}, "claims": [entry]}))["rows"]
+    return row
+
+
+CHANGE = {"kind": "arithmetic", "that": "change", "way": "less"}
+
+
+@pytest.mark.parametrize(
+    ("text", "claim", "verdict"),
+    [
+        # 94.55 to 94.65 of 98.5 to 99.5 min are 3.9 to 5.0 % less; 11.09 to 3.46 are 68.8 %
+        ("It took 94.6 min instead of 99 (4.3 %)", {**CHANGE, "value": "4.3 %", "from": 99, "to": 94.6}, "holds"),
+        ("It fell from 11.09 to 3.46, by 67 %", {**CHANGE, "value": "67 %", "from": 11.09, "to": 3.46}, "wrong"),
+        # a table that cuts decimals off: 28,242 / 2,048 = 13.79
+        ("| T | S/s | tok/s |\n|---|---|---|\n| 2048 | 13 | 28242 |",
+         {"kind": "arithmetic", "that": "expression", "value": "13", "readings": ["[28242] / [2048]"]}, "holds"),
+        ("28242 tokens of 2048 are 13 a second",
+         {"kind": "arithmetic", "that": "expression", "value": "13", "readings": ["[28242] / [2048]"]}, "wrong"),
+        ("$61 here, and there $61.23", {"kind": "agreement", "that": "agreement", "words": ["$61", "$61.23"]}, "holds"),
+        ("$61 here, and there $64", {"kind": "agreement", "that": "agreement", "words": ["$61", "$64"]}, "wrong"),
+        ("about +5% here and 5% there", {"kind": "agreement", "that": "agreement", "words": ["5%", "+5%"]}, "holds"),
+        # weights of 8 billion parameters in 16 bits, which the words say and no number does
+        ("In fp16 the weights of an 8B model take 16 GB",
+         {"kind": "quantity", "that": "bytes", "value": "16 GB", "parameters": "8B", "bytes_each": "2",
+          "part": "weights"}, "holds"),
+    ],
+)  # fmt: skip
+def test_what_a_report_rounds_cuts_off_or_leaves_to_words_is_no_fault(text, claim, verdict):
+    row = row_of(text, **claim)
+    assert row["verdict"] == verdict, row
+
+
+def test_attention_over_long_sequences_is_no_fault_of_an_mfu():
+    """1.4 billion parameters, 65,536 tokens: 24 blocks of 2,048 have 6 times the FLOPs of the weights alone."""
+    text = "The 1.4B model with sequences of 65536 reaches 5506 tok/s on one H100, an MFU of 26 %"
+    claim = {"kind": "quantity", "that": "mfu", "value": "26 %", "parameters": "1.4B", "rate": "5506 tok/s",
+             "gpu": "h100", "gpus": "1", "precision": "bf16"}  # fmt: skip
+    assert row_of(text, {"seq_len": 65536}, **claim)["verdict"] != "wrong"
+    assert row_of(text, {}, **claim)["verdict"] == "wrong"  # of usual lengths it is
+    rate = "A rate of 3.13E+14 FLOP/s"
+    assert row_of(rate, kind="quantity", that="flops", value="3.13E+14 FLOP/s", gpu="h100")["verdict"] == "unplaced"
+
+
+def test_a_claim_that_cannot_be_settled_needs_no_reason():
+    assert row_of("It is fast", kind="not_judged", that="not_judged")["verdict"] == "cannot be judged"

@@ -1,0 +1,132 @@
+"""Between reading and judging: what an assistant read counts where the text has its words and its numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from advisor.auditing.gate import gated
+from advisor.auditing.load import card_from_dict
+from advisor.auditing.schema import examples
+from advisor.auditing.verdict import Ruling
+from advisor.store.store import Store
+from advisor.workflows.audit import audit_cards
+
+TEXT = """# A plan for H200 GPUs
+
+We train **1.3 billion** parameters on 26 billion tokens, which is
+20 tokens per parameter. Each step takes 24 x 2,048 = 49,152 tokens.
+
+| model | tokens/s | step time |
+|-------|----------|-----------|
+| small | 98,304   | 500 ms    |
+
+## Costs
+
+The run of 7B parameters needs eight A100s and fits their memory of 80 GB.
+"""
+RATIO = {"kind": "tokens_per_parameter", "value": "20", "parameters": "1.3 billion", "tokens": "26 billion"}
+QUOTE = "We train 1.3 billion parameters on 26 billion tokens, which is 20 tokens per parameter."
+STEP = {"kind": "expression", "value": "49,152", "readings": ["[24] * [2,048]"], "quote": "24 x 2,048 = 49,152 tokens"}
+
+
+def read(*claims: dict[str, Any], **card: Any) -> dict[str, Any]:
+    entries = [{"id": f"a{n}", "text": "said", **claim} for n, claim in enumerate(claims)]
+    return gated({"title": "t", "run": {}, "claims": entries, **card}, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("claim", "line"),
+    [
+        ({**RATIO, "quote": QUOTE}, 3),  # over two lines, emphasis left out
+        (STEP, 4),
+        ({"kind": "throughput", "value": "98,304 tok/s", "step_time": "500 ms",
+          "quote": "| small | 98,304   | 500 ms    |"}, 8),
+        ({**RATIO, "quote": "which is 20 tokens per parameter", "also": ["1.3 billion parameters on 26 billion tokens"],
+          "line": 4}, 3),
+    ],
+)  # fmt: skip
+def test_what_the_text_bears_out_is_judged_on_its_line(claim, line):
+    [kept] = read(claim)["claims"]
+    assert kept["line"] == line
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ({**RATIO}, "quotes nothing"),
+        ({**RATIO, "quote": "We train 1.3 billion parameters on 62 billion tokens"}, "does not have the words"),
+        ({**RATIO, "quote": "20 tokens per parameter"}, "does not have the number 1.3"),
+        ({**STEP, "readings": ["[24] * [2,048] * [8]"]}, "does not have the number 8"),
+        ({"kind": "card_memory", "value": "80 GB", "gpu": "l4", "quote": "fits their memory of 80 GB"}, "the GPU l4"),
+        ({"kind": "training_memory", "parameters": "7 billion", "value": "80 GB",
+          "quote": "The run of 7B parameters needs eight A100s and fits their memory of 80 GB"}, "how many"),
+        ({"kind": "no such kind", "quote": "Each step takes"}, "unknown"),
+        ({"kind": "expression", "value": "49,152", "quote": "24 x 2,048 = 49,152 tokens"}, "readings: missing"),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_bear_out_is_unplaced_with_the_reason(claim, why):
+    card = read(claim)
+    assert card["claims"] == [] and len(card["unplaced"]) == 1 and why in card["unplaced"][0]
+
+
+def test_one_quote_read_in_two_ways_is_judged_in_the_first_alone():
+    text = "| small | 98,304   | 500 ms    |"
+    one = {"kind": "sustained_rate", "gpu": "h200", "value": "98,304 TFLOP/s", "quote": text}
+    card = read(one, {**one, "value": "500 TFLOP/s"})
+    assert [claim["id"] for claim in card["claims"]] == ["a0"] and "in two ways" in card["unplaced"][0]
+
+
+def test_a_configuration_has_what_the_text_states():
+    card = read(run={"seq_len": 2048, "depth": 24, "vocab_size": 50257, "gpus": 1, "gpu": "h200", "nonsense": 3})
+    assert card["run"] == {"seq_len": 2048, "depth": 24, "gpus": 1, "gpu": "h200"}
+    assert any(words.startswith("run.vocab_size: 50257") for words in card["unplaced"])
+
+
+def test_what_a_card_cannot_hold_is_left_out_with_the_reason_and_the_rest_is_judged():
+    """Numbers as people write them are read; fields, parts and names that a card does not know cost nothing else."""
+    run = {"seq_len": "2,048", "precision": "half", "gpu": "H2000", "step_time": "500ms", "depth": "deep"}
+    claims = [{**STEP, "id": "x"}, {**STEP, "id": "x", "about": "nobody"}, {"kind": "rests_on", "quote": "## Costs"}]
+    card = read(*claims, run=run, rows={"columns": ["colour"], "values": []}, notes="mine", others=[{"depth": 3}])
+    assert card["run"] == {"seq_len": "2,048", "step_time": "500ms"} and "rows" not in card and "notes" not in card
+    assert [claim["id"] for claim in card["claims"]] == ["x"] and card["others"] == []
+    for word in ("run.precision", "run.gpu", "run.depth", "rows.columns", "nobody", "premises: missing"):
+        assert any(word in words for words in card["unplaced"]), word
+    problems: list[str] = []
+    made = card_from_dict({**card, "id": "x", "title": "t"}, problems)
+    assert made is not None and made.run.seq_len == 2048, problems
+
+
+@pytest.mark.parametrize("raw", [{}, {"claims": 3}, {"claims": ["x", None, {}]}, {"run": [], "others": {"a": 1}}])
+def test_any_object_becomes_a_card(raw):
+    problems: list[str] = []
+    assert card_from_dict(gated({**raw, "id": "x", "title": "t"}, TEXT), problems) is not None, problems
+
+
+def test_an_answer_is_judged_and_its_opinion_shown_beside(tmp_path):
+    path = tmp_path / "plan.md"
+    path.write_text(TEXT.replace("49,152", "59,152"))
+    wrong = {
+        **STEP,
+        "value": "59,152",
+        "quote": "24 x 2,048 = 59,152 tokens",
+        "opinion": "holds",
+        "because": "I trust it",
+    }
+    answer = json.dumps({"title": "t", "run": {}, "claims": [{"id": "s", "text": "tokens of a step", **wrong}]})
+    [judged] = audit_cards([path], Store(tmp_path / "home"), lambda prompt: f"Here it is:\n```json\n{answer}\n```")
+    [claim] = judged.judged
+    assert claim.judgement.ruling is Ruling.WRONG and claim.claim.opinion == "holds" and claim.claim.line == 4
+    assert judged.card.source == "plan.md" and judged.card.title == "A plan for H200 GPUs"
+
+
+def test_examples_of_kinds_pass_the_gate_where_the_text_says_them():
+    """Of every kind that states all its numbers: the example's own sentence and fields."""
+    passed = 0
+    for that, entry in examples().items():
+        claim = {"id": "x", "text": entry["says"], "quote": entry["says"], "kind": entry["kind"], "that": that}
+        claim |= entry["fields"]
+        passed += len(gated({"title": "t", "run": {}, "claims": [claim]}, entry["says"])["claims"])
+    assert passed >= 60

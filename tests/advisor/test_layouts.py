@@ -1,0 +1,215 @@
+"""Runs on layouts: published memory and times, rows of tables, and what must grow or shrink with what."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.hardware.catalog import load_published_gpus
+from advisor.prediction.layout_batch import predict_layouts
+from advisor.prediction.layout_memory import counted
+from advisor.prediction.layout_rows import LayoutReading, LayoutRows
+from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model, columns_of
+from tests.terminal import advisor
+
+GIB = float(1 << 30)
+CARDS = load_published_gpus()
+ROWS = Path(__file__).parents[2] / "benchmarks" / "parallel_runs.csv"
+# Korthikanti et al. 2022 (arXiv 2205.05198), tables 3 and 5 and figure 7: layers, width, heads, tensor, pipeline,
+# virtual, micro-batch, global batch; seconds of an iteration with full recomputation, with selective; GiB of
+# activations with none, with selective and sequence parallelism; GiB of state.
+PUBLISHED = {
+    "22B": (48, 6144, 64, 8, 1, 1, 4, 4, 1.42, 1.10, 59.25, 9.56, 45.56),
+    "175B": (96, 12288, 96, 8, 8, 3, 1, 64, 18.13, 13.75, 66.84, 12.35, 45.56),
+    "530B": (105, 20480, 128, 8, 35, 3, 1, 280, 49.05, 37.83, 114.0, 23.08, 31.64),
+    "1T": (128, 25600, 160, 8, 64, 1, 1, 512, 94.42, 71.49, 131.25, 26.56, 32.96),
+}
+
+
+def gpt(name: str, recompute: str, *, sequence: bool) -> LayoutRun:
+    layers, width, heads, tensor, pipeline, virtual, micro, batch, *_ = PUBLISHED[name]
+    model = Model(
+        layers=layers, width=width, heads=heads, kv_heads=heads, head_dim=width // heads, ffn_width=4 * width,
+        gated=False, vocab_size=51200, tied=True,
+    )  # fmt: skip
+    layout = Layout(tensor=tensor, sequence=sequence, pipeline=pipeline, virtual=virtual, sharding="none")
+    return LayoutRun(
+        model=model, layout=layout, gpu=CARDS["a100-80gb-sxm"], seq_len=2048, micro_batch=micro,
+        micro_batches=batch // micro, recompute=recompute, fused_attention=False, software="megatron",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_times_and_memory_that_no_fit_has_seen(name: str):
+    *_, full, selective, kept, kept_selective, state = PUBLISHED[name]
+    runs = [gpt(name, "full", sequence=False), gpt(name, "attention", sequence=True), gpt(name, "none", sequence=False)]
+    slow, fast, _ = predict_layouts(runs)
+    assert slow.step_seconds.value == pytest.approx(full, rel=0.12)
+    assert fast.step_seconds.value == pytest.approx(selective, rel=0.12)
+    held = counted(columns_of(runs), "first")
+    assert held["activations"][1:] / GIB == pytest.approx([kept_selective, kept], rel=0.01)
+    assert held["state"][1] / GIB == pytest.approx(state, rel=0.10)
+
+
+def test_parameters_of_a_mixture_of_experts():
+    """DeepSeek-V3: 671 B parameters, 37 B of them active (arXiv 2412.19437, §4.2); MLA's weights by its ranks."""
+    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * 256 + 128 * 128 * 7168
+    model = Model(
+        layers=61, width=7168, heads=128, kv_heads=128, head_dim=192, ffn_width=18432, gated=True, vocab_size=129280,
+        tied=False, attention_parameters=attention,
+        experts=Experts(count=256, per_token=8, width=2048, shared=1, layers=58),
+    )  # fmt: skip
+    assert model.parameters == pytest.approx(671e9, rel=0.001)
+    assert model.active == pytest.approx(37.5e9, rel=0.01)
+
+
+LLAMA_70B = Model(
+    layers=80, width=8192, heads=64, kv_heads=8, head_dim=128, ffn_width=28672, gated=True, vocab_size=128256,
+    tied=False,
+)  # fmt: skip
+RUN = LayoutRun(
+    model=LLAMA_70B, layout=Layout(tensor=8, sequence=True, pipeline=4, data=2), gpu=CARDS["h100-80gb-sxm"],
+    seq_len=8192, micro_batch=1, micro_batches=16, software="nemo",
+)  # fmt: skip
+
+
+def parts(**layout: int) -> tuple[dict[str, float], dict[str, float]]:
+    found = predict_layouts([replace(RUN, layout=replace(RUN.layout, **layout))])[0]
+    return dict(found.step_parts), dict(found.memory_parts)
+
+
+def test_each_cut_costs_what_it_exchanges():
+    base, held = parts()
+    assert sum(base.values()) == pytest.approx(predict_layouts([RUN])[0].step_seconds.value)
+    assert parts(tensor=1)[0]["tensor"] == 0 and base["tensor"] > 0
+    assert parts(tensor=16)[0]["tensor"] > 1.5 * base["tensor"]  # out of the node
+    assert parts(pipeline=1)[0]["pipeline"] == 0 and base["pipeline"] > 0
+    assert parts(virtual=5)[0]["products"] < base["products"]  # a smaller bubble
+    assert parts(virtual=5)[1]["activations"] > held["activations"]  # for more that is in flight
+    assert parts(data=1)[0]["data"] == 0 and base["data"] > 0
+    assert parts(data=8)[1]["state"] < held["state"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    tensor=st.sampled_from([1, 2, 4, 8]),
+    pipeline=st.sampled_from([1, 2, 4, 8]),
+    micro_batches=st.integers(1, 64),
+    recompute=st.sampled_from(["none", "attention", "full"]),
+)
+def test_time_and_memory_are_positive_and_grow_with_the_batch(
+    tensor: int, pipeline: int, micro_batches: int, recompute: str
+):
+    layout = Layout(tensor=tensor, sequence=True, pipeline=pipeline, data=2)
+    run = replace(RUN, layout=layout, micro_batches=micro_batches, recompute=recompute)
+    longer, wide = replace(run, micro_batches=micro_batches + 1), replace(run, micro_batch=2)
+    one, more, wider = predict_layouts([run, longer, wide])
+    assert 0 < one.step_seconds.low < one.step_seconds.value < more.step_seconds.value
+    assert one.peak_allocated_bytes.value < wider.peak_allocated_bytes.value
+    assert wider.fit_probability <= one.fit_probability
+
+
+def test_a_mixture_may_take_longer_than_balanced_routing_does():
+    experts = Experts(count=64, per_token=4, width=2048, layers=80)
+    mixture = replace(RUN, model=replace(LLAMA_70B, experts=experts), layout=replace(RUN.layout, expert=8, data=8))
+    dense, sparse = predict_layouts([RUN, mixture])
+    assert sparse.step_parts["experts"] > 0 and dense.step_parts["experts"] == 0
+    up, down = (lambda e: e.high / e.value)(sparse.step_seconds), (lambda e: e.value / e.low)(sparse.step_seconds)
+    assert up > 1.1 * down and dense.step_seconds.high / dense.step_seconds.value == pytest.approx(down)
+
+
+def rows_of(tmp_path: Path, *rows: dict[str, str]) -> list[dict]:
+    path = tmp_path / "rows.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    done = advisor("predict", "--rows", str(path))
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, dict[str, str]]:
+    with ROWS.open(encoding="utf-8", newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def test_rows_with_a_column_for_each_degree(tmp_path: Path, measured: dict[str, dict[str, str]]):
+    """A run of 1.34 B parameters, one of experts on 256 GPUs, one that failed, one whose activations are offloaded."""
+    ids = ("us-1.34-0001", "mb-002", "us-1.34-c0171", "gv-241")
+    dense, experts, failed, offloaded = rows_of(tmp_path, *(measured[i] for i in ids))
+    assert dense["parameters"] == 1_342_177_280 + 2048 * (2 * 16 + 1)  # with the norms
+    for row, found in ((measured["us-1.34-0001"], dense), (measured["mb-002"], experts)):
+        assert found["step_seconds"]["low"] < float(row["step_seconds"]) < found["step_seconds"]["high"]
+    assert experts["parameters"] == pytest.approx(float(measured["mb-002"]["params_total"]), rel=0.001)
+    assert 0 < failed["fit_probability"] < 0.2  # as many stages as layers, which leaves one without any
+    assert "host's memory" in offloaded["error"]
+
+
+def test_rows_with_the_layout_in_words(tmp_path: Path):
+    row = {
+        "gpu": "H100 80GB SXM", "n_gpus": "64", "layers": "80", "dim": "8192", "heads": "64", "ffn_mult": "3.5",
+        "vocab": "128256", "seq_len": "8192", "micro_batch": "1", "global_batch_tokens": "1048576",
+        "precision": "BF16", "parallelism": "TP4 PP8 CP1 VP5", "act_ckpt": "none",
+    }  # fmt: skip
+    words = ["TP4 PP8 VP5", "tensor parallel 4, pipeline parallel 8, interleaved VP5", "tp=4 pp=8 vp=5"]
+    found = rows_of(tmp_path, *(row | {"parallelism": text} for text in words), row | {"parallelism": "TP3"})
+    assert len({f["step_seconds"]["value"] for f in found[:3]}) == 1
+    assert any("kv_heads is not stated: 8 taken" in said for said in found[0]["assumed"])
+    assert "64 GPUs cannot be cut into 3 pieces" in found[3]["error"]
+
+
+def test_layers_that_predict_further_tokens_load_the_last_stage():
+    """One such layer: its time, and the head's once more."""
+    plain, ahead = predict_layouts([RUN, replace(RUN, model=replace(LLAMA_70B, ahead=1))])
+    assert ahead.step_seconds.value > 1.03 * plain.step_seconds.value
+    held = [counted(columns_of([p.run]), "last") for p in (plain, ahead)]
+    assert held[1]["logits"] == pytest.approx(2 * held[0]["logits"])
+    assert held[1]["state"] > held[0]["state"] and held[1]["activations"] > held[0]["activations"]
+
+
+@pytest.mark.parametrize(
+    ("interconnect", "gigabytes"),
+    [
+        ("NVLink in the node; 8 x 400 Gb/s InfiniBand between nodes", 50.0),
+        ("NVLink; 100 Gb/s Ethernet between nodes", 12.5 / 8),
+        ("NVSwitch; 200 Gbps per GPU between nodes", 25.0),
+        ("25 GB/s per GPU between nodes", 25.0),
+        ("NVLink in the node; AWS EFA between nodes (rate not stated)", None),
+    ],
+)
+def test_a_network_is_taken_as_it_is_stated(interconnect: str, gigabytes: float | None):
+    row = {
+        "gpu": "h100-80gb-sxm", "n_gpus": "64", "layers": "32", "dim": "4096", "heads": "32", "seq_len": "4096",
+        "micro_batch": "1", "precision": "bf16", "tp": "8", "pp": "1", "interconnect": interconnect,
+    }  # fmt: skip
+    reading = LayoutRows(CARDS, list(row)).read(list(row.values()))
+    assert isinstance(reading, LayoutReading)
+    said = any("network between nodes is not stated: 400 Gb/s for each GPU" in words for words in reading.assumed)
+    assert said == (gigabytes is None)
+    assert reading.run.network == (None if gigabytes is None else pytest.approx(gigabytes * 1e9))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_row_of_anything_is_predicted_or_refused(data: st.DataObject):
+    with ROWS.open(encoding="utf-8", newline="") as file:
+        columns = next(csv.reader(file))
+        row = dict(zip(columns, next(csv.reader(file)), strict=True))
+    odd = st.sampled_from(
+        ["", "0", "-1", "3", "64", "1e9", "nan", "abc", "MI300X", "full", "FSDP", "fp8", "fp32", "128"]
+    )
+    row |= data.draw(st.dictionaries(st.sampled_from(columns), odd, max_size=6))
+    reading = LayoutRows(CARDS, columns).read(list(row.values()))
+    if isinstance(reading, LayoutReading):
+        (found,) = predict_layouts([reading.run])
+        assert 0 < found.step_seconds.low <= found.step_seconds.value <= found.step_seconds.high < float("inf")
+        assert 0 < found.peak_allocated_bytes.value < float("inf") and 0 <= found.fit_probability <= 1
+    else:
+        assert reading is not None and reading.reason

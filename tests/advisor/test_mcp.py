@@ -1,0 +1,162 @@
+"""The tools of `advisor mcp`, asked by the protocol's own client over stdin and stdout and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+TOOLS = {"plan_training", "predict_run", "compare_gpus", "explain_number", "analyze_log", "audit_schema",
+         "audit_judge"}  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def server(home: Path, *roots: Path) -> Any:
+    words = [word for root in roots for word in ("--root", str(root))]
+    environment = {"ADVISOR_HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    return mcp.StdioServerParameters(
+        command=sys.executable, args=["-m", "advisor", "mcp", *words], env=environment, cwd=str(ROOT)
+    )
+
+
+def asked(target: Any, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def session() -> Any:
+        async with mcp.Client(target) as client:
+            return await ask(client)
+
+    return asyncio.run(session())
+
+
+async def told(client: Any, tool: str, **given: Any) -> dict[str, Any]:
+    result = await client.call_tool(tool, given)
+    assert not result.is_error, result.content
+    found = json.loads(result.content[0].text)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
+    log = tmp_path / "logs" / "train.log"
+    log.parent.mkdir()
+    log.write_text("\n".join(f"iter {n}: loss {4 - n / 200:.4f}, time 50.00ms" for n in range(200)), encoding="utf-8")
+
+    async def ask(client: Any) -> dict[str, Any]:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        plan, predict = tools["plan_training"].description, tools["predict_run"].description
+        assert "One of: lora, qlora, full." in plan and "8xh100, rtx-4090" in plan and "trl, axolotl" in plan
+        assert "auto, bf16, fp16, fp32 or fp8" in predict and "any, or names" not in predict
+        assert tools.keys() == TOOLS and all(len(tool.description) > 60 for tool in tools.values())
+        return {
+            "plan": await told(client, "plan_training", gpu="l4", budget="5"),
+            "layout": await told(client, "plan_training", gpu="h100-80gb-sxm", model="mixtral-8x7b", layout="any",
+                                 gpus="16,64", tokens="100B"),
+            "predict": await told(client, "predict_run", gpu="rtx-4090", model="gpt2", micro_batch="8"),
+            "gpus": await told(client, "compare_gpus", page=2),
+            "eight": await told(client, "compare_gpus", gpu="l4", count=8),
+            "sized": await told(client, "plan_training", gpu="h100", gpus="8", params="1B"),
+            "uneven": await told(client, "plan_training", gpu="h100", model="mixtral-8x7b", layout="any", gpus="24,64"),
+            "log": await told(client, "analyze_log", path=str(log), gpu="l4", gpus="2", price="0.5"),
+            "outside": await told(client, "analyze_log", path="/etc/hostname"),
+            "wrong": await told(client, "plan_training", gpu="l4", model="no-such-model"),
+        }  # fmt: skip
+
+    found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
+    assert found["plan"]["command"] == "advisor plan --gpu l4 --budget 5" and found["plan"]["rows"]
+    cost = found["layout"]["rows"][0]["usd"]
+    assert cost["interval_80"][0] < cost["value"] < cost["interval_80"][1] and cost["basis"] == "prior"
+    assert "EP" in found["layout"]["rows"][0]["layout"]
+    assert found["predict"]["fits"] is True and found["predict"]["rows"][0]["quantity"] == "step_seconds"
+    row = found["predict"]["rows"][0]
+    assert row["interval_80"][0] < row["value"] < row["interval_80"][1] and row["basis"] == "prior"
+    assert found["eight"]["command"] == "advisor gpus l4 --gpus 8"
+    assert "no tokens were given, so taken: 12 tokens per " in found["sized"]["assumed"][0]
+    assert "do not divide by it" in found["uneven"]["left_out"][0] and found["uneven"]["rows"][0]["gpus"] == 64
+    assert found["gpus"]["page"].startswith("2 of ")
+    assert "after 200 steps" in found["log"]["answer"]
+    assert "outside the folders" in found["outside"]["error"]
+    assert "unknown" in found["wrong"]["error"] and found["wrong"]["hint"]
+    assert all(len(json.dumps(answer)) < 12_000 for answer in found.values())
+
+
+def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):
+    """The formula holds between the numbers that are given, of a plan and of a prediction."""
+
+    async def ask(client: Any) -> dict[str, Any]:
+        plan, run = {"gpu": "l4", "budget": "5"}, {"gpu": "8xh100", "model": "gpt2-xl"}
+        return {
+            "usd": await told(client, "explain_number", number="usd", of="plan_training", options=plan),
+            "mfu": await told(client, "explain_number", number="mfu", of="predict_run", options=run),
+            "none": await told(client, "explain_number", number="los", of="plan_training", options=plan),
+            "tool": await told(client, "explain_number", number="usd", of="gpus", options={}),
+        }
+
+    found = asked(server(tmp_path / "home"), ask)
+    usd, known = found["usd"], found["usd"]["inputs"]
+    hours = known["total_seconds"]["value"] / 3600
+    paid = hours * known["usd_per_hour"] + known["storage_usd"]["value"]
+    assert usd["formula"].startswith("total_seconds / 3600 * usd_per_hour + storage_usd")
+    assert usd["value"]["value"] == pytest.approx(paid, rel=2e-3) and usd["value"]["basis"] == "prior"
+    assert "published runs" in usd["basis"] and any("price" in one for one in usd["rests_on"])
+    mfu, known = found["mfu"], found["mfu"]["inputs"]
+    rate = known["tokens_per_second"]["value"] * known["flops_per_token"] / (known["gpus"] * known["peak_flops"])
+    assert mfu["value"]["value"] == pytest.approx(rate, rel=2e-3) and "Step time" in mfu["derived_in"]
+    assert "did you mean loss" in found["none"]["hint"] and "plan_training or predict_run" in found["tool"]["hint"]
+
+
+def test_a_report_is_judged_by_what_the_assistant_copied(tmp_path: Path):
+    report = "We train on 8 GPUs.\n\nA step is 24 x 2,048 = 39,152 tokens.\n"
+
+    async def ask(client: Any) -> dict[str, Any]:
+        schema = (await client.call_tool("audit_schema", {})).content[0].text
+        assert "quote" in schema and len(schema) > 1000
+        claim = {"id": "c1", "kind": "arithmetic", "line": 3, "quote": "24 x 2,048 = 39,152",
+                 "that": "24 * 2048 = 39152"}  # fmt: skip
+        return await told(client, "audit_judge", report=report, answer=json.dumps({"claims": [claim]}))
+
+    assert "answer" in asked(server(tmp_path / "home"), ask)
+
+
+@contextlib.asynccontextmanager
+async def over_http(home: Path) -> AsyncIterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "advisor", "mcp", "--http", str(port)], cwd=ROOT, stderr=subprocess.DEVNULL,
+        env=os.environ | {"ADVISOR_HOME": str(home), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_the_same_over_http_on_this_machine(tmp_path: Path):
+    async def session() -> dict[str, Any]:
+        async with over_http(tmp_path / "home") as address, mcp.Client(address) as client:
+            return await told(client, "compare_gpus", gpu="l4")
+
+    assert asyncio.run(session())["rows"][0]["gpu"] == "l4"
+
+
+def test_the_instructions_are_short():
+    from advisor.mcp_server import INSTRUCTIONS
+
+    assert len(INSTRUCTIONS.encode()) < 2048

@@ -1,0 +1,103 @@
+"""`plan --finetune`: what fine-tuning a published model takes on each GPU, by command, in Python and on the page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import advisor
+from advisor.store.store import default_store
+from advisor.workflows.plan_finetune import plan_finetune
+from tests.advisor.plans import goal_of
+from tests.terminal import advisor as command
+
+ASKED = "--gpu any --model Qwen/Qwen3-8B --finetune qlora --examples 50k --budget 30"
+LLAMA = ("--model", "meta-llama/Llama-3.1-8B", "--examples", "10k", "--length", "500", "--epochs", "2")
+
+
+def found(*words: str):
+    return plan_finetune(goal_of(list(words)), default_store())
+
+
+def test_the_question_of_the_readme_has_one_answer_in_dollars_and_hours():
+    document = json.loads(command("plan", *ASKED.split(), "--json", expect=0).stdout)
+    assert document["tokens"] == 50_000 * 1024 * 3 and document["software"] == "TRL"
+    best, *others = document["runs"]
+    rate, price = best["prediction"]["tokens_per_second"]["value"], best["offer"]["usd_per_hour"]
+    assert best["seconds"]["value"] > document["tokens"] / rate  # the machine and the model's weights come first
+    assert best["usd"]["value"] == pytest.approx(best["seconds"]["value"] / 3600 * price)
+    assert all(best["usd"]["value"] <= run["usd"]["value"] for run in others if all(run["keeps"]))
+    assert all(run["prediction"]["fits"] for run in document["runs"])
+    assert (
+        advisor.plan(gpu="any", model="Qwen/Qwen3-8B", finetune="qlora", examples="50k", budget=30).sentence
+        == (document["sentence"])
+    )
+
+
+def test_adapters_fit_where_all_weights_do_not_and_four_bits_where_sixteen_do_not():
+    ways = ("qlora", "lora", "full")
+    without = {way: set(found("--gpu", "any", "--gpus", "1", "--finetune", way, *LLAMA).does_not_fit) for way in ways}
+    assert without["qlora"] < without["lora"] < without["full"]
+    assert "a4000" in without["lora"] - without["qlora"] and "l4" in without["full"] - without["lora"]
+
+
+def test_work_follows_from_examples_their_length_and_passes_or_is_said_in_tokens():
+    assert found("--gpu", "l4", "--finetune", "qlora", *LLAMA).tokens == 10_000 * 500 * 2
+    assert found("--gpu", "l4", "--finetune", "qlora", *LLAMA[:2], "--tokens", "7M").tokens == 7_000_000
+    padded = found("--gpu", "l4", "--finetune", "qlora", *LLAMA, "--seq-len", "1000")
+    assert padded.tokens_padded == 2 * padded.tokens
+    assert padded.chosen.prediction.workload.shape.seq_len == 1000
+
+
+def test_limits_and_the_objective_decide_the_order():
+    cheap = found("--gpu", "any", "--finetune", "qlora", *LLAMA)
+    fast = found("--gpu", "any", "--finetune", "qlora", *LLAMA, "--objective", "time")
+    assert cheap.chosen.usd.value < fast.chosen.usd.value and cheap.chosen.seconds.value > fast.chosen.seconds.value
+    late = found("--gpu", "l4", "--finetune", "qlora", *LLAMA, "--deadline", "20min")
+    assert late.chosen.keeps == (False, True)
+    text = command("plan", "--gpu", "l4", "--finetune", "qlora", *LLAMA, "--deadline", "20min", expect=0).stdout
+    assert "no run keeps the deadline" in text and "(late)" in text
+
+
+def test_a_frame_has_a_row_for_each_machine():
+    frame = advisor.plan(gpu="any", model="llama-3-8b", finetune="lora", examples=1000).to_frame()
+    assert {"gpu", "gpus", "hours", "hours_low", "usd", "usd_high", "keeps_budget"} <= set(frame.columns)
+    assert len(frame) > 20 and (frame["hours_low"] < frame["hours"]).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--gpu l4 --finetune lora --examples 5", "--finetune needs a model"),
+        ("--gpu l4 --model gpt2 --examples 5", "--examples is of a fine-tune"),
+        ("--gpu l4 --model gpt2 --lora-rank 5", "--lora-rank is of a fine-tune"),
+        ("--gpu l4 --model gpt2 --finetune lora --examples 5 --ratio 3", "--ratio changes nothing of a fine-tune"),
+        ("--gpu l4 --model gpt2 --finetune full --examples 5 --lora-rank 4", "a full fine-tune has no adapters"),
+        ("--gpu l4 --model gpt2 --finetune lora --examples 5 --tokens 1M", "both say how much"),
+        ("--gpu l4 --model gpt2 --finetune lora", "nothing says how much"),
+        ("--gpu l4 --model gpt2 --finetune lora --examples 5 --seq-len 100", "cuts examples of 1024 tokens"),
+        ("--gpu l4 --model llama-2-70b --finetune full --examples 5", "llama-2-70b does not surely fit l4"),
+        ("--gpu l4 --model gpt2 --finetune lora --examples 5 --out plan.yaml", "trl starts from a .sh file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = command("plan", *words.split())
+    assert done.returncode in (2, 3) and message in done.stderr and "hint: " in done.stderr
+
+
+def test_weights_that_one_gpu_cannot_hold_are_sharded_over_several():
+    """8 billion parameters with two moments in 16 bits are 64 GB before any activation: an eighth of it fits 80 GB."""
+    words = {"model": "llama-3.1-8b", "finetune": "full", "examples": "50k", "gpu": "h100-80gb-sxm"}
+    with pytest.raises(advisor.AdvisorError, match="does not surely fit h100-80gb-sxm"):
+        advisor.plan(**words, gpus="1")
+    best = advisor.plan(**words, gpus="8").chosen.prediction
+    assert best.workload.sharding in ("optimizer", "full") and best.device_bytes.high < 80e9
+    alone = advisor.plan(model="llama-3.1-8b", finetune="lora", examples="50k", gpu="h100-80gb-sxm", gpus="2")
+    assert alone.chosen.prediction.workload.sharding == "none"  # nothing is gained
+
+
+def test_a_gpu_without_bf16_trains_in_fp16():
+    plan = advisor.plan(model="Qwen/Qwen3-8B", finetune="qlora", examples="5k", gpu="v100-16gb-sxm2")
+    assert plan.chosen.prediction.workload.precision == "fp16"

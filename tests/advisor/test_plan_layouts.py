@@ -1,0 +1,146 @@
+"""`advisor plan --layout any`: models by their names, the search, whole runs as published, words typed wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import advisor as api
+from advisor.hardware.catalog import load_published_gpus
+from advisor.planning.layouts import search
+from advisor.planning.models import architecture_of_config, mixture_rows, require_architecture
+from advisor.prediction.layout_runs import whole_run
+from advisor.prediction.layout_time import load_law
+from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.records import Basis, Estimate
+
+CARDS = load_published_gpus()
+
+
+@pytest.mark.parametrize("name", mixture_rows())
+def test_parameters_of_named_mixtures_are_the_published_ones(name: str):
+    found = require_architecture(name)
+    assert found.model.parameters == pytest.approx(found.parameters, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    # as their papers say: Mixtral 12.9, DeepSeek-V2 21 and V3 37, Qwen3 3.3 and 22, OLMoE 1.3, Llama 4 17
+    [("mixtral-8x7b", 12.9), ("deepseek-v2", 21), ("deepseek-v3", 37), ("qwen3-30b-a3b", 3.3),
+     ("qwen3-235b-a22b", 22), ("olmoe-1b-7b", 1.3), ("llama-4-scout", 17)],
+)  # fmt: skip
+def test_active_parameters_are_the_published_ones(name: str, billions: float):
+    assert require_architecture(name).model.active / 1e9 == pytest.approx(billions, rel=0.03)
+
+
+def test_a_config_json_gives_the_sizes_that_the_table_has():
+    """As Hugging Face's library writes one of DeepSeek-V3, and one without the experts' number for each token."""
+    config = {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+        "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "vocab_size": 129280,
+        "max_position_embeddings": 163840, "tie_word_embeddings": False,
+    }  # fmt: skip
+    found = architecture_of_config(json.dumps(config), "config.json")
+    assert found is not None and found.model == require_architecture("deepseek-ai/DeepSeek-V3").model
+    del config["num_experts_per_tok"]
+    with pytest.raises(api.AdvisorError, match="without num_experts_per_tok"):
+        architecture_of_config(json.dumps(config), "config.json")
+
+
+def run(name: str, gpu: str) -> LayoutRun:
+    model = require_architecture(name).model
+    return LayoutRun(
+        model=model, layout=Layout(), gpu=CARDS[gpu], seq_len=8192, micro_batch=1, micro_batches=1, software="nemo"
+    )
+
+
+def test_llama_3_405b_is_cut_as_meta_cut_it():
+    """TP8, PP16, DP128 on 16,384 H100 with 2,048 sequences a step (Grattafiori et al. 2024, table 4)."""
+    best = search(run("llama-3.1-405b", "h100-80gb-sxm"), 16384, 2048).best
+    assert best is not None
+    cut = best.run.layout
+    assert (cut.tensor, cut.pipeline, cut.data) == (8, 16, 128)
+    assert best.prediction.mfu.low < 0.41 < 1.1 * best.prediction.mfu.high
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "gpus", "tokens", "seq_len", "hours"),
+    [  # GPU hours of whole runs as their owners say (Meta's model cards; DeepSeek-V3's in fp8 on H800)
+        ("llama-3-70b", "h100-80gb-sxm", 1024, 15e12, 8192, 6.4e6),
+        ("llama-3.1-405b", "h100-80gb-sxm", 16384, 15.6e12, 8192, 30.84e6),
+        ("llama-2-70b", "a100-80gb-sxm", 1024, 2e12, 4096, 1.72e6),
+    ],
+)
+def test_whole_runs_take_what_their_owners_say(
+    call, name: str, gpu: str, gpus: int, tokens: float, seq_len: int, hours: float
+):
+    words = f"--layout any --model {name} --gpu {gpu} --gpus {gpus} --tokens {tokens:.0f} --seq-len {seq_len} --json"
+    _, out, _ = call("plan", *words.split())
+    found = json.loads(out)["choices"][0]
+    whole = found["whole"]["seconds"]
+    assert whole["value"] * gpus / 3600 == pytest.approx(hours, rel=0.5)
+    assert whole["low"] < 3600 * hours / gpus < whole["high"]
+    assert found["usd"]["low"] < found["usd"]["value"] < found["usd"]["high"]
+
+
+def test_a_whole_run_takes_longer_than_its_steps_by_what_published_ones_did():
+    """By hand: steps, times the shipped factor, times what failures and waiting for checkpoints add."""
+    step = Estimate(value=10.0, low=8.0, high=12.0, basis=Basis.PRIOR)
+    law = replace(load_law(), deviation=0.2, whole=0.25, whole_deviation=0.3)
+    found = whole_run(step, 1e5, 1024, 70_000_000_000, law)
+    beyond = 1e6 * math.exp(0.25) * (1 + found.failures_share + found.checkpoints_share)
+    assert found.seconds.value == pytest.approx(beyond)
+    assert 0 < found.checkpoints_share < found.failures_share < 0.02
+    assert found.seconds.high / found.seconds.low > 1.5 * math.exp(2 * 1.2816 * 0.1)  # wider than the step's by 0.1
+
+
+def test_of_layouts_that_are_as_fast_the_one_that_is_easiest_to_set_up_is_taken():
+    """Llama 3 8B on 64 A100: FSDP alone, where tensor and data parallelism together are as fast."""
+    best = search(run("llama-3-8b", "a100-80gb-sxm"), 64, 512).best
+    assert best is not None and best.run.layout.sharding == "full"
+    assert (best.run.layout.tensor, best.run.layout.pipeline) == (1, 1)
+
+
+def test_long_sequences_are_cut_and_half_of_the_products_may_be_recomputed():
+    found = search(run("llama-3.1-405b", "h100-80gb-sxm"), 16384, 2048).best
+    assert found is not None and found.run.recompute == "operators" and found.run.layout.context == 1
+    long = search(replace(run("llama-3.1-405b", "h100-80gb-sxm"), seq_len=131_072), 16384, 128).best
+    assert long is not None and long.run.layout.context > 1  # 16 pieces in Grattafiori et al. 2024, table 4
+
+
+def test_the_answer_says_how_the_gpus_share_the_model_and_why_others_lose(call):
+    words = "--layout any --model mixtral-8x7b --gpu h100-80gb-sxm --gpus 16,64 --tokens 100B --budget 100k"
+    code, out, _ = call("plan", *words.split())
+    assert code == 0
+    said = " ".join(out.split())
+    assert "Train mixtral-8x7b (46.7 B parameters, 12.9 B active) on" in said and "EP8" in said
+    assert "does not fit" in said and "slower, most of it in" in said and "the fullest GPU holds" in said
+    assert "uneven routing takes longer" in said and "not given, so taken" in said
+
+
+def test_from_python_a_row_for_each_number_of_gpus():
+    answer = api.plan(layout="any", model="llama-3-8b", gpu="h100-80gb-sxm", gpus="8,64", tokens="1T")
+    frame = answer.to_frame()
+    assert set(frame["gpus"]) == {8, 64} and all("DP" in layout for layout in frame["layout"])
+    assert json.loads(answer.to_json())["sentence"].startswith("Train llama-3-8b")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--layout any --gpu h100", "--layout any needs a model"),
+        ("--layout any --model gpt2 --gpu h100 --depth 4", "--depth changes nothing of a plan over layouts"),
+        ("--layout any --model no-such-model --gpu h100", "--model no-such-model: unknown"),
+        ("--layout any --model llama-3.1-405b --gpu h100-80gb-sxm --gpus 8 --tokens 1B", "surely fits none of"),
+        ("--model mixtral-8x7b --gpu h100", "--layout any --model mixtral-8x7b"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(call, tmp_path: Path, words: str, said: str):
+    code, _, error = call("plan", *words.replace("plan.yaml", str(tmp_path / "plan.yaml")).split())
+    assert code in (2, 3) and said in " ".join(error.split())

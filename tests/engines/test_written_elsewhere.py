@@ -1,0 +1,42 @@
+"""The script that a plan writes for TRL, held against TRL's own parser."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+from tests.terminal import advisor
+
+PARSE = """
+import dataclasses, json, sys
+from trl import ModelConfig, ScriptArguments, SFTConfig, TrlParser
+parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
+data, training, model = parser.parse_args_and_config(args=sys.argv[1:])
+print(json.dumps({"micro": training.per_device_train_batch_size, "length": training.max_length, "rank": model.lora_r,
+                  "peft": model.use_peft, "four_bits": model.load_in_4bit, "packing": training.packing,
+                  "checkpointing": training.gradient_checkpointing, "model": model.model_name_or_path}))
+"""
+
+
+def test_trl_takes_every_option_of_the_script(trainers_python: Path, tmp_path: Path):
+    script = tmp_path / "run.sh"
+    words = ("--gpu", "h100-80gb-sxm", "--model", "Qwen/Qwen3-8B", "--finetune", "qlora", "--examples", "50k",
+             "--length", "512", "--lora-rank", "8")  # fmt: skip
+    advisor("plan", *words, "--out", str(script), expect=0)
+    plan = json.loads(advisor("plan", *words, "--json", expect=0).stdout)
+    work = plan["runs"][0]["prediction"]["workload"]
+    given = shlex.split(script.read_text().replace("\\\n", " "), comments=True)
+    assert given[:2] == ["trl", "sft"]
+    # a card that is not here is not asked for its bf16 units
+    options = ["bf16" if word == "--bf16" else word for word in given[2:]]
+    at = options.index("bf16")
+    options[at : at + 2] = ["--use_cpu", "true"]
+    done = subprocess.run([trainers_python, "-c", PARSE, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {
+        "micro": work["micro_batch"], "length": 512, "rank": 8, "peft": True, "four_bits": True, "packing": True,
+        "checkpointing": work["activation_checkpointing"] == "full", "model": "Qwen/Qwen3-8B",
+    }  # fmt: skip

@@ -1,0 +1,62 @@
+"""The page Plan has every option that the command has, from the one table of options."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.cli.plan import command
+from advisor.options import OPTIONS
+from advisor.planning.command import plan_command
+from tests.advisor.plans import goal_of
+
+FORM = "from advisor.ui import plan_form\nfrom advisor.planning.command import plan_command\nimport streamlit as st\n"
+PAGE = f"{FORM}plan_form.begin(())\nst.code(plan_command(plan_form.goal()))\n"
+ASKED = {  # by the address: each kind of control that is not among the page's own tests
+    "params": "1.5B", "compile": "no", "precision": "fp16", "sharding": "full", "gpus": "8", "gpu": "h100-80gb-sxm",
+    "global_batch": "512k", "micro_batch": "16", "grid_carbon": "50", "data_tokens": "3B", "epochs": "2",
+    "family": "llama", "kwh": "0.3", "seq": "4096", "sure": "true", "price": "2.1", "software": "nanogpt",
+}  # fmt: skip
+WORDS = """--gpu h100-80gb-sxm --gpus 8 --budget 50 --deadline 24h --params 1.5B --no-compile --precision fp16
+--global-batch 512k --micro-batch 16 --grid-carbon 50 --data-tokens 3B --family llama --kwh-price 0.3 --sharding full
+--seq-len 4096 --sure --price 2.1 --software nanogpt --epochs 2"""
+
+
+def test_every_option_is_a_control_and_an_option_of_the_command():
+    at = AppTest.from_string(PAGE, default_timeout=60).run()
+    assert not at.exception, at.exception
+    kinds = ("text_input", "number_input", "selectbox", "multiselect", "checkbox", "button_group")
+    assert {control.key for kind in kinds for control in at.get(kind)} >= set(OPTIONS)
+    assert set(OPTIONS) <= {param.name for param in command.params}
+
+
+def test_a_model_is_typed_as_well_as_chosen():
+    at = AppTest.from_string(PAGE, default_timeout=60)
+    at.query_params["model"], at.query_params["gpu"] = "meta-llama/Llama-3.1-8B", "h200-141gb-sxm"
+    at.run()
+    assert not at.exception and "--model llama-3.1-8b" in at.code[0].value
+
+
+def test_a_link_states_the_goal_of_the_same_words():
+    at = AppTest.from_string(PAGE, default_timeout=60)
+    for name, value in ASKED.items():
+        at.query_params[name] = value
+    at.run()
+    assert not at.exception, at.exception
+    assert at.code[0].value == plan_command(goal_of(WORDS.split()))
+
+
+def test_a_fine_tune_is_answered_on_the_page_as_by_the_command():
+    page = "from advisor.ui.frame import guarded\nfrom advisor.ui import plan\nguarded(plan.page)()\n"
+    at = AppTest.from_string(page, default_timeout=60)
+    asked = {"gpu": "l4", "model": "Qwen/Qwen3-8B", "finetune": "qlora", "examples": "5k", "budget": "", "deadline": ""}
+    for name, value in asked.items():
+        at.query_params[name] = value
+    at.run()
+    assert not at.exception and not at.error, at.error
+    said = "\n".join(element.value for element in (*at.markdown, *at.caption))
+    assert "Fine-tune qwen3-8b (QLoRA of rank 16) on" in said and "tokens/s" in said
+    assert at.code[-1].value.startswith("advisor plan --gpu l4") and "--finetune qlora" in at.code[-1].value
