@@ -61,6 +61,7 @@ class Progress:
     eval_loss: float | None = None
     loss_expected: Estimate | None = None  # training loss at this step, by the plan
     step_seconds: float | None  # median of the newest steps
+    step_seconds_predicted: Estimate | None = None  # by the plan
     tokens_per_second: float | None = None
     tokens_per_second_predicted: Estimate | None = None  # by the plan
     mfu: float | None = None
@@ -194,6 +195,7 @@ def make_progress(
         eval_loss=last_eval["loss"] if last_eval else None,
         loss_expected=course.at(step) if course is not None and step else None,
         step_seconds=median,
+        step_seconds_predicted=plan.chosen.step_seconds if plan else None,
         tokens_per_second=rate,
         tokens_per_second_predicted=plan.chosen.tokens_per_second if plan else None,
         mfu=mfu_now(plan, rate),

@@ -32,7 +32,8 @@ def line(progress: Progress) -> str:
         return f"starting, {units.format_seconds(progress.elapsed_seconds)} so far{left}"
     parts = [f"step {units.format_count(progress.step)}/{units.format_count(progress.steps)}"]
     if progress.tokens_per_second is None:  # an adopted command's
-        parts.append(f"{units.format_seconds(progress.step_seconds)} a step")
+        planned = units.format_estimate(progress.step_seconds_predicted, units.format_seconds)
+        parts.append(f"{units.format_seconds(progress.step_seconds)} a step (planned {planned})")
     else:
         parts += [f"loss {_loss(progress)}", units.format_rate(progress.tokens_per_second)]
     if progress.mfu is not None:

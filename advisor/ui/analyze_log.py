@@ -105,6 +105,7 @@ def close() -> None:
 def given() -> Given:
     """What is stated beside the log, in an expander."""
     with st.expander("If the log does not state them: GPU, price, targets"):
+
         def number(column: DeltaGenerator, label: str, key: str, help: str, empty: str = "") -> float | None:
             return column.number_input(
                 label, min_value=0.0, value=None, placeholder=empty, key=key, bind=QUERY, help=help

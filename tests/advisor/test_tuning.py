@@ -184,7 +184,7 @@ def test_an_unknown_kernel_is_refused_with_those_that_there_are():
 
 @pytest.mark.long
 def test_a_tuned_device_is_calibrated_with_the_best_and_plans_take_it_over():
-    words = ["--depth", "2", "--seq-len", "64", "--vocab-size", "512", "--budget-seconds", "40"]
+    words = ["--depth", "2", "--seq-len", "64", "--vocab-size", "512", "--budget-seconds", "80"]
     tuned = document("tune", "--gpu", "cpu", *words)
     tried = {e["setting"] for e in tuned["effects"]}
     assert tried >= {"torch.compile", "math attention"} and tried & {"bf16", "fp32"}  # that which is not its own

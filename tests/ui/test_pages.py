@@ -285,7 +285,11 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
         ("--budget needs a price", "watch", "**Stop before more than ($)** needs a price"),
         ("state --gpu and --gpus", "analyze", "state **GPU** and **Number of GPUs**"),
         ("--format NAME forces one", "analyze", "`--format` NAME forces one"),
-        ("pip install 'torch==2.14.*' --index-url https://x.y", "plan", "`pip install 'torch==2.14.*' --index-url https://x.y`"),
+        (
+            "pip install 'torch==2.14.*' --index-url https://x.y",
+            "plan",
+            "`pip install 'torch==2.14.*' --index-url https://x.y`",
+        ),
         ("unrecognized arguments: --nope", "adopt", "unrecognized arguments: `--nope`"),
         ("wait (advisor watch X), or stop", "watch", "wait (`advisor watch X`), or stop"),
         ("a-b - c, x--y", "plan", "a-b - c, x--y"),

@@ -27,7 +27,6 @@ def test_waiting_for_data():
     assert step_time.detect_data_stall(case(data_seconds=0.6)).severity is Severity.ERROR
 
 
-
 def test_evaluations_seen_in_step_times():
     seconds = NOISE + np.where(STEP % 100 == 0, 30.0, 0.0)
     evals = np.where(STEP % 100 == 0, 3.0, np.nan)

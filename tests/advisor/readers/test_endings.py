@@ -15,6 +15,8 @@ from advisor.readers.run_table import Event, Status
 from advisor.readers.status import status_of
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    model(x)\n'
+
+
 @pytest.mark.parametrize(
     "line",
     [
