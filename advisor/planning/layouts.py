@@ -97,7 +97,7 @@ def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tup
     parts = parts_of(z, *seconds_of(z, theta, rates), law)
     factors, deviation = memory.of(run.software)
     peak = np.sum(list(peak_parts(z, factors, np.zeros(len(cuts["tensor"]))).values()), axis=0)
-    chance = fit_chance(z, peak, deviation, float(run.gpu.memory_bytes), memory)
+    chance = fit_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
     return np.sum(list(parts.values()), axis=0), chance, peak
 
 

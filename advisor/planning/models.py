@@ -254,6 +254,7 @@ def architecture_of_config(text: str, name: str) -> Architecture | None:
             "per_token": raw["num_experts_per_tok"],
             "expert_width": expert_width,
             "shared": shared,
+            "groups": [raw.get("n_group") or 1, raw.get("topk_group") or 1],
             "expert_layers": (layers - (raw.get("first_k_dense_replace") or 0)) // apart,
         }
         if raw.get("kv_lora_rank"):
@@ -269,6 +270,7 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
     """Returns the mixture of experts that a row of profiles/models.yaml describes."""
     width, heads, latent = row["width"], row["heads"], row.get("mla")
     attention, head_dim = None, row.get("head_dim") or width // heads
+    groups, groups_per_token = row.get("groups", (1, 1))
     if latent is not None:  # multi-head latent attention
         query_rank, key_rank, rotary, plain, value = latent
         head_dim = plain + rotary
@@ -291,6 +293,8 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
             width=row["expert_width"],
             shared=row.get("shared", 0),
             layers=row.get("expert_layers", row["depth"]),
+            groups=groups,
+            groups_per_token=groups_per_token,
         ),
         attention_parameters=attention,
     )

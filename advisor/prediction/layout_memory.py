@@ -27,8 +27,11 @@ FACTORS = ("state", "activations", "logits", "rest")  # multiply the counts; "re
 _HELD, _SHARDED = 6.0, 12.0
 # Software built on another software's core, with the same memory (github.com/NVIDIA-NeMo/Megatron-Bridge).
 _SAME_CORE = {"nemo": "megatron"}
-# 17 of nanotron's 158 layouts with as many stages as layers ran (benchmarks/parallel_runs.csv).
-_EMPTY_STAGE = 0.1
+# 1 of nanotron's 124 layouts with a stage that has nothing to do ran (benchmarks/parallel_runs.csv).
+_EMPTY_STAGE = 0.01
+# Blocks without weights that follow the head in balanced software, each a stage of its own where stages are small: the
+# cast of the logits and the loss.
+_AFTER_HEAD = 2
 _OPERATORS_KEEP = 0.4  # share of activations kept if every other product is recomputed (as in `memory_published`)
 _LOGIT_BYTES = 6.5  # per logit: 16 bits, an fp32 copy and the loss's temporaries
 STAGES = ("most", "first", "last")
@@ -66,10 +69,11 @@ def read_memory_law(raw: Mapping[str, Any]) -> MemoryLaw:
     )
 
 
-def counted(z: Columns, stage: str = "first") -> Mapping[str, np.ndarray]:
+def counted(z: Columns, stage: str = "first", *, afab: bool = False) -> Mapping[str, np.ndarray]:
     """Count bytes by MEMORY_PARTS on a GPU of the first or the last pipeline stage, before any factor.
 
-    "rest" is always one byte, so that its factor is a number of bytes.
+    "rest" is always one byte, so that its factor is a number of bytes. `afab` is the schedule with all forward passes
+    before the first backward pass: every stage of a pipeline keeps all micro-batches. Otherwise it is 1F1B.
     """
     first = stage == "first"
     table = z.vocab * z.width / z.tensor
@@ -87,6 +91,7 @@ def counted(z: Columns, stage: str = "first") -> Mapping[str, np.ndarray]:
     # A stage of the 1F1B schedule, interleaved or not, holds activations for this share of all layers.
     behind = z.pipeline - 1 if first else np.zeros_like(z.pipeline)  # later stages
     pieces = np.where(z.virtual > 1, 2 * behind + (z.virtual - 1) * z.pipeline + 1, behind + 1)
+    pieces = np.where(afab & ~alone, np.inf, pieces)
     in_flight = np.minimum(pieces, z.micro_batches * z.virtual) / (z.pipeline * z.virtual)
     each, inputs = _layer_bytes(z)
     flight = in_flight * layers / z.layers * z.pipeline
@@ -96,7 +101,8 @@ def counted(z: Columns, stage: str = "first") -> Mapping[str, np.ndarray]:
     return {
         "state": state + gathered,
         "activations": activations,
-        "logits": np.where(last, (1 + z.ahead) * _LOGIT_BYTES * z.tokens * z.vocab / z.tensor, 0.0),
+        "logits": np.where(last, (1 + z.ahead) * _LOGIT_BYTES * z.tokens * z.vocab / z.tensor, 0.0)
+        * np.where(afab & ~alone, z.micro_batches, 1.0),
         "rest": np.ones_like(activations),
     }
 
@@ -128,14 +134,16 @@ def _layer_bytes(z: Columns) -> tuple[np.ndarray, np.ndarray]:
     return z.tokens * every, z.tokens * 2 * z.width * residual * z.layers
 
 
-def peak_parts(z: Columns, log_factors: np.ndarray, stage: np.ndarray) -> Mapping[str, np.ndarray]:
+def peak_parts(
+    z: Columns, log_factors: np.ndarray, stage: np.ndarray, *, afab: bool = False
+) -> Mapping[str, np.ndarray]:
     """Return bytes by MEMORY_PARTS for the pipeline stages in `stage`, which contains indices into STAGES.
 
     `log_factors` has shape (n, len(FACTORS)) or (len(FACTORS),).
     """
     weighed = [
         np.stack([parts[name] * np.exp(log_factors[..., at]) for at, name in enumerate(MEMORY_PARTS)], axis=-1)
-        for parts in (counted(z, "first"), counted(z, "last"))
+        for parts in (counted(z, "first", afab=afab), counted(z, "last", afab=afab))
     ]
     totals = [parts.sum(axis=-1) for parts in weighed]
     first = np.where(stage == 0, totals[0] >= totals[1], stage == 1)
@@ -150,11 +158,27 @@ def factors_of(runs: Sequence[LayoutRun], law: MemoryLaw) -> tuple[np.ndarray, n
 
 
 def fit_chance(
-    z: Columns, peak: np.ndarray, deviation: np.ndarray | float, memory_bytes: np.ndarray | float, law: MemoryLaw
+    z: Columns,
+    log_factors: np.ndarray,
+    deviation: np.ndarray | float,
+    memory_bytes: np.ndarray | float,
+    law: MemoryLaw,
 ) -> np.ndarray:
     """Return the probability that a run neither exceeds the memory of its GPUs nor fails for an empty pipeline stage.
 
-    A stage can be empty if the software balances stages by FLOPs and there are at least as many stages as layers.
+    `log_factors` and `deviation` are those of `peak_parts` and of its peak. If the schedule of the pipeline is not
+    known, the two schedules are weighted by their probabilities.
     """
-    chance = ndtr(np.log(memory_bytes * law.limit / peak) / np.hypot(deviation, law.softness))
-    return np.where((z.head_layers > 0) & (z.pipeline >= z.layers), chance * _EMPTY_STAGE, chance)
+
+    def fits(afab: bool) -> np.ndarray:
+        peak = sum(peak_parts(z, log_factors, np.array(STAGES.index("most")), afab=afab).values())
+        return ndtr(np.log(memory_bytes * law.limit / peak) / np.hypot(deviation, law.softness))
+
+    chance = fits(afab=False)
+    if np.any(z.afab > 0):
+        chance = (1 - z.afab) * chance + z.afab * fits(afab=True)
+    # Stages of equal FLOPs: the share of the head in all stages holds the head and what follows it. More stages than
+    # that stay empty.
+    before_head = np.floor(z.pipeline * z.layers / (z.layers + z.head_layers))
+    empty = (z.head_layers > 0) & (before_head + 1 + _AFTER_HEAD < z.pipeline)
+    return np.where(empty, chance * _EMPTY_STAGE, chance)

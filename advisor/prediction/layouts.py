@@ -16,6 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops
 from advisor.hardware.links import read_link
 from advisor.prediction.comm import NETWORK_PER_GPU
+from advisor.prediction.software import require_software
 
 # The backward pass recomputes nothing, the core of attention (Megatron's selective), every other matrix product of a
 # block (torchtitan's selective), or the whole block.
@@ -35,6 +36,8 @@ class Experts:
     width: int  # feed-forward width of one expert
     shared: int = 0  # experts of the same width that process every token
     layers: int  # layers with experts; the other layers are dense
+    groups: int = 1  # groups of experts, each on GPUs of its own
+    groups_per_token: int = 1  # groups that process a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +146,10 @@ class LayoutRun:
     precision: str = "bf16"  # of the matrix products: bf16 | fp16 | fp8 | mxfp8 | fp4
     fused_attention: bool = True
     software: str | None = None  # a name in profiles/software.csv
+    afab: float = 0.0  # probability that the pipeline runs all forward passes before the first backward pass, not 1F1B
     stage: str = "most"  # pipeline stage whose memory is predicted: most (the fullest) | first | last
     optimizer_copies: int = 1  # groups of GPUs that each store a complete sharded optimizer
+    hidden_experts: bool = False  # tokens go to their experts and back while another micro-batch computes (DualPipe)
 
     @property
     def step_tokens(self) -> int:
@@ -185,6 +190,9 @@ class Columns:
     per_token: np.ndarray
     expert_width: np.ndarray
     shared: np.ndarray
+    expert_groups: np.ndarray
+    groups_per_token: np.ndarray
+    hidden_experts: np.ndarray
     tensor: np.ndarray
     sequence: np.ndarray
     pipeline: np.ndarray
@@ -208,6 +216,8 @@ class Columns:
     bandwidth: np.ndarray
     ahead: np.ndarray  # layers of multi-token prediction, on the last stage
     head_layers: np.ndarray  # number of layers that cost as much as the head, see `head_layers`
+    by_tensor: np.ndarray  # see `Named`
+    afab: np.ndarray
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -273,7 +283,7 @@ def columns_of(runs: Sequence[LayoutRun]) -> Columns:
             **{name: float(getattr(model, name)) for name in _OF_MODEL},
             **{name: float(getattr(experts, own)) for name, own in _OF_EXPERTS.items()},
             **{name: float(getattr(layout, name)) for name in _OF_LAYOUT},
-            **{name: float(getattr(run, name)) for name in ("seq_len", "micro_batch", "micro_batches")},
+            **{name: float(getattr(run, name)) for name in ("seq_len", "micro_batch", "micro_batches", "afab")},
             "vocab": float(model.vocab_size),
             "tied": model.tied,
             "sequence": layout.sequence and layout.tensor > 1,
@@ -282,7 +292,9 @@ def columns_of(runs: Sequence[LayoutRun]) -> Columns:
             "recompute": RECOMPUTE.index(run.recompute),
             "speed": block_speed(run.gpu, run.precision),
             "fused_attention": run.fused_attention,
+            "hidden_experts": run.hidden_experts,
             "head_layers": head_layers(model, run.software),
+            "by_tensor": run.software is not None and require_software(run.software).by_tensor,
             **links(run),
         })  # fmt: skip
     return Columns(**{f.name: np.array([row[f.name] for row in rows]) for f in fields(Columns)})
@@ -295,7 +307,8 @@ _OF_MODEL = (
 )
 _OF_EXPERTS = {
     **{"expert_layers": "layers", "experts": "count", "expert_width": "width"},
-    **{"per_token": "per_token", "shared": "shared"},
+    **{"per_token": "per_token", "shared": "shared", "expert_groups": "groups"},
+    **{"groups_per_token": "groups_per_token"},
 }
 _OF_LAYOUT = ("tensor", "pipeline", "virtual", "context", "expert", "expert_tensor", "data")
 
@@ -329,11 +342,6 @@ def block_speed(gpu: GpuSpec, precision: str) -> float:
 
 
 def head_layers(model: Model, software: str | None) -> float:
-    """Return how many layers cost as much as the head if the software balances pipeline stages by FLOPs, else 0.
-
-    nanotron does so (github.com/huggingface/nanotron, models/llama.py, get_block_compute_costs). Other software gives
-    every stage the same number of layers.
-    """
-    if software != "nanotron":
-        return 0.0
-    return model.vocab_size * model.width / (model.dense / model.layers)
+    """Return how many layers cost as much as the head if the software balances pipeline stages by FLOPs, else 0."""
+    balanced = software is not None and require_software(software).balanced
+    return model.vocab_size * model.width / (model.dense / model.layers) if balanced else 0.0
