@@ -14,7 +14,7 @@ import numpy as np
 from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
 from advisor.prediction.layout_memory import fit_chance, load_memory_law, peak_parts
 from advisor.prediction.layout_time import load_law, one_gpu, parts_of, seconds_of
-from advisor.prediction.layouts import RECOMPUTE, Columns, Layout, LayoutRun, columns_of
+from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
 from advisor.prediction.software import Named, require_software
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
@@ -24,7 +24,6 @@ _VIRTUAL = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _CUTS = ("tensor", "pipeline", "virtual", "context", "expert", "data", "sharding", "micro_batch", "recompute")
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
 _EQUAL_STEP = 0.01  # among layouts within this share of the fastest step, the simplest one is taken
-_SHARDINGS = ("none", "optimizer", "full")
 _PART_WORDS = {
     "products": "matrix products: recomputed, too narrow, or idle while the pipeline fills",
     "activations": "passes through memory",
@@ -162,7 +161,7 @@ def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: 
     layout = Layout(
         **{name: cut[name] for name in ("tensor", "pipeline", "virtual", "context", "expert", "data")},
         sequence=cut["tensor"] > 1,
-        sharding=_SHARDINGS[cut["sharding"]],
+        sharding=SHARDINGS[cut["sharding"]],
     )
     return replace(
         run,

@@ -21,6 +21,7 @@ from advisor.prediction.software import require_software
 # The backward pass recomputes nothing, the core of attention (Megatron's selective), every other matrix product of a
 # block (torchtitan's selective), or the whole block.
 RECOMPUTE = ("none", "attention", "operators", "full")
+SHARDINGS = ("none", "optimizer", "full")  # over the data-parallel GPUs: nothing, ZeRO-1, FSDP
 # Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.
 _SPEED = {"fp8": 2.0, "mxfp8": 2.0, "fp4": 4.0}
 EIGHT_BITS = tuple(_SPEED)  # 8 bits or fewer
@@ -122,7 +123,7 @@ class Layout:
     expert: int = 1
     expert_tensor: int = 1
     data: int = 1
-    sharding: str = "optimizer"  # over the data-parallel GPUs: none | optimizer (ZeRO-1) | full (FSDP)
+    sharding: str = "optimizer"  # one of SHARDINGS
 
     @property
     def gpus(self) -> int:
@@ -273,44 +274,35 @@ class Columns:
         return np.maximum(self.data * self.context * self.tensor / (self.expert * self.expert_tensor), 1)
 
 
+_COLUMN_NAMES = {f.name for f in fields(Columns)}
+
+
 def columns_of(runs: Sequence[LayoutRun]) -> Columns:
     """Convert runs to columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
     rows = []
     for run in runs:
         model, layout = run.model, run.layout
         experts = model.experts or Experts(count=0, per_token=0, width=0, layers=0)
-        rows.append({
-            **{name: float(getattr(model, name)) for name in _OF_MODEL},
-            **{name: float(getattr(experts, own)) for name, own in _OF_EXPERTS.items()},
-            **{name: float(getattr(layout, name)) for name in _OF_LAYOUT},
-            **{name: float(getattr(run, name)) for name in ("seq_len", "micro_batch", "micro_batches", "afab")},
+        own = {
             "vocab": float(model.vocab_size),
-            "tied": model.tied,
+            "experts": float(experts.count),
+            "expert_width": float(experts.width),
+            "expert_groups": float(experts.groups),
             "sequence": layout.sequence and layout.tensor > 1,
-            "sharding": ("none", "optimizer", "full").index(layout.sharding),
+            "sharding": SHARDINGS.index(layout.sharding),
             "copies": float(run.optimizer_copies),
             "recompute": RECOMPUTE.index(run.recompute),
             "speed": block_speed(run.gpu, run.precision),
-            "fused_attention": run.fused_attention,
-            "hidden_experts": run.hidden_experts,
             "head_layers": head_layers(model, run.software),
             "by_tensor": run.software is not None and require_software(run.software).by_tensor,
             **links(run),
-        })  # fmt: skip
-    return Columns(**{f.name: np.array([row[f.name] for row in rows]) for f in fields(Columns)})
-
-
-# Columns that have the name of a field of Model and Layout; and those of Experts, whose fields have shorter names.
-_OF_MODEL = (
-    *("layers", "width", "heads", "kv_heads", "head_dim", "ffn_width", "matrices"),
-    *("attention", "attending", "dense", "ahead"),
-)
-_OF_EXPERTS = {
-    **{"expert_layers": "layers", "experts": "count", "expert_width": "width"},
-    **{"per_token": "per_token", "shared": "shared", "expert_groups": "groups"},
-    **{"groups_per_token": "groups_per_token"},
-}
-_OF_LAYOUT = ("tensor", "pipeline", "virtual", "context", "expert", "expert_tensor", "data")
+        }
+        # All other columns have the name of a field of the run, its layout, its model or its experts.
+        for name in _COLUMN_NAMES - own.keys():
+            value = next(getattr(part, name) for part in (run, layout, model, experts) if hasattr(part, name))
+            own[name] = value if isinstance(value, bool) else float(value)
+        rows.append(own)
+    return Columns(**{name: np.array([row[name] for row in rows]) for name in _COLUMN_NAMES})
 
 
 def links(run: LayoutRun) -> dict[str, float]:

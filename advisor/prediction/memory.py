@@ -53,16 +53,6 @@ class MemoryParts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Errors of predictions for configurations that were left out of the corrections."""
-
-    median: float  # of |predicted / measured − 1|
-    p90: float
-    coverage: float  # share of measurements inside the 80 % interval
-    n: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Corrections:
     """How the memory of one type of device differs from the trace."""
 
@@ -275,33 +265,6 @@ def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> 
         if mine:
             model = _with(model, kind, _corrected_device(model, kind, mine))
     return replace(model, observations=(*model.observations, *observations))
-
-
-def held_out_memory(
-    model: MemoryModel, observations: Sequence[MemoryObservation], *, quantity: str = "reserved"
-) -> HeldOut | None:
-    """Leave out one configuration at a time, update by the others, and predict its "allocated" or "reserved" bytes.
-
-    `model` must not contain any of the observations. Returns None for fewer than two configurations.
-    """
-    name = f"{quantity}_peak_bytes"
-    usable = [o for o in observations if getattr(o, name) is not None]
-    errors, inside = [], []
-    for left_out in (configurations := list(dict.fromkeys(o.workload for o in usable))):
-        others = corrected(model, [o for o in usable if o.workload != left_out])
-        estimate = getattr(others, f"{quantity}_bytes")(left_out)
-        for o in usable:
-            if o.workload == left_out:
-                errors.append(abs(estimate.value / getattr(o, name) - 1))
-                inside.append(estimate.contains(getattr(o, name)))
-    if len(configurations) < 2:
-        return None
-    return HeldOut(
-        median=float(np.median(errors)),
-        p90=float(np.quantile(errors, 0.9)),
-        coverage=float(np.mean(inside)),
-        n=len(errors),
-    )
 
 
 def _with(model: MemoryModel, kind: str, own: Corrections) -> MemoryModel:

@@ -19,7 +19,6 @@ from advisor.prediction.memory import (
     MemoryModel,
     MemoryObservation,
     corrected,
-    held_out_memory,
     load_memory_model,
 )
 from advisor.prediction.memory_line import Line
@@ -271,18 +270,22 @@ def test_basis_says_how_far_from_the_measurements_a_prediction_is() -> None:
     assert after.basis(CPU) is Basis.PRIOR
 
 
-def test_held_out_errors_are_honest() -> None:
-    model, covered, counted = load_memory_model(), 0.0, 0
+def test_errors_of_configurations_that_no_correction_has_seen_are_honest() -> None:
+    model = load_memory_model()
+    errors, inside = [], []
     for seed in range(12):
         observations = observed(LLAMA, np.random.default_rng(seed), slope=0.97, offset=2e8, ratio=1.1)
-        for quantity in ("allocated", "reserved"):
-            held = held_out_memory(model, observations, quantity=quantity)
-            assert held is not None and held.n == 9
-            assert held.median <= held.p90 < 0.05
-            covered, counted = covered + held.coverage * held.n, counted + held.n
+        for one in observations:
+            others = corrected(model, [o for o in observations if o.workload != one.workload])
+            for predicted, peak in (
+                (others.allocated_bytes(one.workload), one.allocated_peak_bytes),
+                (others.reserved_bytes(one.workload), one.reserved_peak_bytes),
+            ):
+                errors.append(abs(predicted.value / peak - 1))
+                inside.append(predicted.contains(peak))
+    assert np.quantile(errors, 0.9) < 0.05
     # Noise is partly believed (1 % and 3 %) where the simulated device has less: intervals err on the wide side.
-    assert 0.75 <= covered / counted <= 1.0
-    assert held_out_memory(model, observations[:1]) is None
+    assert 0.75 <= np.mean(inside) <= 1.0
 
 
 def test_a_line_learns_slope_offset_and_noise() -> None:
