@@ -86,8 +86,7 @@ def search(run: LayoutRun, gpus: int, sequences: int) -> Search:
 def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
     law, memory = load_law(), load_memory_law()
-    changed = {name: cuts[name].astype(float) for name in _CUTS if name not in ("sharding", "recompute")}
-    changed |= {name: cuts[name] for name in ("sharding", "recompute")}
+    changed = {name: cut if name == "recompute" else cut.astype(float) for name, cut in cuts.items()}
     changed["sequence"] = cuts["tensor"] > 1
     changed["micro_batches"] = sequences / (cuts["data"] * cuts["micro_batch"])
     base = columns_of([run])  # values that do not depend on the cuts stay single numbers

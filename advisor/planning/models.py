@@ -270,7 +270,6 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
     """Returns the mixture of experts that a row of profiles/models.yaml describes."""
     width, heads, latent = row["width"], row["heads"], row.get("mla")
     attention, head_dim = None, row.get("head_dim") or width // heads
-    groups, groups_per_token = row.get("groups", (1, 1))
     if latent is not None:  # multi-head latent attention
         query_rank, key_rank, rotary, plain, value = latent
         head_dim = plain + rotary
@@ -293,8 +292,7 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
             width=row["expert_width"],
             shared=row.get("shared", 0),
             layers=row.get("expert_layers", row["depth"]),
-            groups=groups,
-            groups_per_token=groups_per_token,
+            groups=tuple(row.get("groups", (1, 1))),
         ),
         attention_parameters=attention,
     )

@@ -37,8 +37,7 @@ class Experts:
     width: int  # feed-forward width of one expert
     shared: int = 0  # experts of the same width that process every token
     layers: int  # layers with experts; the other layers are dense
-    groups: int = 1  # groups of experts, each on GPUs of its own
-    groups_per_token: int = 1  # groups that process a token
+    groups: tuple[int, int] = (1, 1)  # groups of experts, each on GPUs of its own, and how many process a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +286,8 @@ def columns_of(runs: Sequence[LayoutRun]) -> Columns:
             "vocab": float(model.vocab_size),
             "experts": float(experts.count),
             "expert_width": float(experts.width),
-            "expert_groups": float(experts.groups),
+            "expert_groups": float(experts.groups[0]),
+            "groups_per_token": float(experts.groups[1]),
             "sequence": layout.sequence and layout.tensor > 1,
             "sharding": SHARDINGS.index(layout.sharding),
             "copies": float(run.optimizer_copies),
