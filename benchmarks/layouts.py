@@ -38,7 +38,6 @@ from advisor.planning.layouts import search  # noqa: E402
 from advisor.planning.models import require_architecture  # noqa: E402
 from advisor.prediction.layout_batch import predict_layouts  # noqa: E402
 from advisor.prediction.layout_memory import (  # noqa: E402
-    FACTORS,
     MEMORY_PARTS,
     STAGES,
     MemoryLaw,
@@ -402,8 +401,8 @@ def weighed(runs: Sequence[LayoutRun]) -> np.ndarray:
 
 def fit_factors(parts: np.ndarray, bytes_: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Log factors of one software's peaks: a robust fit that begins at the usual."""
-    mean = np.array([MEMORY_BELIEFS[f][0] for f in FACTORS])
-    deviation = np.array([MEMORY_BELIEFS[f][1] for f in FACTORS])
+    mean = np.array([MEMORY_BELIEFS[f][0] for f in MEMORY_PARTS])
+    deviation = np.array([MEMORY_BELIEFS[f][1] for f in MEMORY_PARTS])
 
     def residuals(x: np.ndarray) -> np.ndarray:
         off = (np.log(parts @ np.exp(x)) - np.log(bytes_)) / MEMORY_ROW
@@ -443,8 +442,8 @@ def score_memory(rows: Sequence[Measured]) -> dict[str, Any]:
     spread = quantile(np.abs(off), once, 0.8) / Z80
     whole = quantile(np.abs(np.concatenate(unseen)), np.concatenate(weight), 0.8) / Z80
     return {
-        "software": {n: _named(FACTORS, factors[n]) for n in MEMORY_SOFTWARE},
-        "usual": _named(FACTORS, np.mean([factors[n] for n in MEMORY_SOFTWARE], axis=0)),
+        "software": {n: _named(MEMORY_PARTS, factors[n]) for n in MEMORY_SOFTWARE},
+        "usual": _named(MEMORY_PARTS, np.mean([factors[n] for n in MEMORY_SOFTWARE], axis=0)),
         "spread": round(spread, 3),
         "unknown": round(math.sqrt(max(whole**2 - spread**2, 0.0)), 3),
         "limit": 0.92,

@@ -20,8 +20,7 @@ from advisor.prediction.layouts import Columns, LayoutRun
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
-MEMORY_PARTS = ("state", "activations", "logits", "rest")
-FACTORS = ("state", "activations", "logits", "rest")  # multiply the counts; "rest" is in bytes
+MEMORY_PARTS = ("state", "activations", "logits", "rest")  # each with a fitted factor; that of "rest" is in bytes
 # Bytes per parameter in mixed precision: weight and main gradient (2 + 4) stay whole, master weight and moments (12)
 # can be sharded.
 _HELD, _SHARDED = 6.0, 12.0
@@ -41,7 +40,7 @@ STAGES = ("most", "first", "last")
 class MemoryLaw:
     """The logarithms of the factors on the counts, and the spread of peaks around the law."""
 
-    factors: Mapping[str, np.ndarray]  # (len(FACTORS),) for each software with published peaks
+    factors: Mapping[str, np.ndarray]  # (len(MEMORY_PARTS),) for each software with published peaks
     usual: np.ndarray  # for any other software
     spread: float  # log standard deviation of a peak of known software
     unknown: float  # additional log standard deviation for other software
@@ -63,8 +62,8 @@ def load_memory_law() -> MemoryLaw:
 def read_memory_law(raw: Mapping[str, Any]) -> MemoryLaw:
     """Build the law from the `memory` section of a layouts.yaml."""
     return MemoryLaw(
-        factors={name: np.array([row[f] for f in FACTORS]) for name, row in raw["software"].items()},
-        usual=np.array([raw["usual"][f] for f in FACTORS]),
+        factors={name: np.array([row[f] for f in MEMORY_PARTS]) for name, row in raw["software"].items()},
+        usual=np.array([raw["usual"][f] for f in MEMORY_PARTS]),
         **{name: raw[name] for name in ("spread", "unknown", "limit", "softness")},
     )
 
@@ -139,7 +138,7 @@ def peak_parts(
 ) -> Mapping[str, np.ndarray]:
     """Return bytes by MEMORY_PARTS for the pipeline stages in `stage`, which contains indices into STAGES.
 
-    `log_factors` has shape (n, len(FACTORS)) or (len(FACTORS),).
+    `log_factors` has shape (n, len(MEMORY_PARTS)) or (len(MEMORY_PARTS),).
     """
     weighed = [
         np.stack([parts[name] * np.exp(log_factors[..., at]) for at, name in enumerate(MEMORY_PARTS)], axis=-1)
@@ -152,7 +151,7 @@ def peak_parts(
 
 
 def factors_of(runs: Sequence[LayoutRun], law: MemoryLaw) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log factors of runs, (n, len(FACTORS)), and the log standard deviations of their peaks, (n,)."""
+    """Return the log factors of runs, (n, len(MEMORY_PARTS)), and the log standard deviations of their peaks, (n,)."""
     pairs = [law.of(run.software) for run in runs]
     return np.stack([factors for factors, _ in pairs]), np.array([deviation for _, deviation in pairs])
 
