@@ -42,8 +42,7 @@ from advisor.prediction.layout_memory import (  # noqa: E402
     STAGES,
     MemoryLaw,
     counted,
-    fit_chance,
-    peak_parts,
+    peak_and_chance,
     read_memory_law,
 )
 from advisor.prediction.layout_rows import LayoutReading, LayoutRows  # noqa: E402
@@ -463,8 +462,7 @@ def score_failures(rows: Sequence[Measured], memory: MemoryLaw) -> None:
     room = np.array([run.gpu.memory_bytes for run in runs])
     unseen = np.mean([memory.factors[n] for n in MEMORY_SOFTWARE if n != "nanotron"], axis=0)
     for name, factors in (("nanotron's factors", memory.factors["nanotron"]), ("those of the others", unseen)):
-        peak = sum(peak_parts(z, factors, np.zeros(len(runs))).values())
-        chance = fit_chance(z, factors, memory.spread, room, memory)
+        peak, chance = peak_and_chance(z, factors, memory.spread, room, memory)
         rank = rankdata(chance)
         area = (rank[ran].sum() - ran.sum() * (ran.sum() + 1) / 2) / (ran.sum() * (~ran).sum())
         small = peak < 0.7 * room

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
-from advisor.prediction.layout_memory import fit_chance, load_memory_law, peak_parts
+from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
 from advisor.prediction.layout_time import load_law, one_gpu, parts_of, seconds_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
 from advisor.prediction.software import Named, require_software
@@ -94,8 +94,7 @@ def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tup
     theta, rates = one_gpu(run.gpu, run.precision, run.software, run.fused_attention)
     parts = parts_of(z, *seconds_of(z, theta, rates), law)
     factors, deviation = memory.of(run.software)
-    peak = np.sum(list(peak_parts(z, factors, np.zeros(len(cuts["tensor"]))).values()), axis=0)
-    chance = fit_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
+    peak, chance = peak_and_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
     return np.sum(list(parts.values()), axis=0), chance, peak
 
 

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from advisor.prediction.layouts import Columns, LayoutRun
 from advisor.store.disk import read_yaml
@@ -156,28 +155,32 @@ def factors_of(runs: Sequence[LayoutRun], law: MemoryLaw) -> tuple[np.ndarray, n
     return np.stack([factors for factors, _ in pairs]), np.array([deviation for _, deviation in pairs])
 
 
-def fit_chance(
+def peak_and_chance(
     z: Columns,
     log_factors: np.ndarray,
     deviation: np.ndarray | float,
     memory_bytes: np.ndarray | float,
     law: MemoryLaw,
-) -> np.ndarray:
-    """Return the probability that a run neither exceeds the memory of its GPUs nor fails for an empty pipeline stage.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of the fullest GPU, and the probability that a run fits and leaves no pipeline stage empty.
 
-    `log_factors` and `deviation` are those of `peak_parts` and of its peak. If the schedule of the pipeline is not
-    known, the two schedules are weighted by their probabilities.
+    `log_factors` are those of `peak_parts`, `deviation` is that of the peak. The bytes are those of 1F1B. If the
+    schedule of a pipeline is not known, the probability weights both schedules.
     """
+    from scipy.special import ndtr  # its import takes longer than a plan without layouts
 
-    def fits(afab: bool) -> np.ndarray:
-        peak = sum(peak_parts(z, log_factors, np.array(STAGES.index("most")), afab=afab).values())
-        return ndtr(np.log(memory_bytes * law.limit / peak) / np.hypot(deviation, law.softness))
+    def peak(afab: bool) -> np.ndarray:
+        return sum(peak_parts(z, log_factors, np.array(STAGES.index("most")), afab=afab).values(), np.zeros(()))
 
-    chance = fits(afab=False)
+    def fits(most: np.ndarray) -> np.ndarray:
+        return ndtr(np.log(memory_bytes * law.limit / most) / np.hypot(deviation, law.softness))
+
+    usual = peak(afab=False)
+    chance = fits(usual)
     if np.any(z.afab > 0):
-        chance = (1 - z.afab) * chance + z.afab * fits(afab=True)
+        chance = (1 - z.afab) * chance + z.afab * fits(peak(afab=True))
     # Stages of equal FLOPs: the share of the head in all stages holds the head and what follows it. More stages than
     # that stay empty.
     before_head = np.floor(z.pipeline * z.layers / (z.layers + z.head_layers))
     empty = (z.head_layers > 0) & (before_head + 1 + _AFTER_HEAD < z.pipeline)
-    return np.where(empty, chance * _EMPTY_STAGE, chance)
+    return usual, np.where(empty, chance * _EMPTY_STAGE, chance)
