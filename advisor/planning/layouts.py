@@ -195,5 +195,5 @@ def _why(loser: LayoutPrediction, best: LayoutPrediction) -> str:
     part = max(best.step_parts, key=lambda name: loser.step_parts[name] - best.step_parts[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
     if slower < _EQUAL:
-        return f"about equal ({slower:.0%} slower)"
+        return f"about equal ({abs(slower):.0%} {'slower' if slower > 0 else 'faster'})"
     return f"{slower:.0%} slower, most of it in {_PART_WORDS[part]}"
