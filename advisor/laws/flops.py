@@ -62,7 +62,7 @@ def adapter_parameters(shape: Shape[_Count], rank: int, targets: str) -> _Count:
 
 
 def adapted_widths(shape: Shape[_Count], targets: str) -> tuple[_Count, _Count]:
-    """The widths that go into the matrices of a block with an adapter, added up, and those that come out of them."""
+    """Return the summed input widths, and the summed output widths, of the matrices of a block that have an adapter."""
     entering, leaving = 4 * shape.width, 2 * shape.width + 2 * _kv_width(shape)
     if targets == "all":
         wide = 2 if shape.family == "llama" else 1  # a gate besides

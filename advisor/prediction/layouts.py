@@ -157,7 +157,7 @@ class LayoutRun:
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs per token: 6 for each weight of a product, plus attention without a causal mask (see science.md)."""
+        """FLOPs per token: 6 for each weight of a product, plus attention without a causal mask."""
         scores = self.model.attending * self.model.layers * self.model.heads * self.model.head_dim * self.seq_len
         return 6.0 * self.model.products + 12.0 * scores
 

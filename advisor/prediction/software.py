@@ -40,8 +40,8 @@ class Named:
     extra_lanes: float  # additional 16-bit values that a block saves per token, in units of the width
     state_chance: float  # probability of `state` for a run that does not state it
     shardings: tuple[str, ...]  # possible kinds of sharding, the default first
-    balanced: bool  # gives pipeline stages equal FLOPs, so that the stage with the head has fewer layers
-    by_tensor: bool  # a sharded optimizer copies the piece of each tensor from each GPU by itself
+    balanced: bool  # pipeline stages have equal FLOPs, so that the stage with the head has fewer layers
+    by_tensor: bool  # after a sharded optimizer step, each GPU's piece of each tensor is copied separately
     afab_chance: float  # probability of the AFAB schedule for a pipeline that does not state its schedule
     source: str
 
