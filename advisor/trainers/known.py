@@ -26,7 +26,7 @@ def trainer_of(name: str) -> Trainer:
 
 
 def trainer_of_plan(path: Path) -> Trainer:
-    """The adapter of the trainer that a plan is for; our own trainer's for a bare configuration. AdvisorError."""
+    """Return the trainer that a plan is for: ours for a bare configuration. Raises AdvisorError for a damaged plan."""
     return next((trainer for trainer in TRAINERS.values() if trainer.plan_field in read_yaml(path, "plan")), OWN)
 
 
