@@ -20,7 +20,7 @@ def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[s
     """The fields of a mapping, converted; problems are added with the path of the field.
 
     A spec is a dimension ("seconds": a quantity of time) or several ("seconds or gpu_hours"), "number" (a quantity of
-    any dimension), "text", "whole", "float", "flag", "card" (of the catalog, by a name that may mean several), "setup"
+    any dimension), "text", "whole", "float", "flag", "gpu" (of the catalog, by a name that may mean several), "setup"
     (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it: optional.
     """
     if not isinstance(raw, Mapping):
@@ -77,12 +77,12 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
         good = isinstance(value, bool)
     elif spec == "text":
         good = isinstance(value, str) and bool(value.strip())
-    elif spec == "card":
-        good = isinstance(value, str) and bool(cards_named(value))
+    elif spec == "gpu":
+        good = isinstance(value, str) and bool(gpus_meant(value))
         if not good and isinstance(value, str):
             close = close_matches(value.lower(), load_gpus(), 1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            problems.append(f"{where}: unknown GPU {value!r}{hint}; `advisor gpus` lists the known cards")
+            problems.append(f"{where}: unknown GPU {value!r}{hint}; `advisor gpus` lists the known ones")
             return value
     else:
         try:
@@ -98,7 +98,7 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
         kinds = {
             "flag": "true or false",
             "text": "text",
-            "card": "a card's name",
+            "gpu": "a GPU's name",
             "whole": "a whole number above 0",
             "float": "a number",
         }
@@ -106,8 +106,8 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
     return value
 
 
-def cards_named(name: str) -> list[GpuSpec]:
-    """Every card of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
+def gpus_meant(name: str) -> list[GpuSpec]:
+    """Every GPU of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
     return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]
 
 

@@ -121,6 +121,8 @@ def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
         entry = {alias.get("rename", {}).get(key, key): value for key, value in entry.items()}
         entry = {key: value for key, value in entry.items() if key not in alias.get("drop", ())}
         entry |= alias.get("set", {})
+        if "fact" in entry:
+            entry["fact"] = alias.get("values", {}).get(str(entry["fact"]), entry["fact"])
     form = forms().get(name)
     return (form, entry) if form else None
 
