@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from advisor.auditing.paper.numbers import figures
 from advisor.auditing.quantity import DIMENSIONS, Quantity, parse_quantity
 from advisor.errors import close_matches
 from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
-
-# what a number without its unit is where a table's head or the field has the unit
-_MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_hours"): " GPU-h", ("count", "usd"): ""}
-_MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
 
 def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[str], **names: Any) -> dict[str, Any]:
@@ -63,7 +58,7 @@ def _quantity(value: Any, spec: str, where: str, problems: list[str]) -> Quantit
         problems.append(f"{where}: expected a quantity, found {value!r}")
         return None
     try:
-        quantity = quantity_as(value, () if spec == "number" else spec.split(" or "))
+        quantity = parse_quantity(value, () if spec == "number" else spec.split(" or "))
     except (ValueError, OverflowError) as error:
         problems.append(f"{where}: {error}")
         return None
@@ -87,7 +82,7 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
     else:
         try:
             # a bare number as people write it: "2,048", "32K"
-            counted = quantity_as(value, ("count",)) if isinstance(value, str) else None
+            counted = parse_quantity(value, ("count",)) if isinstance(value, str) else None
             number = float(value) if counted is None else counted.middle if counted.dimension == "count" else math.nan
             number = math.nan if isinstance(value, bool) else number
         except (TypeError, ValueError, OverflowError):
@@ -109,27 +104,3 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
 def gpus_meant(name: str) -> list[GpuSpec]:
     """Every GPU of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
     return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]
-
-
-def quantity_as(text: str | float, dimensions: Sequence[str] = ()) -> Quantity:
-    """A quantity as people write it ("7B", "102 hours"), in one of the dimensions; ValueError where it is none."""
-    found = figures(str(text))
-    first = found[0].quantity if len(found) == 1 and not any(map(str.isdigit, str(text)[found[0].end :])) else None
-    try:
-        plain = parse_quantity(text)
-    except ValueError:
-        if first is None:
-            raise
-        plain = first
-    glued = str(text)[-1:] == "B" and str(text)[-2:-1].isdigit()  # "7B" is seven billion, "7 B" are bytes
-    for quantity in (first, plain) if glued else (plain, first):
-        if quantity is not None and (not dimensions or quantity.dimension in dimensions):
-            return quantity
-    for dimension in dimensions:
-        if (plain.dimension, dimension) == ("count", "fraction") and 0 <= plain.low <= plain.high <= 100:
-            times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, and 42 in a column of per cent
-            return parse_quantity(f"{times * plain.low:.6g}-{times * plain.high:.6g} %")
-        if (plain.dimension, dimension) in _MEANT:
-            sign = "$" if dimension == "usd" else ""
-            return parse_quantity(f"{sign}{plain.text}{_MEANT[plain.dimension, dimension]}")
-    return plain

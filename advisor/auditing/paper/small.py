@@ -12,9 +12,9 @@ import numpy as np
 
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA
 from advisor.auditing.load import problems_of
-from advisor.auditing.paper.numbers import Figure, figures
 from advisor.auditing.paper.text import Document, read_document
 from advisor.auditing.paper.written import equations, shortened
+from advisor.auditing.quantity import Figure, figures
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.readers import markdown_report
@@ -64,7 +64,7 @@ def draft(path: Path) -> dict[str, Any]:
 
 def _is_telling(figure: Figure) -> bool:
     """Whether a number has a unit or counts in millions."""
-    return figure.dimension != "count" or figure.value >= _MILLION
+    return figure.quantity.dimension != "count" or figure.quantity.middle >= _MILLION
 
 
 def card_of_text(document: Document, name: str) -> dict[str, Any]:
@@ -78,10 +78,8 @@ def _claims(document: Document) -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
     for passage in document.passages:
         for equation in equations(passage.text):
-            digits = re.search(r"\d[\d,]*(?:\.\d+)?", equation["value"])
-            line = document.line_of(digits[0], passage.line) if digits else passage.line
-            claim = {"id": f"c{len(seen) + 1}-line{line}", "line": line, **equation}
-            key = f"{line} {claim['value']} {claim['readings']}"
+            claim = {"id": f"c{len(seen) + 1}-line{passage.line}", "line": passage.line, **equation}
+            key = f"{passage.line} {claim['value']} {claim['readings']}"
             if key not in seen and not problems_of(claims=[claim]):
                 seen.add(key)
                 yield claim
@@ -109,10 +107,11 @@ def _measured(document: Document) -> Iterator[tuple[str, str]]:
     """Numbers that label and unit name as measurements; what is stated twice differently is left out."""
     stated: dict[str, set[str]] = {}
     for label, value in _labelled(document):
-        found = figures(value)
+        first = next(iter(figures(value)), None)
         for name, dimension, pattern in _MEASURED:
-            if found and found[0].start <= 2 and found[0].dimension == dimension and re.search(pattern, label, re.I):
-                stated.setdefault(name, set()).add(found[0].quantity.text)
+            measures = first is not None and first.start <= 2 and first.quantity.dimension == dimension
+            if first is not None and measures and re.search(pattern, label, re.IGNORECASE):
+                stated.setdefault(name, set()).add(first.quantity.text)
     yield from ((name, values.pop()) for name, values in stated.items() if len(values) == 1)
 
 
@@ -147,7 +146,7 @@ def _timing(document: Document) -> dict[str, str]:
         for row in table.rows if len(table.header) > 1 else ():
             named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
             name, number = next(named, None), figures(row[1])
-            if name and number and number[0].dimension == "seconds":
+            if name and number and number[0].quantity.dimension == "seconds":
                 found[name] = number[0].quantity.text
         if {"forward", "backward"} <= found.keys():
             return found

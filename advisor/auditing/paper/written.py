@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-from advisor.auditing.paper.numbers import Figure, figures
+from advisor.auditing.quantity import Figure, figures
 
 _OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·": "*", "-": "-"}
 _WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
@@ -50,14 +50,12 @@ def equations(text: str) -> Iterator[dict[str, Any]]:
             continue
         expression, first = operands
         parts, readings = found[first:at], [expression]
-        if result.dimension == "bytes":
-            if not any(part.dimension == "bytes" or part.scaled for part in parts):
+        if result.quantity.dimension == "bytes":
+            if not any(part.quantity.dimension == "bytes" or any(map(str.isalpha, part.raw)) for part in parts):
                 continue  # bytes of something that stands further off
             readings.append(re.sub(r"\[(\d+(?:\.\d+)?) billion\](?!.*billion)", r"[\1 B]", expression))  # "16 B": bytes
-            if any(part.noun.startswith("bit") for part in parts):  # 7 billion × 4 bits = 3.5 GB
-                readings.append(f"( {expression} ) / 8")
         value = result.quantity.text
-        about = (equals["sign"] == "≈" or result.about) and not value.startswith("~")
+        about = equals["sign"] == "≈" and not value.startswith("~")
         claim = {"kind": "arithmetic", "that": "expression", "text": shortened(text[found[first].start : result.end])}
         yield {**claim, "value": f"~{value}" if about else value, "readings": list(dict.fromkeys(readings))}
 
