@@ -1,11 +1,11 @@
 """How an assistant with this program compares with a key: `python benchmarks/audit_reader.py ANSWERS TEXTS [--wrong]`.
 
-TEXTS holds texts and a key.csv (see audit_texts.py). ANSWERS holds, for each text NAME.md, what an assistant answered to
+TEXTS holds texts and a key.csv (see audit_texts.py). ANSWERS holds for each text NAME.md what an assistant answered to
 `advisor audit --schema NAME.md`, as NAME.json. No assistant is asked here, so a figure can be had again at any time.
 
 Three rows are printed. *The program* counts its verdicts alone. *The program or the assistant* adds what the assistant
-calls wrong or unfounded, unless the program finds that it holds. *The assistant alone* counts its opinions. Each row says
-how many of the wrong claims of high or medium severity are found, and how many of the right ones are accused.
+calls wrong or unfounded, unless the program finds that it holds. *The assistant alone* counts its opinions. Each row
+says how many of the wrong claims of high or medium severity are found, and how many of the right ones are accused.
 """
 
 from __future__ import annotations

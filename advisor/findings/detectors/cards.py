@@ -25,9 +25,6 @@ _IDLE_TO_OTHERS = 0.25  # or of what the others have
 _AT_WORK = 0.20  # mean utilisation of the others for an idle one to stand out
 _STRETCH_SHARE = 0.05  # of the time watched, idle beside working cards
 _FEW_READINGS = 10  # of a card: fewer are a snapshot
-_HOTTER = 12.0  # °C over the others' median
-_SLOWER = 0.95  # of the others' clock
-_CAP_WITHIN, _CAP_SHARE, _CAP_BELOW = 0.02, 0.4, 0.9  # of the ceiling; of loaded readings; of the others' ceiling
 
 
 def detect_throttling(case: Case) -> Verdict:
@@ -241,80 +238,3 @@ def detect_card_lost(case: Case) -> Verdict:
     names = f"{_names([card.card for card in lost])} of {len(every)}"
     title = f"{names} gave no answer in the last {longest} of the readings"
     return finding("card_lost", title=title, evidence=shown)
-
-
-def detect_card_hot(case: Case) -> Verdict:
-    """One card of several that is hotter than the others, and slower for it or not."""
-    cards, heat = _cards(case), telemetry(case, "temperature_celsius")
-    if len(cards) < 2 or not len(heat):
-        return lacking("card_hot", "temperatures of each of several GPUs, with their numbers")
-    warm = {c.index: float(np.nanquantile(heat[c.rows], 0.95)) for c in cards if np.isfinite(heat[c.rows]).any()}
-    hottest = max(warm, key=lambda index: warm[index])
-    others = series.median(np.array([value for index, value in warm.items() if index != hottest]))
-    if not warm[hottest] - others > _HOTTER:
-        return None
-    # its median clock under load over the others', and how often a thermal or hardware slowdown held it back
-    clocks, reasons, pace = telemetry(case, "sm_clock_mhz"), telemetry(case, "throttle_reasons"), float("nan")
-    if len(clocks):
-        middles = {}
-        for card in cards:
-            loaded = clocks[card.rows][card.utilization >= _LOADED]
-            middles[card.index] = series.median(loaded if len(loaded) else clocks[card.rows])
-        beside = series.median(np.array([value for index, value in middles.items() if index != hottest]))
-        pace = middles[hottest] / beside if beside > 0 else float("nan")
-    rows = next(card.rows for card in cards if card.index == hottest)
-    bits = series.finite(reasons[rows]).astype(np.int64) if len(reasons) else np.empty(0, np.int64)
-    alarms = float(np.mean((bits & sum(ALARMS)) != 0)) if len(bits) else 0.0
-    slow = f", its clock {format_percent(1 - pace)} lower" if pace < _SLOWER else ""
-    return finding(
-        "card_hot",
-        text="card_hot_and_slow" if slow or alarms else "card_hot",
-        title=f"GPU {hottest} runs at {warm[hottest]:.0f} °C, the others at {others:.0f} °C{slow}",
-        evidence=(
-            "95th percentile of each GPU's readings",
-            f"throttled in {format_percent(alarms)} of its readings" if alarms else "",
-        ),
-    )
-
-
-def detect_power_cap(case: Case) -> Verdict:
-    """A card that runs into a power ceiling lower than the other cards' or than its datasheet's."""
-    cards, watts = _cards(case), telemetry(case, "power_watts")
-    if not cards or not len(watts):
-        return lacking("power_cap", "power and utilisation of each GPU, with its number")
-    spec, ceilings = run_metrics.card(case), {}
-    for card in cards:
-        loaded = series.finite(watts[card.rows][card.utilization >= _LOADED])
-        top = float(np.quantile(loaded, 0.99)) if len(loaded) else 0.0
-        # a card under load sits at its ceiling; below one its power moves freely
-        if len(loaded) >= 2 * _FEW_READINGS and np.mean(loaded >= (1 - _CAP_WITHIN) * top) >= _CAP_SHARE:
-            ceilings[card.index] = top
-    tops = [float(np.nanquantile(watts[card.rows], 0.99)) for card in cards if np.isfinite(watts[card.rows]).any()]
-    limit = spec.tdp_watts if spec and spec.tdp_watts else (max(tops) if len(tops) > 1 else None)
-    low = {index: top for index, top in ceilings.items() if limit and top < _CAP_BELOW * limit}
-    if not low or limit is None:
-        return None
-    of = "the datasheet's" if spec and spec.tdp_watts else "the highest GPU's"
-    return finding(
-        "power_cap",
-        severity="warning" if len(low) < len(cards) else "note",
-        title=f"{_names(list(low))} of {len(cards)} at a power ceiling of {format_watts(max(low.values()))}: "
-        f"{format_percent(max(low.values()) / limit)} of {of} {format_watts(limit)}",
-        evidence=[f"GPU {index}: ceiling {format_watts(top)}" for index, top in low.items()],
-    )
-
-
-def detect_unknown_load(case: Case) -> Verdict:
-    """More cards at work than the run says it uses: the rest is somebody else's."""
-    cards = [card for card in _cards(case) if np.isfinite(card.use)]
-    wanted = number(case.run.facts, "world_size")
-    if len(cards) < 2 or wanted is None:
-        return lacking("unknown_load", "the run's number of GPUs beside telemetry of each GPU")
-    at_work = [card for card in cards if card.use > _AT_WORK and len(card.rows) >= _FEW_READINGS]
-    if len(at_work) <= wanted:
-        return None
-    return finding(
-        "unknown_load",
-        title=f"{len(at_work)} GPUs are at work where the run has {wanted:g}: the rest is another job's",
-        evidence=[_portrait(case, card) for card in at_work[:16]],
-    )

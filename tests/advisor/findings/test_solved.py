@@ -10,7 +10,7 @@ import pytest
 from advisor.findings.case import Confidence, Finding, Severity
 from advisor.findings.curves import curve
 from advisor.findings.detectors.first_loss import detect_too_good
-from advisor.findings.detectors.held_out import detect_no_validation, detect_overfitting, detect_validation_is_training
+from advisor.findings.detectors.held_out import detect_no_validation, detect_overfitting
 from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_loss_zero, detect_noise_floor
 from advisor.findings.registry import judge
 from advisor.findings.run_facts import is_solved
@@ -49,7 +49,6 @@ def learning_curve(made):
 def test_one_digit_in_scientific_notation_is_no_four_digits():
     small = case(loss=np.where(PLACE < 50, 1e-3, 2e-05), eval_loss=np.where(PLACE < 400, 3e-05, 2e-05))
     assert not isinstance(detect_frozen(small), Finding)
-    assert not isinstance(detect_validation_is_training(case(loss=2e-05, eval_loss=2e-05)), Finding)
 
 
 def evaluated(values) -> np.ndarray:
