@@ -34,7 +34,7 @@ class _Operands(Graph):
 
 
 def reckon(reading: str, operands: Sequence[Term]) -> Term | None:
-    """The result over all that the operands can mean; None where it is no arithmetic or divides by zero."""
+    """The result over all that the operands can mean; None if it is no arithmetic or divides by zero."""
     count = iter(range(len(operands)))
     source = OPERAND.sub(lambda _: f"v{next(count)}", reading)
     if set(source) - set("v0123456789.+-*/() "):

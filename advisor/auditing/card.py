@@ -119,7 +119,7 @@ class Claim:
     because: str = ""
 
     def get(self, name: str) -> Any:
-        """A field of the claim's kind, None where the claim leaves it out."""
+        """A field of the claim's kind, None if the claim leaves it out."""
         return self.says.get(name)
 
 
@@ -143,6 +143,6 @@ class Card:
         return {"run": self.run, **{other.name: other for other in self.others}}[name]
 
     def column(self, name: str) -> list[float | None]:
-        """A measured column, empty where the report has none."""
+        """A measured column, empty if the report has none."""
         assert name in COLUMNS, name
         return list(self.rows.get(name, ()))

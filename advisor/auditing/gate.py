@@ -201,7 +201,7 @@ def _level(line: str) -> int:
 
 
 def _subject(headings: Sequence[str]) -> str | None:
-    """The GPU that the nearest heading with a GPU names; None where it names several, or none does."""
+    """The GPU that the nearest heading with a GPU names; None if it names several, or none does."""
     chips: frozenset[str] = next(filter(None, map(_chips_in, headings)), frozenset())
     return next(iter(chips)) if len(chips) == 1 else None
 

@@ -236,7 +236,7 @@ def figures(text: str) -> tuple[Figure, ...]:
 
 
 def _figure(text: str, match: re.Match[str]) -> Figure | None:
-    """The quantity that begins at a match, written as a card has it; None where it is none."""
+    """The quantity that begins at a match, written as a card has it; None if it is none."""
     signs = ("~" if match["about"] else "") + ("$" if match["dollar"] else "")
     clock = _CLOCK.match(text, match.start("first"))
     if clock:

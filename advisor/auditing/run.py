@@ -38,7 +38,7 @@ _BANDS = {
 
 
 def spec_of(setup: Setup) -> GpuSpec | None:
-    """The GPU of a configuration, None where none or an unknown one is named."""
+    """The GPU of a configuration, None if none or an unknown one is named."""
     return find_gpu(setup.gpu) if setup.gpu else None
 
 
@@ -48,7 +48,7 @@ def peak(spec: GpuSpec | None, precision: str | None) -> float | None:
 
 
 def declared(q: Question, name: str) -> Known | None:
-    """A field of the configuration that is a number; None where it is none, or is not stated."""
+    """A field of the configuration that is a number; None if it is none, or is not stated."""
     field = {"rate": "throughput", "stated_step_tokens": "step_tokens"}.get(name, name)
     value = getattr(q.setup, field, None)
     if isinstance(value, Quantity):
@@ -65,7 +65,7 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
 
 
 def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
-    """What is believed of the GPU, and the run as a prediction is about it; None where either is not known."""
+    """What is believed of the GPU, and the run as a prediction is about it; None if either is not known."""
     spec = spec_of(setup)
     workload = workload_of(setup, spec.key) if spec else None
     profile = q.believe(spec, setup) if spec and workload else None
@@ -73,7 +73,7 @@ def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
 
 
 def expected(q: Question, setup: Setup | None = None) -> Prediction | None:
-    """What the GPUs should give at this shape, all together, by calibration or prior; None where it cannot be said."""
+    """What the GPUs should give at this shape, all together, by calibration or prior; None if it cannot be said."""
     believed = _believed(q, setup or q.setup)
     return predict_batch(believed[0], [believed[1]])[0] if believed else None
 

@@ -42,7 +42,7 @@ _MILLION = 1e6  # parameters and tokens are counted by it; steps, layers and yea
 
 
 def draft(path: Path) -> dict[str, Any]:
-    """The card that a report states by itself; raises AdvisorError where it cannot be read or states no quantity."""
+    """The card that a report states by itself; raises AdvisorError if it cannot be read or states no quantity."""
     document, table = read_document(path), None
     with suppress(AdvisorError):  # facts that are declared once, and the table of steps: a text may have neither
         table = markdown_report.read(path)
@@ -125,7 +125,7 @@ def _labelled(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _rows(table: RunTable | None) -> dict[str, Any] | None:
-    """The printed table of steps in a card's words; None where the report has none."""
+    """The printed table of steps in a card's words; None if the report has none."""
     if table is None or table.rows < 2:
         return None
     columns: dict[str, Sequence[float | None]] = {}

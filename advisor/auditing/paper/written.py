@@ -61,7 +61,7 @@ def equations(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] | None:
-    """The expression that ends with a figure, and the index of its first; None where it is no arithmetic alone."""
+    """The expression that ends with a figure, and the index of its first; None if it is no arithmetic alone."""
     first, pieces = last, [f"[{found[last].quantity.text}]"]
     while first > 0 and last - first < _MOST:
         gap = _GAP.fullmatch(text[found[first - 1].end : found[first].start])

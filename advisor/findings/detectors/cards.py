@@ -20,11 +20,11 @@ _THROTTLED_SHARE = 0.01  # of the readings under load
 _STRAGGLER = 1.05  # of the median rank (sources §7.3)
 _STRAGGLER_ROWS = 50
 _LOADED = 0.5  # utilisation
-_IDLE = 0.10  # mean utilisation of a card that takes no part
+_IDLE = 0.10  # mean utilisation of a GPU that takes no part
 _IDLE_TO_OTHERS = 0.25  # or of what the others have
 _AT_WORK = 0.20  # mean utilisation of the others for an idle one to stand out
-_STRETCH_SHARE = 0.05  # of the time watched, idle beside working cards
-_FEW_READINGS = 10  # of a card: fewer are a snapshot
+_STRETCH_SHARE = 0.05  # of the time watched, idle beside working GPUs
+_FEW_READINGS = 10  # of a GPU: fewer are a snapshot
 
 
 def detect_throttling(case: Case) -> Verdict:
@@ -44,7 +44,7 @@ def detect_throttling(case: Case) -> Verdict:
             continue
         costs = len(best) > 0 and series.median(clocks[on]) < _CAPPED_CLOCK * float(np.quantile(best, 0.95))
         if mask == POWER_CAP and not costs:
-            continue  # at the cap with full clocks is what a well used card does
+            continue  # at the cap with full clocks is what a well used GPU does
         factor, by = _step_time_factor(case, on, read), "step time"
         if factor is None and len(clocks) and not on.all():
             slow, fast = series.median(clocks[on]), series.median(clocks[~on])
@@ -54,7 +54,7 @@ def detect_throttling(case: Case) -> Verdict:
 
 
 def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | None:
-    """Median step seconds while the bit was set over those while it was not; None where clocks do not match."""
+    """Median step seconds while the bit was set over those while it was not; None if clocks do not match."""
     readings, times = telemetry(case, "unix_seconds"), run_metrics.step_times(case)
     if times is None or len(readings) != len(read):
         return None
@@ -109,7 +109,7 @@ def detect_straggler(case: Case) -> Verdict:
         own = own if np.isfinite(own).any() else case.run.column("seconds")
         if min(int(np.isfinite(own[ranks == rank]).sum()) for rank in numbers) < _STRAGGLER_ROWS:
             return lacking("straggler", f"{_STRAGGLER_ROWS} steps with times of each rank")
-    else:  # without ranks in the log: a card whose clock stays below the others'
+    else:  # without ranks in the log: a GPU whose clock stays below the others'
         ranks = telemetry(case, "gpu")
         numbers = np.unique(series.finite(ranks))
         if len(numbers) < 2 or len(clocks) != len(ranks):
@@ -131,13 +131,13 @@ def detect_straggler(case: Case) -> Verdict:
         title=f"{who} is {format_percent(factor - 1)} slower than the others, which wait for it in every step",
         evidence=text,
         confidence="high" if by_rank else "medium",
-        saved=saved_share(case, waited, 0.0, waited),  # less where part of a step is not the cards' own work
+        saved=saved_share(case, waited, 0.0, waited),  # less where part of a step is not the GPUs' own work
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Card:
-    """The readings of one card; NaN where a quantity was not recorded."""
+    """The readings of one GPU; NaN if a quantity was not recorded."""
 
     index: int
     rows: np.ndarray
@@ -161,7 +161,7 @@ def _names(numbers: list[int]) -> str:
 
 
 def _portrait(case: Case, card: _Card) -> str:
-    """A card in a line: utilisation, power, memory held."""
+    """A GPU in a line: utilisation, power, memory held."""
     words = [f"GPU {card.index}: {format_percent(card.use)} utilisation"]
     for name, write in (("power_watts", format_watts), ("memory_used_bytes", format_bytes)):
         values = telemetry(case, name)
@@ -194,7 +194,7 @@ def detect_card_idle(case: Case) -> Verdict:
 
 
 def _idle_for_a_while(case: Case, count: int) -> Finding | None:
-    """Stretches of minutes in which one card had nothing while the others worked."""
+    """Stretches of minutes in which one GPU had nothing while the others worked."""
     clock, busy, gpu = (telemetry(case, name) for name in ("unix_seconds", "utilization", "gpu"))
     watched = float(np.nanmax(clock) - np.nanmin(clock)) if len(clock) == len(gpu) and len(clock) else 0.0
     if watched <= 0:
@@ -223,7 +223,7 @@ def _idle_for_a_while(case: Case, count: int) -> Finding | None:
 
 
 def detect_card_lost(case: Case) -> Verdict:
-    """A card that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
+    """A GPU that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
     if not _cards(case):
         return lacking("card_lost", "readings of each GPU, with its number")
     every = measured_cards(case.run.telemetry or {})

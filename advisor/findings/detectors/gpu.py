@@ -52,7 +52,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
 
 
 def _readings(case: Case) -> Readings:
-    """What the log and its telemetry say of one card, as far as they do."""
+    """What the log and its telemetry say of one GPU, as far as they do."""
     share, size = run_metrics.memory_used_share(case)
     spec, watts = run_metrics.card(case), telemetry(case, "power_watts")
     used = telemetry(case, "utilization")
@@ -76,7 +76,7 @@ def _readings(case: Case) -> Readings:
 
 
 def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None:
-    """Median power of a card as a share of its limit, some readings left out; None where either is unknown."""
+    """Median power of a GPU as a share of its limit, some readings left out; None if either is unknown."""
     watts, limit = telemetry(case, "power_watts"), run_metrics.power_limit_watts(case)
     if left_out is not None and len(watts):
         watts = np.delete(watts, left_out)
@@ -92,7 +92,7 @@ def detect_utilization(case: Case) -> Verdict:
         missing = "GPU telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
         if len(watts) < 10 or not series.median(watts) < _NO_LOAD_WATTS:
             return lacking("utilization", missing)
-        return finding(  # a power that no card draws under load
+        return finding(  # a power that no GPU draws under load
             "gpu_idle",
             title=f"The GPU draws {format_watts(series.median(watts))}: it computes nothing",
             evidence=f"median of {len(watts)} readings, highest {format_watts(float(watts.max()))}",
@@ -176,7 +176,7 @@ def _range(shares: np.ndarray) -> str:
 
 
 def detect_nearly_full(case: Case) -> Verdict:
-    """A card within 3 % of its last byte: the next longer batch or evaluation runs out."""
+    """A GPU within 3 % of its last byte: the next longer batch or evaluation runs out."""
     used, total = run_metrics.memory_used_share(case)
     if run_metrics.on_cpu(case) or case.run.status is Status.OUT_OF_MEMORY:
         return None

@@ -182,7 +182,7 @@ def _again(losses: Curve, step: float) -> str:
 
 
 def _turned(losses: Curve) -> tuple[float, float, int] | None:
-    """Best level, end level and the row of the best, where a curve ends far above its best; None where it does not."""
+    """Best level, end level and the row of the best, where a curve ends far above its best; None if it does not."""
     values = losses.value
     if len(values) < 20:
         best, end = float(values.min()), float(values[-1])
@@ -247,7 +247,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
 
 
 def _beginning(case: Case, broken: float) -> Spike | None:
-    """The rise that a loss never came back from before it broke at a step; None where it broke at once."""
+    """The rise that a loss never came back from before it broke at a step; None if it broke at once."""
     losses = curve(case.run, "loss")
     rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
     return rising[-1] if rising and not np.any((losses.step > rising[-1].last_step) & (losses.step < broken)) else None

@@ -16,7 +16,7 @@ from advisor.readers.run_table import Phase
 from tests.advisor.findings.build_learning import learning_case, learning_run
 
 ROWS = 40
-RANDOM = np.random.default_rng(6)
+SEED = 6
 
 
 def log_of(*losses: np.ndarray):
@@ -54,7 +54,7 @@ def test_one_run_is_one():
 
 
 def test_a_run_beside_the_longest_that_only_guesses():
-    flat = math.log(10) + 0.003 * RANDOM.standard_normal(ROWS)
+    flat = math.log(10) + 0.003 * np.random.default_rng(SEED).standard_normal(ROWS)
     found = detect_other_runs(log_of(learns(1), flat, learns(2)))
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
     assert found.title.startswith("1 of the log's 2 other runs went wrong: “run 2”: No learning")

@@ -21,7 +21,7 @@ ROWS = 500
 PLACE = np.arange(ROWS)
 LOSS = np.round(4.6 * np.exp(-PLACE / 5) + 0.00002, 5)  # to two units of the last digit, then still
 RIGHT = np.clip(PLACE / 15, 0, 1)
-RANDOM = np.random.default_rng(4)
+SEED = 4
 
 
 def case(**columns):
@@ -105,7 +105,9 @@ def test_what_may_end_near_0_is_not_too_good(columns):
 
 
 def test_grokking_is_no_error():
-    held_out = 0.015 + 6.4 / (1 + np.exp((PLACE - 250) / 12)) * np.exp(0.02 * RANDOM.standard_normal(ROWS))
+    held_out = 0.015 + 6.4 / (1 + np.exp((PLACE - 250) / 12)) * np.exp(
+        0.02 * np.random.default_rng(SEED).standard_normal(ROWS)
+    )
     held_out[-3:] = [0.012, 0.0228, 0.021]
     grokked = case(accuracy=RIGHT, eval_loss=held_out)
     assert [f.title for f in judge(grokked)[0] if f.severity is not Severity.NOTE] == []
