@@ -17,6 +17,9 @@ from advisor.auditing.verdict import Known, Question, UnstatedError, between, sh
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops
 from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import load_prices
+from advisor.laws.initial_loss import FAULT_BELOW, SOUND
+from advisor.laws.mfu import IMPOSSIBLE_MFU
+from advisor.laws.repetition import FREE_EPOCHS, WASTEFUL_EPOCHS
 from advisor.prediction.loss import effective_tokens
 from advisor.store.folders import profiles_folder
 from advisor.units import format_bandwidth, format_bytes, format_count, format_flops, format_usd_rate
@@ -39,6 +42,9 @@ _WHOLE = re.compile(
     r"|\d\s?[x×]\s?[A-Z]+\d",
     re.IGNORECASE,
 )
+# limits that findings about logs share
+_LIMITS = {"impossible_mfu": IMPOSSIBLE_MFU, "fault_below": FAULT_BELOW, "sound_start": SOUND}
+_LIMITS |= {"free_epochs": FREE_EPOCHS, "wasteful_epochs": WASTEFUL_EPOCHS}
 _CLOSE = 0.08  # of a data sheet's number: editions, binary units, roundings
 
 
@@ -48,7 +54,9 @@ def quantity_of(number: float) -> Quantity:
 
 
 def known(q: Question, name: str, *, alone: bool) -> Known | None:
-    """A quantity of the claim's GPU or (not where the claim stands alone) of its run; None: not known."""
+    """A limit, a quantity of the claim's GPU or, unless the claim stands alone, of its run; None if it is not known."""
+    if name in _LIMITS:
+        return _LIMITS[name], _LIMITS[name], f"{_LIMITS[name]:g}"
     found = _OF_GPU[name](q) if name in _OF_GPU else None
     if found is not None or alone:
         return found or ((1.0, 1.0, "1") if name == "gpus" else None)

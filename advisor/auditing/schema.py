@@ -8,9 +8,9 @@ from typing import Any
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA, SETUP_FIELDS
 from advisor.auditing.kinds import forms, kinds
 from advisor.auditing.quantity import DIMENSIONS
+from advisor.auditing.verdict import Ruling
 
 _SHORT = 90  # characters of a list of choices that the prompt repeats
-OPINIONS = ("holds", "wrong", "does not follow", "cannot be judged")
 _CLAIM = {
     "id": {"type": "string", "description": "short and unique"},
     "text": {"type": "string", "description": "the claim in a short sentence of your own"},
@@ -27,7 +27,7 @@ _CLAIM = {
         "items": {"type": "string"},
         "description": "ids of the claims without which it falls; if one of them is wrong, the claim is excused",
     },
-    "opinion": {"enum": list(OPINIONS), "description": "what you yourself think of the claim"},
+    "opinion": {"enum": [ruling.value for ruling in Ruling], "description": "what you yourself think of the claim"},
     "because": {"type": "string", "description": "why you think so, in one sentence"},
 }
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Finding, Verdict, finding, lacking
+from advisor.findings.measured import CardReadings
 from advisor.findings.measured import cards as measured_cards
 from advisor.findings.run_facts import number
 from advisor.findings.run_metrics import telemetry
@@ -135,60 +134,42 @@ def detect_straggler(case: Case) -> Verdict:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Card:
-    """The readings of one GPU; NaN if a quantity was not recorded."""
-
-    index: int
-    rows: np.ndarray
-    utilization: np.ndarray
-
-    @property
-    def use(self) -> float:
-        known = series.finite(self.utilization)
-        return float(known.mean()) if len(known) else float("nan")
-
-
-def _cards(case: Case) -> list[_Card]:
-    gpu, busy = telemetry(case, "gpu"), telemetry(case, "utilization")
-    busy = busy if len(busy) == len(gpu) else np.full(len(gpu), np.nan)
-    every = [np.flatnonzero(gpu == card) for card in np.unique(series.finite(gpu))]
-    return [_Card(index=int(gpu[rows[0]]), rows=rows, utilization=busy[rows]) for rows in every]
+def _cards(case: Case) -> tuple[CardReadings, ...]:
+    """The GPUs that telemetry tells apart; none if it has no numbers of GPUs."""
+    return measured_cards(case.run.telemetry or {}) if len(telemetry(case, "gpu")) else ()
 
 
 def _names(numbers: list[int]) -> str:
     return ("GPU " if len(numbers) == 1 else "GPUs ") + ", ".join(map(str, numbers))
 
 
-def _portrait(case: Case, card: _Card) -> str:
-    """A GPU in a line: utilisation, power, memory held."""
-    words = [f"GPU {card.index}: {format_percent(card.use)} utilisation"]
-    for name, write in (("power_watts", format_watts), ("memory_used_bytes", format_bytes)):
-        values = telemetry(case, name)
-        if len(values) and np.isfinite(values[card.rows]).any():
-            words.append(write(series.median(values[card.rows])))
-    return ", ".join(words)
+def _portrait(card: CardReadings) -> str:
+    """A GPU in a line: utilisation, power, memory held, each the mean of its readings."""
+    shown = {"power_watts": format_watts, "memory_used_bytes": format_bytes}
+    held = [write(card.quantities[name].mean) for name, write in shown.items() if name in card.quantities]
+    return ", ".join((f"GPU {card.card}: {format_percent(card.quantities['utilization'].mean)} utilisation", *held))
 
 
 def detect_card_idle(case: Case) -> Verdict:
-    """Cards without work while others have it: for the whole time, or for stretches of it."""
-    cards = [card for card in _cards(case) if np.isfinite(card.use)]
+    """GPUs without work while others have it: for the whole time, or for stretches of it."""
+    cards = [card for card in _cards(case) if "utilization" in card.quantities]
+    use = {card.card: card.quantities["utilization"].mean for card in cards}
     if len(cards) < 2:
         return lacking("card_idle", "utilisation of each of several GPUs, with their numbers")
-    working = series.median(np.array([card.use for card in cards if card.use > _IDLE]))
-    idle = [card for card in cards if card.use <= max(_IDLE, _IDLE_TO_OTHERS * working)]
+    working = series.median(np.array([mean for mean in use.values() if mean > _IDLE]))
+    idle = [card for card, mean in use.items() if mean <= max(_IDLE, _IDLE_TO_OTHERS * working)]
     if not idle or len(idle) == len(cards) or not working >= _AT_WORK:
         return _idle_for_a_while(case, len(cards))
-    snapshot = min(len(card.rows) for card in cards) < _FEW_READINGS
-    used, wanted = series.median(np.array([card.use for card in idle])), number(case.run.facts, "world_size")
+    snapshot = min(card.readings for card in cards) < _FEW_READINGS
+    used, wanted = series.median(np.array([use[card] for card in idle])), number(case.run.facts, "world_size")
     unasked = wanted is not None and len(cards) - len(idle) >= wanted
-    names = f"{_names([card.index for card in idle])} of {len(cards)}"
+    names = f"{_names(idle)} of {len(cards)}"
     return finding(
         "card_idle",
         severity="note" if snapshot or unasked else "warning",
         title=f"{names}: {format_percent(used)} utilisation, where the others have {format_percent(working)}"
         + (" (a snapshot)" if snapshot else ""),
-        evidence=[_portrait(case, card) for card in cards[:16]],
+        evidence=[_portrait(card) for card in cards[:16]],
         confidence="low" if snapshot else "high",
     )
 
@@ -224,9 +205,9 @@ def _idle_for_a_while(case: Case, count: int) -> Finding | None:
 
 def detect_card_lost(case: Case) -> Verdict:
     """A GPU that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
-    if not _cards(case):
+    every = _cards(case)
+    if not every:
         return lacking("card_lost", "readings of each GPU, with its number")
-    every = measured_cards(case.run.telemetry or {})
     lost = [card for card in every if card.silent_seconds is not None]
     if not lost:
         return None
