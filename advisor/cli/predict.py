@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, SIZE, parallelism, say_where_sharding_ends, sharded_instead, warn_of_others
-from advisor.cli.verb import SectionedCommand, answer, options, verb
+from advisor.cli.params import FILE, parallelism, say_where_sharding_ends, sharded_instead, warn_of_others
+from advisor.cli.verb import SectionedCommand, answer, options_in, verb
 from advisor.errors import AdvisorError
-from advisor.options import PRECISIONS
+from advisor.options import PredictOptions
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -23,38 +23,7 @@ NOTHING_FITS = 3
 
 
 @verb(cls=SectionedCommand)
-@options(
-    *("gpu", "model", "params", "family", "depth", "micro_batch", "seq_len", "vocab_size", "width", "heads"),
-    *("kv_heads", "one_count"),
-    gpu="auto, cpu, or a GPU: h100, 8xh100, l4, …",
-    micro_batch="Sequences per GPU and forward pass. Default: the smallest that is within 2 % of the fastest.",
-    depth="Number of transformer blocks.",
-    one_count="Data-parallel GPUs. Default: 1, or as --gpu 8xh100 says.",
-)
-@click.option("--head-dim", type=SIZE, help="Size of a head. Default: width / heads.")
-@options("ffn_width")
-@click.option("--tied", is_flag=True, help="The head is the embedding table, as it always is in gpt2.")
-@options(
-    *("grad_accum", "precision", "compile", "activation_checkpointing", "sharding", "optimizer", "lora_rank"),
-    grad_accum={"default": 1},
-    precision={"choices": (*PRECISIONS, "fp8"),
-               "help": "fp8: products of the blocks in 8-bit floats, the rest in bf16."},
-    activation_checkpointing="Which activations are recomputed in the backward pass. Default: none, or as the "
-    "software does.",
-    sharding={"choices": ("none", "optimizer", "full"),
-              "help": "What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
-              "Default: none, or as the software does."},
-    lora_rank="Train adapters of this rank beside frozen 16-bit weights (LoRA).",
-)  # fmt: skip
-@click.option("--lora-targets", type=click.Choice(("all", "attention")), default="all", show_default=True,
-              help="The matrices of a block that have adapters.")  # fmt: skip
-@click.option("--freeze-blocks", type=SIZE, help="Freeze the embeddings and this many first blocks; train the rest.")
-@click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
-@options(
-    *("software", "depths", "tokens", "download_rate"),
-    tokens="Say how much text this many training tokens are, in shards and gigabytes.",
-    download_rate="Bytes a second for that text, e.g. 100MB. Default: 25 to 400 MB.",
-)
+@options_in(PredictOptions)
 @click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
 @parallelism
 def command(rows: Path | None, **typed: Any) -> int:
@@ -69,7 +38,7 @@ def command(rows: Path | None, **typed: Any) -> int:
     from advisor.report.prediction import document, rest_of_line
     from advisor.store.store import default_store
     from advisor.workflows.goal import readings
-    from advisor.workflows.predict import PredictOptions, gpu_count, predict
+    from advisor.workflows.predict import gpu_count, predict
 
     context = click.get_current_context()
     given = [name for name in typed if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]

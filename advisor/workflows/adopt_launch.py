@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from advisor.engines.local import LocalBackend
 from advisor.engines.process import folder_lock
 from advisor.engines.state import RunState, check_not_running, this_host
 from advisor.errors import AdvisorError
+from advisor.options import ExportOptions, LaunchOptions
 from advisor.run_records import Guards, LaunchRecord, Place
 from advisor.store.adopted import PLAN, AdoptedPlan, dump_adopted_plan, load_adopted, load_adopted_plan
 from advisor.store.disk import disk_errors, dump_yaml
@@ -26,8 +26,8 @@ from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED, RECIPE, spent_seconds
 from advisor.units import format_seconds, write_duration
-from advisor.workflows.export import Engine, Exported
-from advisor.workflows.launch import Asked, Launching, Limits, Started, offered
+from advisor.workflows.export import Exported, place_there
+from advisor.workflows.launch import Launching, Limits, Started, offered, place_of
 from advisor.workflows.preflight import Check, Finding
 from trainer.schema import Outcome, to_dict
 
@@ -62,17 +62,17 @@ def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
     return tuple(said)
 
 
-def export_file(store: Store, path: Path, to: str, engine: Engine, asked: Mapping[str, Any]) -> Exported:
-    """The same of the plan in a file."""
-    needs = Elsewhere(bootstrap=asked["bootstrap"], folder=asked["folder"])
-    return export_adopted(store, load_adopted_plan(path), to, engine, needs)
+def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
+    """The files to export for the plan in a file."""
+    needs = Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
+    return export_adopted(store, load_adopted_plan(path), to, options, needs)
 
 
 def export_adopted(
     store: Store,
     plan: AdoptedPlan,
     to: str,
-    engine: Engine = Engine(),  # noqa: B008
+    options: ExportOptions = ExportOptions(),  # noqa: B008 - frozen
     there: Elsewhere = Elsewhere(),  # noqa: B008
 ) -> Exported:
     """The files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for what it cannot take."""
@@ -85,7 +85,9 @@ def export_adopted(
     plan = there.of(plan)
     recipe = load_adopted(store.home, plan.trainer).recipe
     run_id = f"{plan.trainer}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    job = AdoptedJob(plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=engine.place(to), here=here)
+    job = AdoptedJob(
+        plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=place_there(to, options), here=here
+    )
     target = TARGETS[to]
     unlimited = f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: plan it with a deadline"
     return Exported(
@@ -96,9 +98,10 @@ def export_adopted(
     )
 
 
-def launching(store: Store, path: Path, run_dir: Path | None, place: Place, asked: Asked) -> Launching:
+def launching(store: Store, path: Path, options: LaunchOptions, *_: Any) -> Launching:
     """The launch of the plan of an adopted command; raises AdvisorError for what is no such plan."""
-    plan, there = load_adopted_plan(path), Elsewhere(bootstrap=asked.bootstrap, folder=asked.folder)
+    plan, there = load_adopted_plan(path), Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
+    place, run_dir = place_of(options), options.run_dir
     return Launching(
         checks=lambda: looked_at_adopted(store, plan, place, there),
         request=lambda: dry_run_adopted(store, plan, run_dir, place, there),
@@ -133,7 +136,13 @@ def launch_adopted(
         return _submit(store, plan, _request(store, folder, plan, now, place))
 
 
-def resume_adopted(store: Store, folder: Path, *, limits: Limits = Limits()) -> Started:  # noqa: B008 - frozen
+def resume_adopted(
+    store: Store,
+    folder: Path,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    **refused: Any,  # by the table of flows
+) -> Started:
     """Start the command of an adopted run again; new limits replace the old ones."""
     max_usd, max_hours = limits.max_usd, limits.max_hours
     status = describe(folder, store)

@@ -14,7 +14,7 @@ from advisor.calibration.remeasure import ChoiceDoesNotRunError, measure_one
 from advisor.calibration.session import Event, NothingMeasuredError
 from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
 from advisor.errors import AdvisorError
-from advisor.options import Goal
+from advisor.options import CalibrationOptions, Goal
 from advisor.planning.answer import bare_plan, same_work, what_is_left
 from advisor.prediction.profile import Profile
 from advisor.records import Plan
@@ -24,7 +24,7 @@ from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.plan_files import dump_plan
 from advisor.store.store import Store
 from advisor.units import format_percent, format_seconds, format_usd
-from advisor.workflows.calibrate import CalibrationOptions, calibrate
+from advisor.workflows.calibrate import calibrate
 from advisor.workflows.data import read_data
 from advisor.workflows.launch import Limits
 from advisor.workflows.plan import recommend
