@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from advisor.documents import stamped
 from advisor.errors import AdvisorError
-from advisor.options import CalibrationOptions, LaunchOptions, PredictOptions, options_of
+from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions, filled, options_of
 from advisor.records import Estimate, Plan, Run
 from advisor.trainers.own import OWN
 
@@ -211,7 +211,7 @@ def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
     from advisor.workflows.analyze import analyze as analyzed
     from advisor.workflows.analyze import given_of, judge_all
 
-    stated, store = given_of(given), default_store()
+    stated, store = given_of(_read(AnalyzeOptions, given)), default_store()
     judged = judge_all([Path(path) for path in paths], store, lambda path: analyzed(path, stated, store))
     documents = [to_document(analysis) for analysis in judged.analyses]
     against = {} if judged.comparison is None else judged.comparison.to_document()
@@ -368,6 +368,6 @@ def _read(record: type[Record], options: Mapping[str, Any]) -> Record:
     from advisor.planning.ranges import check_options
     from advisor.workflows.goal import read_options
 
-    read = record(**read_options(options, options_of(record)))
+    read = filled(record, read_options(options, options_of(record)))
     check_options(read)
     return read

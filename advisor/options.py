@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+Record = TypeVar("Record")
 MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any machine of the catalog can train
 _DECADE = 3650 * 86400.0
 FAMILIES = ("nanochat", "gpt2", "llama")
@@ -46,6 +47,7 @@ class Kind(StrEnum):
     FILE = "file"  # to read
     NEW_FILE = "new file"  # to write
     NEW_FOLDER = "new folder"
+    EXISTING = "path"  # of a file or a folder
     SHARE = "percentage"  # 10%
     TEXT = "text"
 
@@ -367,6 +369,11 @@ def options_of(record: type) -> dict[str, Option]:
     }
 
 
+def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """A command's record with these values by the names of its options; other names are passed over."""
+    return record(**{option.field: values[name] for name, option in options_of(record).items() if name in values})
+
+
 # The options of the goal by name.
 OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(options_of(Goal))
 
@@ -593,3 +600,44 @@ class ExportOptions(_StartOptions):
     infra: str | None = _own(
         "infra", Kind.TEXT, "Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions:
+    """The options of `analyze` that state what a log does not say, or ask about the rest of its run."""
+
+    gpu: str | None = _like("gpu", "The GPU, if the log does not say: h100, 8xh100, l4, … or cpu.", default=None)
+    gpus: int | None = _like("one_count")
+    price: float | None = _like("one_price", "Dollars per GPU-hour. Default: the catalog's cheapest for the GPU.")
+    config: Path | None = _own("config", Kind.EXISTING, "The run's configuration, if the log does not contain it.")
+    telemetry: Path | None = _own("telemetry", Kind.EXISTING, "nvidia-smi or other readings of the GPU.")
+    plan: Path | None = _like("plan")
+    format: str | None = _own("format", Kind.TEXT, "Read it as this format instead of guessing.")
+    target_loss: float | None = _own(
+        "target_loss", Kind.NUMBER, "Say whether the run will get there.", least=0, most=1e6
+    )
+    budget: float | None = _like("budget", "Say whether the whole run stays within this many dollars.")
+    deadline: float | None = _like(
+        "deadline", "Say whether the whole run ends in this time, e.g. 8h.", kind=Kind.SECONDS
+    )
+    next_data: str | None = _own(
+        "next_data", Kind.TEXT, "Other data, as text (91MB, or a file) or tokens (2B, or a token folder): time and "
+        "cost of the next run on them.", metavar="SIZE|PATH",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedGoal:
+    """What is wanted of an adopted command. None: not said; with nothing said it does the steps of its own command."""
+
+    deadline_seconds: float | None = _like(
+        "deadline", "Plan as many steps as can finish by this time: 3min, 8h, 'Monday 9:00'."
+    )
+    budget_usd: float | None = _like("budget", "Plan as many steps as this pays for, at --price.")
+    usd_per_gpu_hour: float | None = _like("one_price")
+    steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", least=1, most=1e12)
+    tokens: int | None = _like("tokens", "Plan this many training tokens; with --epochs: the tokens of one epoch.")
+    rows: int | None = _own("samples", Kind.COUNT, "The same in samples, for data without tokens.", least=1, most=1e15)
+    epochs: float | None = _like("epochs", "Plan this many passes over the data.")
+    gpus: int | None = _like("one_count", "Plan for this many processes. Default: the command's own.", most=1024)
+    memory_bytes: float | None = None  # that may be filled; None: not limited

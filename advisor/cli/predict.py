@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, parallelism, say_where_sharding_ends, sharded_instead, warn_of_others
-from advisor.cli.verb import SectionedCommand, answer, options_in, verb
+from advisor.cli.params import FILE, refused_parallelism, warn_of_others
+from advisor.cli.verb import SectionedCommand, options_in, told, verb
 from advisor.errors import AdvisorError
 from advisor.options import PredictOptions
 from advisor.report import render
@@ -25,7 +25,7 @@ NOTHING_FITS = 3
 @verb(cls=SectionedCommand)
 @options_in(PredictOptions)
 @click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
-@parallelism
+@refused_parallelism
 def command(rows: Path | None, **typed: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
 
@@ -35,10 +35,9 @@ def command(rows: Path | None, **typed: Any) -> int:
     lora_rank, quantized, weights_dtype, fused_loss, notes; and for layouts tp, pp, virtual_pp, cp, ep, etp, experts,
     experts_per_token, expert_ffn_width, shared_experts, dense_layers.
     """
-    from advisor.report.prediction import document, rest_of_line
-    from advisor.store.store import default_store
+    from advisor import api
+    from advisor.report.prediction import rest_of_line
     from advisor.workflows.goal import readings
-    from advisor.workflows.predict import gpu_count, predict
 
     context = click.get_current_context()
     given = [name for name in typed if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
@@ -55,15 +54,14 @@ def command(rows: Path | None, **typed: Any) -> int:
             sys.stdout.write(text)
             verdicts |= fits
         return NOTHING_FITS if verdicts == {False} else 0
-    typed["sharding"] = sharded_instead(typed["sharding"], gpu_count(typed["gpu"], typed["gpus"]))
     for words in readings({"gpu": typed["gpu"]}):
         render.remark(words)
-    found = predict(PredictOptions(**typed), default_store())
+    answer = api.predict(**typed)
+    found = answer.record
     warn_of_others([found.workload.gpu])
     if found.assumed:
         render.remark(f"not given, so taken: {'; '.join(found.assumed)}")
-    answer("predict", lambda: document(found), lambda: shown(found))
-    say_where_sharding_ends(found.workload, found.mfu)
+    told(answer, lambda: shown(found))
     return NOTHING_FITS if found.fits is False else 0
 
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, FOLDER, NEW_FILE, NEW_FOLDER
+from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FILE, NEW_FOLDER
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import OPTIONS, SHARED, Kind, Option, Section, options_of
 from advisor.report import render
 from advisor.units import moment_read
 
+if TYPE_CHECKING:
+    from advisor.api import Answer
+
 Command = Callable[..., Any]
 Changes = str | Mapping[str, Any]  # another help text, or other fields of an option
 
 _CLICK_TYPES = {Kind.FOLDER: FOLDER, Kind.FILE: FILE, Kind.NEW_FILE: NEW_FILE, Kind.NEW_FOLDER: NEW_FOLDER,
-                Kind.TEXT: click.STRING}  # fmt: skip
+                Kind.EXISTING: EXISTING, Kind.TEXT: click.STRING}  # fmt: skip
 _JSON = "advisor.json"  # where a command's context says whether --json was given
 
 
@@ -146,3 +149,8 @@ def answer(name: str, document: Callable[[], Any], shown: Callable[[], Iterable[
         print_json(name, document())
     else:
         render.show(*shown())
+
+
+def told(found: Answer[Any], shown: Callable[[], Iterable[RenderableType]], **more: Any) -> None:
+    """Print what a function of the API found; `more` are further fields of its JSON document."""
+    answer(found.name, lambda: {**found.document, **more}, shown)

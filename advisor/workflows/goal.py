@@ -61,7 +61,7 @@ def read_option(option: Option, value: Any) -> Any:
             raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
         hint = f"choose {', '.join(option.choices[:-1])} or {option.choices[-1]}"
         raise AdvisorError(f"{option.flag} {value}: there is no such choice", hint, exit_code=2)
-    if option.kind in (Kind.FOLDER, Kind.NEW_FOLDER):
+    if option.kind in (Kind.FOLDER, Kind.NEW_FOLDER, Kind.FILE, Kind.EXISTING):
         return Path(value)
     return _READ[option.kind](value) if isinstance(value, str) and option.kind in _READ else value
 
