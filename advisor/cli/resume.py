@@ -12,7 +12,7 @@ from advisor.options import ResumeOptions
 from advisor.store.store import default_store
 from advisor.trainers.known import trainer_of_run
 from advisor.workflows.flows import flow_of
-from advisor.workflows.launch import limits_of
+from advisor.workflows.launch import limits_of, resume
 
 
 @verb("resume")
@@ -26,7 +26,7 @@ def command(run: str, detach: bool, **asked: Any) -> int:
     """
     store, options = default_store(), ResumeOptions(**asked)
     run_dir = store.find_run(run)
-    started = flow_of(trainer_of_run(run_dir), "resume", options).resume(
-        store, run_dir, limits=limits_of(options), usd_per_gpu_hour=options.price, synthetic=options.synthetic
-    )
+    flow_of(trainer_of_run(run_dir), "resume", options)  # refuses options that its trainer does not take
+    started = resume(store, run_dir, limits=limits_of(options), usd_per_gpu_hour=options.price,
+                     synthetic=options.synthetic)  # fmt: skip
     return after_start(store, started, detach=detach)

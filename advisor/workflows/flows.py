@@ -27,7 +27,6 @@ class Flow:
     """What the plans and runs of one trainer go through; `refused` has the options they do not take, by command."""
 
     launching: Callable[..., Any]  # (store, path of a plan, LaunchOptions, say, measure) -> Launching
-    resume: Callable[..., Any]  # (store, run folder, limits=…) -> Started
     export: Callable[..., Any]  # (store, path of a plan, target, ExportOptions) -> Exported
     read: Callable[..., Any]  # (run folder, plan) -> Reviewed
     learn: Callable[..., Any]  # (store, Reviewed, time of day) -> why nothing is learnt from that run, or None
@@ -44,7 +43,6 @@ _OF_ADOPTED = Refusal(options=("bootstrap", "folder"), message="--bootstrap and 
 FLOWS = {
     OWN.name: Flow(
         launching=_later("launch", "launching"),
-        resume=_later("launch", "resume"),
         export=_later("export", "export_file"),
         read=_later("compare", "read_own"),
         learn=_later("compare", "learn_own"),
@@ -52,7 +50,6 @@ FLOWS = {
     ),
     ADOPTED.name: Flow(
         launching=_later("adopt_launch", "launching"),
-        resume=_later("adopt_launch", "resume_adopted"),
         export=_later("adopt_launch", "export_file"),
         read=_later("compare", "read_adopted"),
         learn=_later("compare", "learn_adopted"),

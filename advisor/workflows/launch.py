@@ -13,23 +13,33 @@ from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
 from advisor.engines.guards import guard_warnings, parse_loss_stop
-from advisor.engines.jobs import claim, new_job, refuse_a_running_plan, refuse_a_second_run, resumed_job, steps_again
+from advisor.engines.jobs import (
+    adopted_job,
+    claim,
+    new_job,
+    refuse_a_running_plan,
+    refuse_a_second_run,
+    resumed_job,
+    steps_again,
+)
 from advisor.engines.process import folder_lock
-from advisor.engines.state import RunStatus, settle
+from advisor.engines.state import RunStatus, settle, this_host
 from advisor.errors import AdvisorError, require_package
 from advisor.options import ExportOptions, LaunchOptions, ResumeOptions
 from advisor.prediction.software import software_of, words_of
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
-from advisor.store.disk import disk_errors, read_yaml
+from advisor.store.adopted import AdoptedPlan, load_adopted
+from advisor.store.disk import disk_errors, dump_yaml, read_yaml
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
+from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
-from trainer.schema import LossStop, RunConfig
+from trainer.schema import LossStop, RunConfig, to_dict
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -201,7 +211,7 @@ def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
 
 def launch(
     store: Store,
-    source: Plan | RunConfig,
+    source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
@@ -217,28 +227,27 @@ def launch(
     `arriving` says how, an engine elsewhere measures its machine first and plans again. Raises AdvisorError when the
     folder holds a run already, a limit makes no sense or the process cannot be started.
     """
-    if place.engine == HERE.engine and trainer is OWN:
+    if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
     backend = backend or backend_of(place.engine, store)
-    plan_id = source.id if isinstance(source, Plan) else None  # a bare configuration has no name to be known by
+    plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
         job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
         # The job with its folder made: the one that was given, else one that nobody has.
         if run_dir is not None:
             with disk_errors("make the run folder", job.folder):
                 job.folder.mkdir(parents=True, exist_ok=True)
-            job = job
         else:
             folder = store.new_run_folder(job.record.name, datetime.fromisoformat(job.record.launched_at))
             job = replace(job, folder=folder, record=replace(job.record, id=folder.name))
         with folder_lock(job.folder):
-            refuse_a_second_run(job.folder, trainer, store)
+            refuse_a_second_run(job.folder, job.trainer, store)
             return _submit(backend, job)
 
 
 def dry_run(
     store: Store,
-    source: Plan | RunConfig,
+    source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None = None,
     *,
     again: bool = False,
@@ -247,7 +256,7 @@ def dry_run(
 ) -> LaunchRequest:
     """What `launch` would write and start now, with the same options; nothing is written. AdvisorError as it would."""
     job = _job(store, source, run_dir, **asked)
-    if isinstance(source, Plan) and not again:
+    if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
     refuse_a_second_run(job.folder, job.trainer, store)
     return (backend or backend_of(job.record.place.engine, store)).dryrun(job)
@@ -277,7 +286,11 @@ def resume(
         job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
                           usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)  # fmt: skip
         started = _submit(backend, job)
-    again = steps_again(run_dir, status.step)
+    if isinstance(job.plan, AdoptedPlan):
+        unknown = "nothing is known that makes this program go on: it starts again at its first step"
+        again = None if job.plan.resume_args else unknown
+    else:
+        again = steps_again(run_dir, status.step)
     return started if again is None else replace(started, warnings=(*started.warnings, again))
 
 
@@ -333,7 +346,7 @@ def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Lim
 
 def _job(
     store: Store,
-    source: Plan | RunConfig,
+    source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
@@ -342,16 +355,27 @@ def _job(
     arriving: Arriving | None = None,
 ) -> Job:
     """The first attempt, in a folder that need not be there yet."""
-    refuse_other_software(source)
     now = datetime.now(UTC)
-    name = source.run.name if isinstance(source, Plan) else source.name
+    if isinstance(source, AdoptedPlan):
+        name = source.trainer
+    else:
+        name = source.run.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
+    run_id = folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}"
+    if isinstance(source, AdoptedPlan):
+        launched_at = now.isoformat(timespec="milliseconds")
+        record = LaunchRecord(id=run_id, name=name, attempt=1, launched_at=launched_at, host=this_host(),
+                              gpus=source.gpus, plan_id=source.id, device_key=source.device_key, place=place,
+                              trainer=ADOPTED.name)  # fmt: skip
+        recipe = load_adopted(store.home, source.trainer).recipe
+        return adopted_job(source, dump_yaml(to_dict(recipe)), folder, record)
+    refuse_other_software(source)
     return new_job(
         source,
         folder,
         trainer,
         now=now,
-        run_id=folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}",
+        run_id=run_id,
         max_usd=limits.max_usd,
         max_hours=limits.max_hours,
         loss=limits.loss or (),

@@ -24,9 +24,9 @@ from advisor.run_records import Place
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan
-from advisor.workflows.adopt_launch import Elsewhere, dry_run_adopted, export_adopted, launch_adopted, resume_adopted
+from advisor.workflows.adopt_launch import Elsewhere, export_adopted, launch_adopted
 from advisor.workflows.compare import review
-from advisor.workflows.launch import stop
+from advisor.workflows.launch import dry_run, resume, stop
 from tests.engines.adopted_runs import SCRIPT, certain, plan_of
 from tests.engines.test_slurm import cluster  # noqa: F401 - a fixture
 from tests.engines.test_ssh import HERE, there  # noqa: F401 - a fixture
@@ -65,7 +65,7 @@ def test_a_job_of_slurm_is_stopped_by_its_user_and_by_its_own_limit(cluster, sto
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
     assert "saved and gone" in (folder / "stdout.log").read_text()
-    again = resume_adopted(store, folder)
+    again = resume(store, folder)
     assert again.launch.place.engine == "slurm" and again.launch.attempt == 2
     waited(lambda: describe(folder, store).state is RunState.RUNNING and (describe(folder, store).step or 0) > 5)
     stop(store, folder, timeout_seconds=SECONDS)
@@ -90,7 +90,7 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
     (there.home / "mine" / "environment").write_text("export SAY_TOKENS=yes\n")
 
     def start(plan, needs: Elsewhere):
-        there.has_environment(dry_run_adopted(store, plan, None, parse_place(HERE), needs))
+        there.has_environment(dry_run(store, needs.of(plan), place=parse_place(HERE)))
         return launch_adopted(store, plan, place=parse_place(HERE), there=needs)
 
     yield start
@@ -123,7 +123,7 @@ def test_a_run_behind_ssh_is_stopped_and_gone_on_with(there, by_ssh, store, tmp_
     assert describe(folder, store).state is RunState.RUNNING
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
-    again = resume_adopted(store, folder)
+    again = resume(store, folder)
     assert (again.launch.place.name, again.launch.attempt) == ("there", 2)
     waited(lambda: describe(folder, store).state is RunState.RUNNING)
     stop(store, folder, timeout_seconds=SECONDS)
