@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -23,7 +25,6 @@ from advisor.documents import stamped
 from advisor.errors import AdvisorError
 from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions, filled, options_of
 from advisor.records import Estimate, Plan, Run
-from advisor.trainers.own import OWN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,16 +186,22 @@ def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any
 def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Started]:
     """Start a plan, or the plan in a file, as `advisor launch` does, and return at once; the run goes on by itself.
 
-    Unlike the command this does not calibrate this machine first.
+    Unlike the command this calibrates first only with `calibrate=True`. The plan of an adopted command is given by its
+    file. What the command would say before the start is a Python warning.
     """
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_plan
+    from advisor.trainers.own import OWN
+    from advisor.workflows.arrive import arrive_to_start
     from advisor.workflows.flows import flow_of
 
     source: Any = plan.record if isinstance(plan, Answer) else plan
     source = Path(source) if isinstance(source, str) else source
-    trainer, asked = trainer_of_plan(source) if isinstance(source, Path) else OWN, _read(LaunchOptions, options)
-    started = flow_of(trainer, "launch", asked).launching(default_store(), source, asked).start()
+    asked, store = _read(LaunchOptions, options), default_store()
+    flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", asked)
+    asked = dataclasses.replace(asked, calibrate=bool(asked.calibrate))
+    measure = partial(arrive_to_start, store=store)
+    started = flow.launching(store, source, asked, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"
     return Answer(started, sentence, "launch", document, [document])

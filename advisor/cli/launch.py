@@ -14,7 +14,6 @@ from advisor.cli.params import FILE
 from advisor.cli.verb import answer, json_asked, options_in, verb
 from advisor.documents import print_json
 from advisor.engines.backend import LaunchRequest
-from advisor.errors import AdvisorError
 from advisor.options import LaunchOptions
 from advisor.records import Plan
 from advisor.report.render import error_console, remark
@@ -27,8 +26,6 @@ from advisor.workflows.preflight import Check, Finding
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
-
-STOPPED_HINT = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
 
 
 @verb("launch")
@@ -59,13 +56,11 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
 def _measured(plan: Plan, asked: Arriving) -> Arrival:
     """Measure this machine for a plan and show what came of it; AdvisorError where the run is not to start."""
     from advisor.report.plan import before_and_after
-    from advisor.workflows.arrive import arrive
+    from advisor.workflows.arrive import arrive_to_start
 
     with bar() as (on_start, on_event):
-        arrival = arrive(plan, default_store(), may_change_depth=asked.may_change_depth,
-                         stop_if_over=asked.stop_if_over, on_start=on_start, on_event=on_event)  # fmt: skip
-    if arrival.after is None:
-        raise AdvisorError(f"not started: {arrival.record.reason}", STOPPED_HINT, exit_code=3)
+        arrival = arrive_to_start(plan, asked, default_store(), on_start, on_event)
+    assert arrival.after is not None  # what does not go on is an error
     remark(f"goes on: {arrival.record.reason}")
     error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival
