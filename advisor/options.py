@@ -641,3 +641,20 @@ class AdoptedGoal:
     epochs: float | None = _like("epochs", "Plan this many passes over the data.")
     gpus: int | None = _like("one_count", "Plan for this many processes. Default: the command's own.", most=1024)
     memory_bytes: float | None = None  # that may be filled; None: not limited
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The options of `model sample`: how text is drawn."""
+
+    tokens: int = _own("max_tokens", Kind.WHOLE, "Tokens of each text, at most.", default=200, least=1, most=1e7)
+    samples: int = _own("texts", Kind.WHOLE, "Number of texts, each with its own seed.", default=1, least=1, most=1e7)
+    temperature: float = _own("temperature", Kind.NUMBER, "0: the likeliest token.", default=0.8, least=0, most=1e6)
+    top_k: int | None = _own("top_k", Kind.WHOLE, "Draw from this many likeliest tokens.", least=1, most=1e7)
+    top_p: float | None = _own(
+        "top_p", Kind.NUMBER, "Draw from the likeliest tokens that together have this probability.", least=1e-6, most=1
+    )
+    seed: int = _own("seed", Kind.WHOLE, "Seed of the first text.", default=0, least=0, most=1e7)
+    chat: bool = _own("chat", Kind.SWITCH, "Treat the prompt as a user's message to a chat model.", default=False)
+    device: str = _like("device")
+    tokenizer: Path | None = _like("tokenizer")

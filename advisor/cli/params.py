@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,6 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.report import render
 from advisor.store.disk import read_yaml
-from advisor.units import parse_numbers, parse_percent, parse_seconds, parse_tokens
-
-MOST_OF_ANYTHING = 10_000_000
-
-
-class Unit(click.ParamType):
-    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]):
-        self.name, self._parse = name, parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return self._parse(value) if isinstance(value, str) else value  # a default, already in its unit
-        except AdvisorError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
 
 
 class GpuName(click.ParamType):
@@ -43,10 +26,6 @@ class GpuName(click.ParamType):
 
 
 GPU = GpuName()
-SECONDS = Unit("duration", parse_seconds)
-TOKENS = Unit("tokens", parse_tokens)
-SHARE = Unit("percentage", parse_percent)
-NUMBERS = Unit("numbers", parse_numbers)
 
 
 def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -69,8 +48,7 @@ def refused(hint: str, *flags: str, takes_value: bool = True) -> Callable[[Calla
         if value and str(value) != "1":  # of one GPU, --tensor-parallel 1 says nothing
             raise AdvisorError(f"`{context.command_path}` has no {option.opts[0]}", hint, exit_code=2)
 
-    shape: dict[str, Any] = {"type": SIZE} if takes_value else {"is_flag": True}
-    return click.option(*flags, hidden=True, expose_value=False, callback=refuse, **shape)
+    return click.option(*flags, hidden=True, expose_value=False, callback=refuse, is_flag=not takes_value)
 
 
 def refused_parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,28 +69,6 @@ def warn_of_others(keys: Iterable[str]) -> None:
                 f"warning: {key} is no CUDA GPU, and the trainer was never run on one of its kind: "
                 "the prediction assumes software as fast as on CUDA GPUs"
             )
-
-
-class Number(click.FloatRange):
-    """A finite number within a range: NaN lies in every range that click knows, and infinity in most."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
-
-
-class Whole(click.IntRange):
-    """A whole number from some least one on, within what computers count with: more digits are a slip of the hand."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number = super().convert(value, param, ctx)
-        if number > MOST_OF_ANYTHING:
-            self.fail(f"{value} is more than any machine trains.", param, ctx)
-        return number
 
 
 class NamedPath(click.Path):
@@ -146,7 +102,6 @@ class OwnFile(NamedPath):
         return path
 
 
-SIZE = Whole(1)
 # what is read must be there and of its kind; what is written must not be of the other kind (all else is exit code 2)
 EXISTING = NamedPath(exists=True)
 FILE = NamedPath(exists=True, dir_okay=False)

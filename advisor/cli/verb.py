@@ -67,6 +67,11 @@ def options(*names: str, **changes: Changes) -> Callable[[Command], Command]:
     return _with(found)
 
 
+def option(name: str, kind: Kind, help: str, **settings: Any) -> Callable[[Command], Command]:
+    """Give a command an option that no other command has."""
+    return _with([Option(name=name, kind=kind, help=help, **settings)])
+
+
 def options_in(record: type) -> Callable[[Command], Command]:
     """Give a command the options that are fields of a record."""
     return _with(list(options_of(record).values()))
