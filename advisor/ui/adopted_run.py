@@ -20,8 +20,7 @@ from advisor.trainers.adopted import ADOPTED
 from advisor.ui import loaders
 from advisor.ui.tables import plain
 from advisor.units import format_count, format_estimate, format_seconds, format_usd
-from advisor.workflows.adopt_launch import resume_adopted
-from advisor.workflows.launch import stop
+from advisor.workflows.launch import resume, stop
 
 
 def panel(folder: Path, now: float) -> bool:
@@ -41,7 +40,7 @@ def panel(folder: Path, now: float) -> bool:
         "Resume it", icon=":material/resume:", key=f"resume-{folder.name}",
         help="The same command with its recipe's resume option, within the rest of its limits.",
     ):  # fmt: skip
-        for warning in resume_adopted(loaders.store(), folder).warnings:
+        for warning in resume(loaders.store(), folder).warnings:
             st.warning(plain(warning), icon=":material/warning:")
         st.rerun()
     _steps(folder, plan)
