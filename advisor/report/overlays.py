@@ -18,7 +18,7 @@ from advisor.findings.chart_data import Mark, Point
 from advisor.report import charts
 from advisor.report.charts import Axis
 from advisor.report.plots import Plot, plots
-from advisor.units import format_bytes
+from advisor.units import format_bytes, format_percent
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.analyze import names_of
 
@@ -213,7 +213,7 @@ def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: 
     missing = [name for name in names if name not in shown]
     words = "Drag to move, scroll to zoom, double-click to go back. "
     if look.smooth:
-        words += f"Running median of {look.smooth:.0%} of the rows; faint: as logged. "
+        words += f"Running median of {format_percent(look.smooth)} of the rows; faint: as logged. "
     words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""
     return words + (f"Not in the logs of {', '.join(missing)}." if missing else "")
 

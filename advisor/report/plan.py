@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from advisor import units
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.options import Goal
+from advisor.planning.sensitivity import machine
 from advisor.planning.stages import Part, largest_first, parts, stages
 from advisor.prediction.software import words_of
 from advisor.records import Estimate, Grounds, Plan, Run, Workload
@@ -316,10 +317,12 @@ def kept(base: Run, shown: Run) -> str:
         ("global batch", *(f"{units.format_tokens(run.workload.step_tokens)} tokens" for run in runs)),
         ("micro-batch", *(units.format_count(run.workload.micro_batch) for run in runs)),
         ("activation checkpointing", *(run.workload.activation_checkpointing for run in runs)),
+        ("machine", *(machine(run) for run in runs)),
+        ("price an hour", *(units.format_usd_rate(run.offer.usd_per_hour) for run in runs)),
     ]
     same = [f"{name} {before}" for name, before, after in named if before == after]
-    other = [f"{name} {after} instead of {before}" for name, before, after in named if before != after]
-    return f"Kept: {', '.join(same)}." + (f" Other: {', '.join(other)}." if other else "")
+    other = [f"{name} {before} → {after}" for name, before, after in named if before != after]
+    return f"Unchanged: {', '.join(same)}." + (f" Changed: {', '.join(other)}." if other else "")
 
 
 def before_and_after(before: Plan, after: Plan) -> Table:

@@ -17,7 +17,6 @@ from advisor.findings.registry import coverage
 from advisor.report import measured, words
 from advisor.report import rows as report_rows
 from advisor.report.markdown import report as in_markdown
-from advisor.report.plots import beside_the_loss
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
 from advisor.report.table import on_page
 from advisor.store.folders import example_run
@@ -142,7 +141,6 @@ def _single(
                 ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
                 ("Check", "Is missing"),
             )
-    _figures(analysis)
     _tables(analysis, uploads)
 
 
@@ -212,19 +210,6 @@ def finding_card(finding: Finding) -> None:
         lines += [f"- **Do:** {_worded(action)}" for action in finding.actions]
         st.markdown("\n".join(lines))
         st.caption(f"{finding.code}, {finding.confidence.value} confidence. {plain(finding.threshold)}")
-
-
-def _figures(analysis: Analysis) -> None:
-    drawn = list(beside_the_loss(analysis))
-    if not drawn:
-        return
-    st.header("More charts", anchor=False)
-    for first in range(0, len(drawn), 2):
-        for column, plot in zip(side_by_side(f"charts-{first}", (1, 1)), drawn[first : first + 2], strict=False):
-            column.markdown(f"**{plain(plot.title)}**")
-            column.altair_chart(plot.chart, width="stretch")
-            if plot.caption:
-                column.caption(_worded(plot.caption))
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:

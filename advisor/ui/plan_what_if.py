@@ -106,7 +106,8 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
                 effect = difference(run, other)
             except AdvisorError as error:
                 effect = Effect(refused=error.message)
-            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {plan_words.in_words(effect)}"))
+            step = f"at {words(tried)}" if value == tried else f"one step up ({words(tried)})"
+            st.caption(worded(f"{step}: {plan_words.in_words(effect)}"))
 
 
 def comparison(base: Run, shown: Run) -> None:

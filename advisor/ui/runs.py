@@ -27,7 +27,7 @@ from advisor.run_records import ScoreRow
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_about
 from advisor.ui import loaders, run_notes
-from advisor.ui.controls import to_address
+from advisor.ui.controls import RUN, to_address
 from advisor.ui.live import printed_last
 from advisor.ui.tables import numbers_in, plain, side_by_side, table
 from advisor.units import format_estimate, format_percent
@@ -42,7 +42,6 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # of the other quantities the unit is the last part of the name
-RUN = "run"  # in the address: the folders of the runs that are ticked
 MOST_POINTS = 1000  # of the scatter plot: more cannot be told apart, and cost seconds
 AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 

@@ -137,7 +137,7 @@ def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     (folder / "stdout.log").write_text("loading\nstep 501 of 501\n")
     at = app("runs").run()
     assert not at.exception and "inside their 80 % intervals" in words(at)
-    assert "Wall clock 88.2 s where 89.8 s (85-95 s) was predicted; 7 of 7" in words(at)  # the log's last line
+    assert "Took 88.2 s, 1.78 % less than predicted: 89.8 s (85-95 s); 7 of 7" in words(at)  # the log's last line
     assert any("step 501 of 501" in code.value for code in at.code)
     at.text_input[0].set_value("first try")
     at.text_area[0].set_value("two *cores*")

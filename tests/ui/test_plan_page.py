@@ -123,7 +123,7 @@ def test_a_slider_says_what_it_does_and_a_link_restores_it():
     before = sentence(at)
     slider = at.select_slider(key="if_depth")
     lower = slider.value - 2
-    assert any(c.value.startswith(f"next: {slider.value + 2}: +") for c in at.caption)
+    assert any(c.value.startswith(f"one step up ({slider.value + 2}): +") for c in at.caption)
     ok(slider.set_value(lower).run())
     assert sentence(at).startswith("## What if: Train a ") and f"({lower} layers)" in sentence(at)
     assert at.query_params["if_depth"] in (str(lower), [str(lower)])
@@ -149,7 +149,7 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     kept = recommend(replace(after, micro_batch=chosen.run.micro_batch), default_store())
     best = recommend(after, default_store())
     assert best.bill.cost_usd.value < kept.bill.cost_usd.value
-    assert any(c.value.startswith(f"Kept: depth {chosen.chosen.depth}, ") for c in at.caption)
+    assert any(c.value.startswith(f"Unchanged: depth {chosen.chosen.depth}, ") for c in at.caption)
     assert any(f"micro-batch {best.run.micro_batch} instead of {chosen.run.micro_batch}" in c.value for c in at.caption)
     assert before.usd_per_gpu_hour == 0.3 and after.usd_per_gpu_hour is None  # the price was for the other card
     plan = recommend(after, default_store())
@@ -266,7 +266,7 @@ def test_a_what_if_beyond_the_budget_says_so():
     at = ok(app(gpu="l4", budget="$5").run())
     slider = at.select_slider(key="if_tokens")
     ok(slider.set_value(8 * slider.value).run())
-    assert any("Outside the goal: costs" in w.value for w in at.warning)
+    assert any("Over the budget: " in w.value for w in at.warning)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_each_machine_that_was_named_has_its_row_on_the_page_too():
 
 def test_a_link_to_a_run_that_is_gone_says_so():
     at = ok(app(gpu="l4", pick="8xnothing-d99-b1-s1").run())
-    assert any("not in today's search" in c.value for c in at.caption)
+    assert any("pick=8xnothing-d99-b1-s1" in warning.value for warning in at.warning)
     assert "pick" not in at.query_params
 
 

@@ -53,7 +53,7 @@ def test_claims_that_fail_for_one_reason_are_told_it_once(tmp_path: Path) -> Non
         so = "The software is the limit; a larger batch will not mend it; patience will not mend it; a faster GPU will"
         assert so in text
     # two cards that fail for different reasons stay apart
-    assert shown.count("is so:") == 14 - 5
+    assert shown.count("in fact:") == 14 - 5
 
 
 def test_several_cards_are_one_document() -> None:
