@@ -16,7 +16,7 @@ from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.workflows.analysis import Analysis
 
 if TYPE_CHECKING:
-    from advisor.report.plots import Plot
+    from advisor.report.overlays import Plot
 
 _ROWS = 20
 _STYLE = Path(__file__).with_name("page.css")

@@ -273,6 +273,11 @@ def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
     yield from (f"## {RESTS_ON}", "", *(f"- {text}" for text in plan.inputs), "", f"{plan.id}, {plan.created}")
 
 
+def unpriced(before: Run, after: Run) -> str:
+    """Why the cost of a changed run is unknown, where that of the run before is known; else empty."""
+    return f"cost unknown: {after.offer.source}" if before.cost_usd and after.cost_usd is None else ""
+
+
 def in_words(effect: Effect) -> str:
     """An effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
     if effect.refused:
@@ -300,8 +305,14 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
         (DEVICE_MEMORY, effect.device_bytes, [run.prediction.device_bytes for run in (base, shown)]),
         (LOSS, effect.loss, [run.loss for run in (base, shown)]),
     )
+    why = {COST: unpriced(base, shown)}
     cells = tuple(
-        (quantity.column, quantity.of(before), quantity.of(after), signed(change, quantity.words))
+        (
+            quantity.column,
+            quantity.of(before),
+            quantity.of(after),
+            signed(change, quantity.words) or why.get(quantity, ""),
+        )
         for quantity, change, (before, after) in rows
     )
     return Table(columns=("", "as chosen", "what if", "change"), rows=cells)

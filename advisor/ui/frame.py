@@ -49,6 +49,7 @@ _STYLE = """<style>
 }
 [data-testid="stTable"] { overflow-x: auto; }
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
+[class*="st-key-pair-strip-"] [data-testid="stElementToolbar"] { display: none; }
 .st-key-stale-answer { opacity: .55; }
 /* A dark page swallows the dark blue of lines and bands. Words on charts keep clear of the lines behind them. */
 svg.marks [stroke="#0072B2"] { stroke: light-dark(#0072B2, #56B4E9); }
@@ -57,7 +58,8 @@ svg.marks [stroke="#56B4E9"] { stroke: light-dark(#56B4E9, #0072B2); }
 svg.marks [fill="#56B4E9"] { fill: light-dark(#56B4E9, #0072B2); }
 svg.marks .role-mark text { paint-order: stroke; stroke: light-dark(#ffffff, #171614); stroke-width: 4px; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
-[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"], [data-testid="stMetricDelta"] * {
+[data-testid="stMetricLabel"] p, :has(> [data-testid="stMetricDelta"]), [data-testid="stMetricDelta"],
+[data-testid="stMetricDelta"] * {
   white-space: normal; overflow: visible; height: auto;
 }
 :has(> .st-key-sticky-total) {

@@ -110,7 +110,6 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
     goal_shown = goal if shown is answered else shown.goal
     _hand_over(goal, goal_shown, shown)
     _cards(goal, answered, run, now)
-    _notes(shown, its)
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
         st.header("Runs on the Pareto front", anchor=False)
@@ -123,6 +122,10 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
         st.header("What if", anchor=False)
         plan_what_if.total(shown.chosen, varied=shown is not base)
         plan_what_if.sliders(answered.goal, base.chosen, own, now)
+    if answered.search and answered.search.sensitivity:
+        st.markdown("**What would change it**")
+        st.markdown("\n".join(f"- {worded(capital(text))}" for text in answered.search.sensitivity))
+    _notes(shown, its)
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
@@ -214,7 +217,7 @@ def _notes(shown: Plan, its: Profile) -> None:
     if shown.offer.usd_per_hour:
         price = format_usd_rate(shown.offer.usd_per_hour)
         notes.append(f"{price} an hour: {shown.offer.source}. Newer prices: page What fits.")
-    notes = [plain(products(text)) for text in notes]
+    notes = [worded(text) for text in notes]
     for text in shown.warnings:
         if text.startswith(NO_DATA):
             notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
@@ -283,9 +286,6 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
     with st.expander("Memory, batch and grounds of each, side by side", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
         st.markdown(products(in_markdown(side_by_side).replace("$", "\\$")))
-    if answered.search and answered.search.sensitivity:
-        st.markdown("**What would change it**")
-        st.markdown("\n".join(f"- {worded(capital(text))}" for text in answered.search.sensitivity))
 
 
 def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:

@@ -21,9 +21,10 @@ from advisor.workflows.goal import goal_from, read_options, readings
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the question that the page opens with
-_WIDTHS = (1, 1, 1.6, 1.7)
-_FIRST = (("budget", "deadline", "gpu", "objective"), ("tokens", "ratio", "data", "spot"))
+_WIDTHS = (1, 1, 1.6, 1.6, 1.5)
+_FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: the keyboard goes through all of them to Launch
 _MORE = (
+    ("tokens", "ratio", "spot"),
     ("model", "params", "family", "depth", "seq_len", "software"),
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
@@ -85,7 +86,7 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = _rows(_FIRST, _WIDTHS)
-    with st.expander("More: model, machines, prices", icon=":material/tune:"):
+    with st.expander("More: tokens, model, machines, prices", icon=":material/tune:"):
         typed |= _rows(_MORE)
     with st.expander("Advanced: sizes, batch, precision, data", icon=":material/settings:"):
         typed |= _rows(_ADVANCED, (1,) * _A_ROW)
@@ -131,7 +132,7 @@ def _control(column: Any, option: Option) -> Any:
     if option.kind in (Kind.NUMBERS, Kind.PROVIDER):
         chosen = tuple(column.multiselect(option.label, choices, **said, **blank))
         return tuple(sorted(chosen)) if option.kind is Kind.NUMBERS else chosen
-    if option.name in _FIRST[0] + _FIRST[1] and choices:
+    if option.name in _FIRST[0] and choices:
         kinds: Any = {"required": True, "width": "stretch"}
         return column.segmented_control(option.label, choices, default=option.default, **kinds, **said)
     if choices is not None:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.options import Goal
-from advisor.planning.explore import Changes, Effect, difference, pinned, ranges
+from advisor.planning.explore import Changes, difference, pinned, ranges
 from advisor.prediction.profile import Profile
 from advisor.records import Run
 from advisor.report import plan as plan_words
@@ -65,7 +65,7 @@ def begin(run: Run, base: object) -> Changes:
 def total(shown: Run, *, varied: bool) -> None:
     """What the run as it is now takes, costs and comes to, in view while the sliders are moved; and the way back."""
     numbers = [TIME.expected(shown.total_seconds)]
-    numbers += [COST.expected(shown.cost_usd)] if shown.cost_usd is not None else []
+    numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
     numbers += [f"{LOSS.column} {LOSS.expected(shown.loss)}"] if shown.loss is not None else []
     with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
         st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
@@ -103,11 +103,13 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
                 continue
             try:
                 other = plan_answers.what_if(pinned(goal, run, Changes(**{name: tried})), now, profile).chosen
-                effect = difference(run, other)
+                said = " · ".join(
+                    filter(None, (plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)))
+                )
             except AdvisorError as error:
-                effect = Effect(refused=error.message)
+                said = error.message
             step = f"at {words(tried)}" if value == tried else f"one step up ({words(tried)})"
-            st.caption(worded(f"{step}: {plan_words.in_words(effect)}"))
+            st.caption(worded(f"{step}: {said}"))
 
 
 def comparison(base: Run, shown: Run) -> None:

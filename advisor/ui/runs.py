@@ -21,6 +21,7 @@ from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report import diff as diff_words
 from advisor.report.charts import Axis
+from advisor.report.plan import BASIS
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
@@ -200,7 +201,7 @@ def _single(reviewed: Reviewed) -> None:
         st.markdown(plain(judged))
     left, right = side_by_side("run", (3, 2))
     with left:
-        scores = words.scores(reviewed.scored)
+        scores = words.scores(reviewed.scored).without(BASIS)
         _table(scores, right=(INTERVAL, *scores.numbers))
     with right:
         _gap(reviewed.scored)
