@@ -91,3 +91,9 @@ def test_terminal_and_markdown_have_the_same_sections(tmp_path: Path) -> None:
     assert [line.removesuffix(":") for line in shown.splitlines() if line.removesuffix(":") in headings] == headings
     counts = [int(number) for number in re.findall(r"\((\d+)\)$", "\n".join(headings), re.M)]
     assert sum(counts) == int(shown.splitlines()[1].split()[0])
+
+
+def test_a_rent_by_the_hour_meets_hours(tmp_path):
+    (tmp_path / "rent.md").write_text("GPU rent: 24 h x $2.29/h = $45\n8 x 24 h x $2.29/h = $440\n")
+    shown = advisor("audit", tmp_path / "rent.md").stdout
+    assert "$53.70 to $56.20, not $45" in shown and "= $440 (line 2" in shown and "1 hold, 1 wrong" in shown
