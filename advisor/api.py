@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,20 +200,28 @@ def launch(
 ) -> Answer[Started]:
     """Start a plan, or the plan in a file, here or elsewhere, and return at once; the run goes on by itself.
 
-    `budget` (dollars) and `deadline` end the run early. Unlike the command this does not calibrate first.
+    `budget` (dollars) and `deadline` end the run early. Unlike the command this does not calibrate first. The plan of
+    an adopted command is given by its file. What the command would say before the start is a Python warning.
     """
     from advisor.engines.engines import parse_place
     from advisor.store.store import default_store
+    from advisor.trainers.known import trainer_of_plan
     from advisor.workflows import launch as workflow
+    from advisor.workflows.flows import flow_of
     from advisor.workflows.goal import read_options
 
-    source: Any = plan.record if isinstance(plan, Answer) else plan
-    source = workflow.read_source(Path(source)) if isinstance(source, str | Path) else source
     read = read_options({"budget": budget, "deadline": deadline})
     seconds = read.get("deadline")
     limits = workflow.Limits(max_usd=read.get("budget"), max_hours=None if seconds is None else seconds / 3600)
-    folder, source = Path(run_dir) if run_dir is not None else None, workflow.with_synthetic(source, synthetic)
-    started = workflow.launch(default_store(), source, folder, limits=limits, again=again, place=parse_place(on))
+    store, place, folder = default_store(), parse_place(on), Path(run_dir) if run_dir is not None else None
+    if isinstance(plan, str | Path):
+        flow = flow_of(trainer_of_plan(Path(plan)))
+        flow.refuse("launch", {"budget": budget, "deadline": deadline, "synthetic": synthetic})
+        asked = workflow.Asked(limits=limits, synthetic=synthetic, again=again, first=False, say=warnings.warn)
+        started = flow.launching(store, Path(plan), folder, place, asked).start()
+    else:
+        source = workflow.with_synthetic(plan.record if isinstance(plan, Answer) else plan, synthetic)
+        started = workflow.launch(store, source, folder, limits=limits, again=again, place=place)
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"
     return Answer(started, sentence, "launch", document, [document])

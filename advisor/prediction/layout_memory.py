@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from advisor.prediction.layouts import Columns, LayoutRun
 from advisor.store.disk import read_yaml
@@ -156,5 +155,7 @@ def fit_chance(
 
     A stage can be empty if the software balances stages by FLOPs and there are at least as many stages as layers.
     """
+    from scipy.special import ndtr  # its import takes longer than a plan without layouts
+
     chance = ndtr(np.log(memory_bytes * law.limit / peak) / np.hypot(deviation, law.softness))
     return np.where((z.head_layers > 0) & (z.pipeline >= z.layers), chance * _EMPTY_STAGE, chance)

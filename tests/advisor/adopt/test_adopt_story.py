@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from advisor import api
+from advisor.errors import AdvisorError
 from advisor.store.adopted import (
     Setting,
 )
@@ -123,6 +125,16 @@ def records(folder: Path) -> list[dict]:
 
 def last(folder: Path, kind: str):
     return next((record for record in reversed(records(folder)) if record["kind"] == kind), None)
+
+
+def test_the_plan_of_an_adopted_command_is_launched_from_python(home, monkeypatch):
+    monkeypatch.setenv("ADVISOR_HOME", str(home))
+    path = home.parent / "plan.yaml"
+    save_plan(plan_of(Store(home), home.parent, 20), path)
+    with pytest.raises(AdvisorError, match="launched as it was planned"):
+        api.launch(path, deadline="5min")
+    started = api.launch(path)
+    assert waited(lambda: last(started.run_dir, "final"))["outcome"] == "completed"
 
 
 @pytest.mark.long
