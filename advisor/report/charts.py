@@ -102,24 +102,23 @@ def curve(
     return layered(*layers, height=HEIGHT)
 
 
-def bill(rows: Rows, *, unit: str, parts: Sequence[str]) -> alt.Chart:
-    """One horizontal stacked bar: rows hold `part`, `value`, `label`, `order`."""
+def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
+    """Where each of several amounts goes, a bar of shares for each; rows hold what, part, order, value and label."""
     return (
         alt.Chart(frame(rows))
-        .mark_bar(size=36)
+        .mark_bar(size=44)
         .encode(
-            alt.X("value:Q", title=unit, stack="zero"),
+            alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
+            alt.Y("what:N", title=None, sort=None),
             alt.Color(
-                "part:N",
-                scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])),
-                title=None,
+                "part:N", title=None, scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]),
                 legend=alt.Legend(orient="top", columns=4),
             ),
             alt.Order("order:Q"),
             tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
         )
-        .properties(height=130)
-    )
+        .properties(height=alt.Step(70))
+    )  # fmt: skip
 
 
 def lines(
@@ -236,11 +235,6 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
     data = frame(rows)
     ends = _with_margin(float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max()))
     scale, axis = _scale(ends), _axis(ends)
-    diagonal = (
-        alt.Chart(frame([{"x": end, "y": end} for end in ends]))
-        .mark_line(color=REJECTED, strokeDash=[4, 4])
-        .encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
-    )
     colour = alt.Color(
         "inside:N",
         scale=alt.Scale(domain=["inside the interval", "outside"], range=[GOOD, WARNING]),
@@ -260,18 +254,19 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
         colour,
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("label:N", title="predicted and actual")],
     )
-    return layered(diagonal, bars, dots, height=340)
+    return layered(_diagonal(ends, scale), bars, dots, height=340)
+
+
+def _diagonal(ends: tuple[float, float], scale: alt.Scale) -> alt.Chart:
+    """The line on which both axes say the same."""
+    line = alt.Chart(frame([{"x": end, "y": end} for end in ends])).mark_line(color=REJECTED, strokeDash=[4, 4])
+    return line.encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
 
 
 def coverage(rows: Rows) -> alt.LayerChart:
     """Shares that intervals were to hold against those that they held; rows hold promised, held (0…1) and `label`."""
     share = alt.Axis(format=".0%", tickCount=6)
     scale = alt.Scale(domain=[0, 1])
-    diagonal = (
-        alt.Chart(frame([{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]))
-        .mark_line(color=REJECTED, strokeDash=[4, 4])
-        .encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
-    )
     line = (
         alt.Chart(frame(rows))
         .mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED})
@@ -281,7 +276,7 @@ def coverage(rows: Rows) -> alt.LayerChart:
             tooltip=[alt.Tooltip("label:N", title="held of promised")],
         )
     )
-    return layered(diagonal, line, height=260)
+    return layered(_diagonal((0.0, 1.0), scale), line, height=260)
 
 
 def waterfall(rows: Rows, *, unit: str) -> alt.Chart:

@@ -82,10 +82,16 @@ def _parts(analysis: Analysis) -> Iterator[Plot]:
     parts = parts_of_step(analysis.case)
     if parts:
         rows = [
-            {"part": part.name, "value": part.seconds, "label": format_seconds(part.seconds), "order": place}
+            {
+                "what": "a step",
+                "part": part.name,
+                "value": part.seconds,
+                "label": format_seconds(part.seconds),
+                "order": place,
+            }
             for place, part in enumerate(parts)
         ]
-        chart = charts.bill(rows, unit="seconds of a step (medians)", parts=[part.name for part in parts])
+        chart = charts.bill(rows, parts=[part.name for part in parts])
         yield Plot(title="Where a step's time goes", caption="", chart=chart)
 
 

@@ -22,7 +22,7 @@ from advisor.report import search as runs
 from advisor.report.charts import Rows
 from advisor.report.plan import device, how, markdown, speed_rests_on
 from advisor.report.quantities import COST, LOSS, TIME
-from advisor.report.table import capital, in_markdown
+from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import (
     launch_form,
@@ -35,7 +35,7 @@ from advisor.ui import (
 )
 from advisor.ui.controls import PLAN, go, in_words, products, to_address
 from advisor.ui.plan_tabs import draw, narrow, plain, tabs, worded
-from advisor.ui.tables import commands
+from advisor.ui.tables import commands, grid
 from advisor.units import HOUR, format_count, format_tokens, format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
@@ -285,7 +285,7 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
         st.caption(plain(f"The same for all of them: {', '.join(alike)}."))
     with st.expander("Memory, batch and grounds of each, side by side", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
-        st.markdown(products(in_markdown(side_by_side).replace("$", "\\$")))
+        grid(side_by_side)
 
 
 def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:

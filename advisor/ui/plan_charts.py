@@ -202,22 +202,6 @@ def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
     return layered(straight, line, height=HEIGHT)
 
 
-def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
-    """Where time and cost go, each as one bar of shares; rows hold what, part, order, value and label."""
-    return (
-        alt.Chart(frame(rows))
-        .mark_bar(size=44)
-        .encode(
-            alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
-            alt.Y("what:N", title=None, sort=[TIME.name, COST.name]),
-            alt.Color("part:N", scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]), title=None),
-            alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
-        )
-        .properties(height=230)
-    )
-
-
 def _axis(words: str) -> alt.Axis:
     return alt.Axis(format=words, labelOverlap="greedy", tickCount=6, gridOpacity=0.4)
 

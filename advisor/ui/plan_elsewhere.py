@@ -12,11 +12,11 @@ from advisor.planning.curves import gib
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.report import finetune, layouts
-from advisor.report.table import Table, capital, in_markdown
+from advisor.report.table import Table, capital
 from advisor.ui import loaders, plan_charts
 from advisor.ui.controls import products
 from advisor.ui.plan_tabs import plain, worded
-from advisor.ui.tables import commands
+from advisor.ui.tables import commands, grid
 from advisor.units import format_bytes, format_estimate
 from advisor.workflows.plan_finetune import plan_finetune
 from advisor.workflows.plan_layouts import LayoutPlan, plan_layouts
@@ -64,6 +64,6 @@ def _memory(cut: LayoutPlan) -> None:
 
 def _show(title: str, table: Table, notes: Iterable[str], level: int = 2) -> None:
     st.markdown(f"{'#' * level} {plain(products(title))}")
-    st.markdown(products(in_markdown(table).replace("$", "\\$")))
+    grid(table)
     for note in notes:
         st.caption(worded(capital(note)))

@@ -166,10 +166,10 @@ def _bill(shown: Plan) -> None:
         for order, (name, part) in enumerate(parts)
         if part.usd
     ]
-    st.altair_chart(plan_charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
+    st.altair_chart(charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
     draw(report.spending(shown))
     disk = format_bytes(shown.bill.disk_bytes)
-    st.caption(plain(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
+    st.caption(worded(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
 
 
 def _scaling(shown: Plan) -> None:

@@ -15,10 +15,10 @@ from advisor.prediction.profile import Profile
 from advisor.records import Run
 from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
-from advisor.report.table import in_markdown
 from advisor.ui import plan_answers, plan_form
 from advisor.ui.controls import to_address
 from advisor.ui.plan_tabs import plain, worded
+from advisor.ui.tables import grid
 from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
@@ -115,5 +115,5 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
 def comparison(base: Run, shown: Run) -> None:
     """The run as it was chosen and as it is now, number by number, with the differences."""
     table = plan_words.comparison(base, shown, difference(base, shown))
-    st.markdown(in_markdown(table).replace("$", "\\$"))
-    st.caption(plan_words.kept(base, shown))
+    grid(table)
+    st.caption(worded(plan_words.kept(base, shown)))

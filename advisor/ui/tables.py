@@ -11,6 +11,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
+from advisor.report.table import Table, in_markdown
+from advisor.ui.controls import products
 from advisor.units import Formatter, format_bytes, format_percent, format_seconds, format_tokens, format_usd
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
@@ -97,6 +99,11 @@ def _read_back(cell: str, words: Formatter) -> float | None:
     if written is None or factor is None:
         return None
     return float(f"{written[1]}{written[2].replace(',', '')}") * factor
+
+
+def grid(table: Table) -> None:
+    """A small table of words, whole, with GPUs by the names that people know."""
+    st.markdown(products(in_markdown(table).replace("$", "\\$")))
 
 
 def commands(*lines: str) -> None:
