@@ -80,7 +80,9 @@ def _called(run: RunTable, number: int) -> str:
 def detect_failed_runs(case: Case) -> Verdict:
     """Of many runs or starts in a log how many failed, or never came to a step: the last of them speaks for itself."""
     parts = [part for part in case.run.runs if not part.elsewhere]
-    never = [part for part in parts if part.phase is None and part.status is not Status.COMPLETED]
+    # the last of them may be starting while the log is read
+    over = [part for part in parts if part is not parts[-1] or part.status in _FAILED]
+    never = [part for part in over if part.phase is None and part.status is not Status.COMPLETED]
     failed = [part for part in parts if part.phase is not None and part.status in _FAILED]
     stated, of = _stated_failures(case.run)
     if stated < _MANY_STARTS and (len(parts) < _MANY_STARTS or len(never) + len(failed) < 2):
@@ -215,8 +217,10 @@ def _epochs_missing(case: Case, ended: str) -> Finding | None:
     if planned is None or not len(epochs) or case.run.status is Status.COMPLETED:
         return None
     whole = bool(np.all(epochs == np.round(epochs)))
-    done = float(epochs.max()) + (1 if whole and epochs.min() == 0 else 0)
-    title = f"The log ends at epoch {done:.3g} of {planned:g} ({done / planned:.1%})"
+    from_zero = whole and epochs.min() == 0
+    done = float(epochs.max()) + from_zero
+    counted = ", counted from 0" if from_zero else f" ({done / planned:.1%})"
+    title = f"The log ends in epoch {epochs.max():.3g} of {planned:g}{counted}"
     if done >= planned * COMPLETE_SHARE - (1 if whole else 0):
         return None
     return finding("steps_missing", text="epochs_missing", title=title, evidence=ended)
