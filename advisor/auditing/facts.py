@@ -17,8 +17,8 @@ from advisor.auditing.verdict import Known, Question, UnstatedError, between, sh
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops
 from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import load_prices
+from advisor.laws.flops import IMPOSSIBLE_MFU
 from advisor.laws.initial_loss import FAULT_BELOW, SOUND
-from advisor.laws.mfu import IMPOSSIBLE_MFU
 from advisor.laws.repetition import FREE_EPOCHS, WASTEFUL_EPOCHS
 from advisor.prediction.loss import effective_tokens
 from advisor.store.folders import profiles_folder

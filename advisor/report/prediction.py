@@ -74,7 +74,8 @@ def verdict(prediction: Prediction) -> str:
     if chance is None:
         return "how much memory the GPU has is unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
-    return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
+    likely = units.format_percent(round(min(max(chance, 0.01), 0.99), 2))
+    return f"{words[prediction.fits]} (probability that it fits: {likely})"
 
 
 def network(joined: AssumedNetwork | None) -> str | None:
@@ -90,16 +91,6 @@ def time_unknown(prediction: Prediction) -> str | None:
     if prediction.step_seconds is not None:
         return None
     return f"time is unknown: {_unjoined(prediction.workload)}"
-
-
-def sharding_alone(w: Workload, mfu: Estimate | None) -> str:
-    """What data parallelism with sharded state comes to, and how many GPUs of it a step has sequences for."""
-    sequences = w.step_tokens // w.shape.seq_len
-    return (
-        f"with sharding alone: MFU {MFU.expected(mfu)} on {w.gpus} x {w.gpu}. Every GPU needs a sequence of its own, "
-        f"with {sequences:,} sequences a step ({units.format_tokens(w.step_tokens)} tokens) it ends at {sequences:,} "
-        "GPUs; more of them need another kind of parallelism, or a larger global batch"
-    )
 
 
 def document(prediction: Prediction) -> dict[str, object]:

@@ -7,7 +7,7 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.run_facts import parameters
-from advisor.laws.mfu import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
+from advisor.laws.flops import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
 from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
 
 _LOGGED_MFU_TOLERANCE = 0.10
