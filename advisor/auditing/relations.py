@@ -257,10 +257,7 @@ def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign:
 
 
 def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> Judgement:
-    """Judges a claim by the rows of its form: the first row that fails decides, else the last one that holds.
-
-    If no row can be evaluated, the verdict names what is not stated.
-    """
+    """Judges a claim by the rows of its form: the first that fails decides, else the last that holds, if any does."""
     held, missing = None, []
     for row in rows:
         if not _concerns(row, q):
