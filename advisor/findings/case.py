@@ -78,8 +78,6 @@ class Case:
 
 
 Verdict = Finding | Insufficient | None
-
-
 Told = str | Evidence
 Cost = tuple[Estimate | None, Estimate | None]  # hours, dollars
 
