@@ -48,10 +48,10 @@ def reckon(reading: str, operands: Sequence[Term]) -> Term | None:
 
 
 def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) -> Judgement:
-    """Judges a result: one of the readings must give it; `spelt` ones in their units, with their numbers as printed.
+    """Judges a result: one of the readings must give it. `spelt` readings keep their units and their printed numbers.
 
-    Wrong only where no reading gives it, be it in the units as written or in the bare numbers. `strict`: of a range
-    each end must come out.
+    A result is wrong only if no reading gives it, neither in the written units nor in the bare numbers. `strict`: each
+    end of a range must come out.
     """
     value, readings = q.get("value"), list(spelt)
     for reading in () if spelt else q.get("readings"):
@@ -129,7 +129,7 @@ def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
 
 
 def _all_scaled(quantities: list[Quantity]) -> bool:
-    """Whether thousands, millions or a unit stand beside every number but factors, or it is written out in full."""
+    """Whether every number but small factors has a unit, a scale (thousand, million) or all its digits."""
     written = [q for q in quantities if q.dimension != "count" or _is_scaled(q.text) or "," in q.text]
     if len(written) > 1 and all(q in written or (q.text.isdigit() and len(q.text) < 4) for q in quantities):
         return quantities[-1] in written  # 6 × 7B × 1T
@@ -142,7 +142,7 @@ def _is_scaled(text: str) -> bool:
 
 
 def _bare(quantity: Quantity) -> Quantity:
-    """The number as printed, thousands and millions counted, its unit not."""
+    """The number with its thousands or millions, without its unit."""
     if quantity.dimension == "count":
         return quantity
     match = SHAPE.fullmatch(quantity.text)
@@ -195,7 +195,7 @@ def agreement(q: Question) -> Judgement:
 
 
 def dates(q: Question) -> Judgement:
-    """Judges dates, and ids with dates in them, that speak of one day."""
+    """Checks that dates, and ids that contain dates, name one day."""
     found = {text: re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", text) for text in q.get("dates")}
     unread = [text for text, match in found.items() if match is None]
     if unread:
@@ -210,7 +210,7 @@ def dates(q: Question) -> Judgement:
 
 
 def multiples(q: Question) -> Judgement:
-    """Judges a list of steps at which something happens every so many steps, and at the end."""
+    """Checks a list of steps that should hold every multiple of an interval, and the last step."""
     every, last = int(q.get("every").low), int(q.get("last").low)
     if every < 1 or last / every > _MOST_MULTIPLES:
         return unknown("the interval is no whole number of steps, or the list would have no end")

@@ -47,16 +47,16 @@ class Audit:
 
 
 def audit(card: Card, believe: Believe) -> Audit:
-    """Judge every claim of a card by its numbers alone. `believe` says what is expected of a card, None: nothing."""
+    """Judges every claim of a card by its numbers alone. `believe` gives the profile of a GPU, None if it has none."""
     first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
     judged = tuple(_carried(judged, first) for judged in first.values())
     return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
 
 
 def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
-    """What the run's own facts say together though no claim does; what a claim of the card makes is not said twice.
+    """Yields what the run's own facts say together. What a claim of the card says already is left out.
 
-    What another way of training explains (a fine-tune, recomputation) is said and accuses nobody.
+    A fact that another way of training explains (a fine-tune, recomputation) is stated and accuses nobody.
     """
     claimed = {claim.form for claim in card.claims if claim.about == "run"}
     phases = {claim.get("phase") for claim in card.claims}

@@ -33,7 +33,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """All readings of one declaration; low and high are the same where nothing is left open."""
+    """All readings of one declaration. Its least and most are equal if the declaration leaves nothing open."""
 
     readings: tuple[Reading, ...]
 
@@ -76,7 +76,7 @@ def counts(setup: Setup) -> Counts | None:
 
 
 def families(setup: Setup) -> tuple[str, ...]:
-    """The block structures a declaration can mean: nanochat's only where it is named."""
+    """The block structures that a declaration can mean. It means nanochat's only if it names it."""
     return (setup.family,) if setup.family else tuple(f for f in FAMILIES if f != "nanochat")
 
 
@@ -115,7 +115,7 @@ def _of(setup: Setup, family: str, vocab_size: int) -> Iterator[Reading]:
 
 
 def workload_of(setup: Setup, gpu: str) -> Workload | None:
-    """The run as predictions are about it, on one GPU; None if shape, batch or length are not declared.
+    """The run as a workload that can be predicted, on one GPU; None if shape, batch or length are not declared.
 
     Where the family is open, GPT-2's blocks stand for all: the same matrix products at the same width.
     """

@@ -74,13 +74,13 @@ def gpus_of(q: Question) -> list[GpuSpec]:
 
 
 def _gpus_of_run(q: Question) -> list[GpuSpec]:
-    """The GPU of the claim's configuration; every form of it where the name leaves that open."""
+    """The GPU of the claim's configuration, or every form of it if the name leaves the form open."""
     spec = run.spec_of(q.setup)
     return [spec] if spec else gpus_meant(q.setup.gpu) if q.setup.gpu else []
 
 
 def peak_in(spec: GpuSpec, precision: str | None) -> float | None:
-    """The dense peak in a format; 16 bits where none is named or the format has no rate of its own."""
+    """The dense peak in a format, or that in 16 bits if no format is named or the format has no rate of its own."""
     if precision in ("fp32", "tf32"):
         return spec.fp32_flops if precision == "fp32" else spec.tf32_flops
     own = {"fp8": spec.fp8_flops, "fp16": spec.fp16_flops}.get(precision or "")
@@ -114,7 +114,7 @@ def _figure(
 
 
 def _rents(specs: Sequence[GpuSpec], machine: str | None = None) -> list[tuple[float, GpuSpec]]:
-    """Dollars an hour of one GPU in every price list, with the GPU; of a machine type alone where it is listed."""
+    """Dollars an hour of one GPU in each price list, with the GPU. If the machine type is listed, only its prices."""
     keys = {spec.key: spec for spec in specs}
     rows = [row for row in load_prices() if row.gpu in keys and row.on_demand_usd_per_hour and row.gpu_count]
     rows = [row for row in rows if row.instance_type == machine] or rows
@@ -152,7 +152,7 @@ def _gpus_paid(q: Question) -> Known:
 
 
 def _rent_per_flop(q: Question) -> Known | None:
-    """Dollars for a FLOP at the whole peak of the GPU that gives most for its money, at 0.3 of the lowest price."""
+    """The least that a FLOP can cost: 0.3 of the lowest price over the whole peak, of the GPU that is cheapest so."""
     specs = gpus_of(q) if q.get("gpu") else list(load_gpus().values())
     each = [(rent / peak, spec.key) for rent, spec in _rents(specs) if (peak := peak_in(spec, "fp8"))]
     if not each:
@@ -235,7 +235,7 @@ def _ratios(figures: Sequence[Callable[[GpuSpec], float | None]], q: Question, t
 
 
 def _speed_ratio(q: Question, than: str) -> Known:
-    """Between the ratios of bandwidth and of dense 16-bit peak; of a GPU that the claim names with FP8 and software."""
+    """The ratios of bandwidth and 16-bit peak. If the claim names its GPU, FP8 and software count too."""
     low, high = _ratios((lambda spec: spec.memory_bytes_per_second, half), q, than)
     if q.get("gpu"):
         eights = [f / h for c in gpus_of(q) for o in gpus_meant(than) if (f := c.fp8_flops) and (h := half(o))]
@@ -273,7 +273,7 @@ def _peak_of_format(q: Question, precision: str) -> Known:
 
 
 def _have_memory(q: Question, gpu: str, other: str, memory: Any) -> Known:
-    """1 for two GPUs that have so much memory; of others nothing is said."""
+    """1 if both GPUs have so much memory; raises UnstatedError if one has not."""
     for name in (gpu, other):
         sizes = [spec.memory_gb * 1e9 for spec in gpus_meant(name)]
         if not any((1 - _CLOSE) * size <= memory.high and memory.low <= (1 + _CLOSE) * size for size in sizes):
@@ -288,7 +288,7 @@ def _positive(q: Question, term: Any) -> Known:
 
 
 def _whole_training(q: Question, tokens: Any, method: str | None) -> Known:
-    """1 for a training of all weights on so many tokens that start-up and evaluation are little of it, else 0."""
+    """1 if all weights are trained, on so many tokens that start-up and evaluation hardly count, else 0."""
     whole = float(tokens is not None and tokens.low >= 1e9 and method != "adapters")
     return whole, whole, ""
 
@@ -324,7 +324,7 @@ def _distance(q: Question, term: Any) -> Known:
 
 
 def _nearest(value: Quantity | None, figures: Sequence[float], show: Callable[[float], str], of: str) -> Known:
-    """Of several figures that a name can mean the one nearest to what is claimed."""
+    """The figure nearest to what is claimed, of several that a name can mean."""
     if value is None or not figures:
         raise UnstatedError(f"a figure of {of}")
     nearest = min(figures, key=lambda one: abs(one - value.middle))
@@ -332,7 +332,7 @@ def _nearest(value: Quantity | None, figures: Sequence[float], show: Callable[[f
 
 
 def _catalog(q: Question, fact: str, count: Any) -> Known:
-    """A figure of so many GPUs, of the edition that is nearest to what is claimed."""
+    """A data sheet's figure times the number of GPUs, of the edition that is nearest to the claim."""
     figures: dict[str, Callable[[GpuSpec], Sequence[float | None]]] = {
         "memory": lambda spec: (spec.memory_gb * 1e9, float(spec.memory_bytes)),
         "bandwidth": lambda spec: (spec.memory_bytes_per_second,),
@@ -347,7 +347,7 @@ def _catalog(q: Question, fact: str, count: Any) -> Known:
 
 
 def _has(q: Question, fact: str) -> Known:
-    """Whether a GPU is of the architecture that is said, or has (lacks) matrix units of a format."""
+    """Whether a GPU is of the claimed architecture, or has (or lacks, as claimed) matrix units of a format."""
     spec = next(iter(gpus_of(q)), None)
     if spec is None:
         raise UnstatedError("the GPU")
@@ -383,7 +383,7 @@ def _peak_sense(q: Question, count: Any) -> Known:
 
 
 def _machine_size(q: Question, fact: str) -> Known:
-    """Processors or RAM: of the machine type where it is named, else of any machine with this one GPU that fits."""
+    """Processors or RAM of the named machine type, else of any machine with these GPUs that fits the claim."""
     value, keys = q.get("value"), {spec.key for spec in gpus_of(q)}
     rows = [row for row in load_prices() if row.gpu in keys and row.gpu_count == q.setup.gpus]
     named = [row for row in rows if row.instance_type == q.setup.machine]
@@ -414,7 +414,7 @@ def _smallest(q: Question, name: str) -> Known:
 
 
 def _relates(q: Question, name: str, fact: str) -> Known:
-    """Whether a format has as much range or precision as is said, against another one."""
+    """Whether a format has the claimed range or precision in comparison with another one."""
     other = q.get("as")
     if other is None:
         raise UnstatedError("a format to compare it with")
@@ -427,7 +427,7 @@ def _relates(q: Question, name: str, fact: str) -> Known:
 
 @cache
 def trainings() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
-    """Every training of profiles/trainings.yaml, where each has its source, with the pattern of its names."""
+    """Every training of profiles/trainings.yaml with the pattern of its names."""
     with (profiles_folder() / "trainings.yaml").open(encoding="utf-8") as file:
         rows = yaml.safe_load(file)
     around = r"(?<![\w.-])(?:{})(?![\w.]|-\d|-[A-Z])"
@@ -435,7 +435,7 @@ def trainings() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
 
 
 def _published(q: Question, name: str, fact: str) -> Known:
-    """What the publication of a training says: tokens or GPU-hours, or whether the GPU is the one that is claimed."""
+    """The published tokens or GPU-hours of a training, or whether its GPU is the claimed one."""
     found = [(len(match[0]), at, row) for at, (names, row) in enumerate(trainings()) if (match := names.search(name))]
     row = max(found)[2] if found else {}
     if fact != "gpu":

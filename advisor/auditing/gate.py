@@ -39,7 +39,7 @@ _EACH = re.compile(r"\b(?:each|per|one|single|1)\b")
 
 
 def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """A card as it was read, with what the text does not bear out moved to `unplaced`, each with its reason.
+    """Returns a card in which whatever the text does not support is moved to `unplaced`, with the reason.
 
     Claims get the line at which their quote was found. What `run` and `others` state must stand somewhere in the text.
     """
@@ -126,7 +126,7 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
 
 
 def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
-    """The numbers that a claim says are printed: of its quantities and of its arithmetic, not of names."""
+    """Yields the numbers of a claim that must stand in its quote: those of quantities and arithmetic, not of names."""
     found = named(claim)
     for name, spec in found[0].fields.items() if found else ():
         of = spec.removesuffix("?").strip("[]")
@@ -136,7 +136,7 @@ def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conflicting(claims: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Claims that read one quote in two ways: all but the value is the same."""
+    """Yields claims that read one quote in two ways: only their values differ."""
     seen: dict[tuple[str, ...], str] = {}
     for claim in claims:
         found = named(claim)
@@ -169,7 +169,7 @@ def _setup(raw: Any, there: set[str], where: str, unplaced: list[str]) -> dict[s
 
 
 def _found(quote: str, plain: Sequence[str], line: Any) -> tuple[int, int] | None:
-    """The first and last line of a quote, the place nearest to the line that was given; None: it is not there."""
+    """The first and last line of a quote, at the place nearest to the given line; None if the text does not have it."""
     words = _plain(quote)
     starts = [0, *accumulate(len(text) + 1 for text in plain)]
     joined, near, spans, at = " ".join(plain), line - 1 if isinstance(line, int) else 0, [], -1

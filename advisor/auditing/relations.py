@@ -98,7 +98,7 @@ MORE = ("causes", "actions", "consequence", "source", "severity", "confidence", 
 
 
 def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry of the table says besides its verdict, in the fields of a `Judgement`."""
+    """The causes, actions, source and severity of an entry, in the fields of a `Judgement`."""
     more: dict[str, Any] = {n: tuple(entry[n]) for n in ("causes", "actions") if n in entry}
     more |= {"consequence": entry["consequence"]} if "consequence" in entry else {}
     more |= {"threshold": entry["source"]} if "source" in entry else {}
@@ -132,7 +132,7 @@ def _parsed(source: str) -> ast.expr:
 
 
 def interval(quantity: Quantity, *, exact: bool = False) -> tuple[float, float]:
-    """The numbers that the printed digits can stand for (`exact`: those alone); of an open range its end."""
+    """The numbers that round to the printed digits, or only the printed ones if `exact`; of an open range its end."""
     low, high = (end if math.isfinite(end) else quantity.middle for end in (quantity.low, quantity.high))
     give = 0.0 if exact or quantity.is_counted else min(quantity.slack, 0.05 * abs(low))
     return low - give, high + give
@@ -232,7 +232,7 @@ class Graph:
         raise ValueError(f"not an expression: {ast.dump(node)[:80]}")
 
     def _arguments(self, node: ast.Call, barred: frozenset[str]) -> Iterator[Any]:
-        """The arguments of a function: terms, words as they are, and None for a field that may be left out."""
+        """Yields the arguments of a function: terms, words, and None for an optional field that is missing."""
         for one in node.args:
             spec = self.fields.get(one.id, "") if isinstance(one, ast.Name) else ""
             raw = self.q.get(one.id) if isinstance(one, ast.Name) else None
@@ -257,7 +257,7 @@ def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign:
 
 
 def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> Judgement:
-    """The verdict of a form: the first row that fails, else that the last one holds, else what is not stated."""
+    """Judges a claim by the rows of its form: the first that fails decides, else the last that holds, if any does."""
     held, missing = None, []
     for row in rows:
         if not _concerns(row, q):
@@ -274,7 +274,7 @@ def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> J
 
 
 def _concerns(row: Row, q: Question) -> bool:
-    """Whether a row is for a claim with these words, and this kind of value."""
+    """Whether a row applies to a claim, by its fields and the dimension of its value."""
     if row.unless and q.get(row.unless) is not None:
         return False
     for name, wanted in row.when.items():
@@ -358,7 +358,7 @@ def _against(value: Quantity, term: Term) -> Judgement:
 
 
 def _premise(graph: Graph) -> Judgement | None:
-    """Where a number that the claim is reckoned from contradicts the others: it rests on what is wrong."""
+    """Returns a verdict if an operand of the claim contradicts the claim's other numbers, else None."""
     for name, stated in graph.q.claim.says.items():
         if name == "value" or not isinstance(stated, Quantity):
             continue

@@ -65,7 +65,7 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
 
 
 def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
-    """What is believed of the GPU, and the run as a prediction is about it; None if either is not known."""
+    """The profile of the GPU and the workload of the run; None if either is not known."""
     spec = spec_of(setup)
     workload = workload_of(setup, spec.key) if spec else None
     profile = q.believe(spec, setup) if spec and workload else None
@@ -73,13 +73,13 @@ def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
 
 
 def expected(q: Question, setup: Setup | None = None) -> Prediction | None:
-    """What the GPUs should give at this shape, all together, by calibration or prior; None if it cannot be said."""
+    """The predicted speed and memory of a configuration on its GPUs; None if they cannot be predicted."""
     believed = _believed(q, setup or q.setup)
     return predict_batch(believed[0], [believed[1]])[0] if believed else None
 
 
 def _utilization(q: Question) -> Known | None:
-    """MFU of the measured speed, of a shape in every reading of it."""
+    """The MFU of the measured speed, over every reading of the declared shape."""
     s, model, most = q.setup, counts(q.setup), peak(spec_of(q.setup), q.setup.precision)
     if most is None or model is None or s.rate is None or s.seq_len is None:
         return None
@@ -89,7 +89,7 @@ def _utilization(q: Question) -> Known | None:
 
 
 def _slowdown(q: Question) -> Known | None:
-    """How many times slower than the low end of what is expected, at least; below 1: as fast as expected."""
+    """How many times slower the run is than the low end of the prediction. Below 1 it is as fast as expected."""
     prediction, rate = expected(q), q.setup.rate
     if prediction is None or prediction.tokens_per_second is None or rate is None:
         return None
@@ -132,7 +132,7 @@ def _memory_share(q: Question) -> Known | None:
 
 
 def _cpu_signs(q: Question) -> Known | None:
-    """How many signs say that the work is not done on the GPU, each at the most that the report's words can mean."""
+    """How many signs say that the GPU does not do the work. A sign counts if every reading of the report has it."""
     s, model, spec, use = q.setup, counts(q.setup), spec_of(q.setup), _utilization(q)
     most = peak(spec, s.precision)
     first, later = _first_step(q) or (None, None)
@@ -179,7 +179,7 @@ def _norm_growth(q: Question) -> Known | None:
 
 
 def need(q: Question, band: str, *, state: bool = True) -> Known | None:
-    """Least and most bytes on one GPU over what training software does; None without shape, batch and length."""
+    """The least and most bytes that training software needs on one GPU; None without shape, batch and length."""
     s, model, bytes_of = q.setup, counts(q.setup), _BANDS[band]
     if model is None or s.micro_batch is None or s.seq_len is None:
         return None
@@ -198,7 +198,7 @@ def need(q: Question, band: str, *, state: bool = True) -> Known | None:
 
 
 def _planned_need(q: Question) -> Known | None:
-    """The least that a run on one GPU needs which has not run yet; of one that has, something was recomputed."""
+    """The least bytes that a run on one GPU needs; None once it has started, since it may recompute activations."""
     s = q.setup
     has_run = any((s.steps_done, s.step_time, s.throughput, s.memory_used))
     return need(q, "wide") if s.gpus == 1 and not has_run else None
@@ -237,7 +237,7 @@ def _text_floor(q: Question) -> Known | None:
 
 
 def _random_floor(q: Question) -> Known | None:
-    """The least loss on random tokens, of which nothing can be learnt: that of a uniform guess."""
+    """The least loss on random tokens: that of a uniform guess, since they hold nothing to learn."""
     base = _uniform_loss(q) if q.setup.data == "random" else None
     return _one(base[0] - initial_loss.SOUND, base[2]) if base else None
 
@@ -251,7 +251,7 @@ def _law_rates(q: Question) -> Known | None:
 
 
 def _rate_of_untrained(q: Question) -> Known | None:
-    """The learning rate of a run whose first loss is that of an untrained model: fine-tunes take far less."""
+    """The learning rate if the first loss is that of an untrained model, else None: fine-tunes take far lower rates."""
     s, base = q.setup, _uniform_loss(q)
     first = s.initial_loss
     untrained = base is not None and first is not None and first.most >= base[0] - initial_loss.SOUND
@@ -343,7 +343,7 @@ NODES: dict[str, Callable[[Question], Known | None]] = {
 
 
 def _fault_above(q: Question, first: Any) -> Known:
-    """The first loss above which something is broken, with what may explain this one."""
+    """The first loss above which something is broken, and in words what may explain this first loss."""
     s, base = q.setup, _uniform_loss(q)
     least = (base[0] if base else math.log(VOCABULARIES[1])) + initial_loss.FAULT_ABOVE
     if base is None or s.vocab_size is None:

@@ -58,7 +58,7 @@ class Judgement:
 
 
 Known = tuple[float, float, str]  # a quantity's least and most value, and how it is written
-Believe = Callable[[GpuSpec, Setup], Profile | None]  # what is expected of a card; None: nothing is known of it
+Believe = Callable[[GpuSpec, Setup], Profile | None]  # the profile of a GPU; None: nothing is known of it
 
 
 @dataclass(frozen=True, kw_only=True)

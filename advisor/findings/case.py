@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Insufficient:
-    """A detector that could not judge: never silence, never a pass."""
+    """A detector that could not judge, which is neither silence nor a pass."""
 
     code: str
     missing: str  # in words: what would have to be logged or given
@@ -78,8 +78,6 @@ class Case:
 
 
 Verdict = Finding | Insufficient | None
-
-
 Told = str | Evidence
 Cost = tuple[Estimate | None, Estimate | None]  # hours, dollars
 

@@ -115,7 +115,7 @@ def phase_marks(case: Case) -> list[Mark]:
 
 
 def place_marks(case: Case, marks: Sequence[tuple[float, str]]) -> list[Mark]:
-    """Steps and what is there to be said, placed on every axis."""
+    """Steps with the text of their marks, placed on every axis."""
     steps = np.array([step for step, _ in marks])
     placed = _placed(case, Curve(step=steps, value=steps), max(1, len(marks)))
     return [Mark(at=at, words=words) for at, (_, words) in zip(placed, marks, strict=True)]

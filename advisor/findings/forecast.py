@@ -135,7 +135,7 @@ def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
 
 
 def final_loss(case: Case) -> LossForecast:
-    """The training loss at the last planned step, or in words why none is foretold."""
+    """The training loss at the last planned step, or in words why it is not predicted."""
     planned, nats, losses = planned_steps(case), nats_per_unit(case.run), curve(case.run, "loss")
     done, reason = steps_done(case.run) or 0.0, ""
     if case.run.status is Status.COMPLETED and done < COMPLETE_SHARE * (planned or math.inf):

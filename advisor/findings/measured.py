@@ -95,7 +95,7 @@ def measured(case: Case) -> Measured:
 
 
 def silence(questions: int, seconds: float) -> float | None:
-    """How long a GPU was silent that left the last so many questions open; None if that is no more than a hiccup."""
+    """The seconds for which a GPU left its last questions unanswered; None if that is no more than a hiccup."""
     return seconds if questions >= _SILENT_QUESTIONS and seconds > _SILENT_SECONDS else None
 
 

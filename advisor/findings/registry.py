@@ -100,7 +100,7 @@ def _without_steps(finding: Finding, run: RunTable) -> Finding:
 
 
 def _within(finding: Finding, whole_seconds: float | None) -> Finding:
-    """No saving is larger than what the run took, or may yet take; what interruptions may cost is no part of it."""
+    """Limits the saving to what the run took, or may yet take. What interruptions may cost is not limited."""
     saved = finding.saved_hours
     if saved is None or whole_seconds is None or finding.code in EXPECTED or saved.high * 3600 <= whole_seconds:
         return finding
@@ -114,7 +114,7 @@ def _within(finding: Finding, whole_seconds: float | None) -> Finding:
 
 
 def _tempered(finding: Finding) -> Finding:
-    """A note where nothing but time was lost, and next to none of it; or where the finding is too often wrong."""
+    """Makes a finding a note if it lost next to no time and nothing else, or if it is wrong too often."""
     if finding.code in DEMOTED:
         return dataclasses.replace(finding, severity=Severity.NOTE)
     lost = finding.code in groups()["only_time"] and finding.saved_hours is not None
@@ -150,7 +150,7 @@ class Coverage:
 
 
 def coverage(case: Case, insufficient: Sequence[Insufficient]) -> Coverage:
-    """What was judged and what was not; a detector asks once, however many findings it has."""
+    """Counts the detectors that could judge. A detector counts once, however many findings it can make."""
     return Coverage(
         possible=max(0, len(DETECTORS) - len(insufficient)), checks=len(DETECTORS), lacking=tuple(_lacking(case))
     )

@@ -71,7 +71,7 @@ def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | N
 
 
 def _throttled(case: Case, mask: int, on: np.ndarray, factor: float | None, by: str) -> Finding:
-    """The finding that a device was held back `on` these readings of its reasons, and so many times slower then."""
+    """Makes the finding of a device that was held back at the readings `on`, and how many times slower it was then."""
     words, share = REASONS[mask], float(on.mean())
     lost = share * max(0.0, 1 - 1 / factor) if factor else float("nan")
     slower = f", {format_number(factor)}x slower by {by}" if factor and factor > 1.02 else ""
@@ -204,7 +204,7 @@ def _idle_for_a_while(case: Case, count: int) -> Finding | None:
 
 
 def detect_card_lost(case: Case) -> Verdict:
-    """A GPU that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
+    """A GPU that stopped answering although it was still asked: it fell off the bus, or its driver hangs."""
     every = _cards(case)
     if not every:
         return lacking("card_lost", "readings of each GPU, with its number")

@@ -58,7 +58,7 @@ def epochs_of(case: Case) -> float | None:
 
 
 def detect_repeated_data(case: Case) -> Verdict:
-    """How often the data repeat, and what share of the training still buys something."""
+    """Data that repeat so often that a part of the training gains nothing."""
     epochs, vocab = epochs_of(case), vocabulary(case)
     if epochs is None or vocab is None:
         return lacking("repeated_data", "tokens of the data set and of the run (or epochs), vocabulary")
@@ -88,7 +88,7 @@ def detect_repeated_data(case: Case) -> Verdict:
 
 
 def loss_floor(bytes_per_token: float | None) -> float:
-    """Nats per token below which no model of the law's kind of data gets: E, moved to another tokenizer by bytes."""
+    """The least nats per token on data like the law's: its E, converted to another tokenizer by bytes per token."""
     return CHINCHILLA.irreducible * (bytes_per_token or LAW_BYTES_PER_TOKEN) / LAW_BYTES_PER_TOKEN
 
 

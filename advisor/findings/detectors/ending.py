@@ -22,14 +22,14 @@ def _last(case: Case, *kinds: str) -> Event | None:
 
 
 def unsaid(case: Case, code: str) -> Insufficient | None:
-    """That a log of numbers alone cannot tell of errors; None if it could, and says nothing of this one."""
+    """Returns that a log of numbers alone cannot tell of errors; None if the log has words without this error."""
     if has_words(case.run):
         return None
     return lacking(code, "what the program printed (stdout and stderr)")
 
 
 def _where(case: Case) -> str:
-    """At which step of how many the run ended, in words; empty if the log has no steps."""
+    """The step at which the run ended, and of how many, in words; empty if the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     ended = next((part for part in reversed(case.run.runs) if part.status is case.run.status), None)
     if ended is not None and len(case.run.runs) > 1 and ended.last_step not in (None, done):

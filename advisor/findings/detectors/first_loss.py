@@ -81,7 +81,7 @@ def detect_initial_loss(case: Case) -> Verdict:
 
 
 def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
-    """A first loss that no vocabulary gives, where the run's own is not known: a sum, or another unit."""
+    """Returns the finding of a first loss that no vocabulary gives: a sum, or another unit."""
     first, step = float(losses.value[0]) * unit, float(losses.step[0])
     most = uniform_loss(_LARGEST_VOCABULARY)
     if not is_language(case) or not has_level(case, losses) or first <= most + FAULT_ABOVE or step > _LATEST_HIGH:
@@ -149,7 +149,7 @@ def _sums(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
 
 
 def _scale_causes(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
-    """What the scale of the logits must be for such a first loss, and what gives such a scale."""
+    """The scale of the logits that gives such a first loss, and its likely causes."""
     deviation = logit_deviation(loss, vocab)
     words = [f"logits with a standard deviation of about {deviation:.3g} at the start instead of 1 or less"]
     width = case.workload.shape.width if case.workload else number(case.run.facts, "width")
@@ -161,7 +161,7 @@ def _scale_causes(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
 
 
 def _other_vocabulary(loss: float, vocab: int) -> list[str]:
-    """The vocabulary that this loss is the uniform guess of: e^L0, down to e^(L0 − 0.5) with random logits."""
+    """The vocabulary whose uniform guess has this loss: e^L0, or down to e^(L0 − 0.5) with random logits."""
     if not 3 < loss < 13:
         return []
     guessed = {size: name for size, name in _VOCABULARIES.items() if -0.05 <= loss - uniform_loss(size) <= SOUND}
@@ -215,7 +215,7 @@ _PERPLEXITIES = ("perplexity", "ppl")
 
 
 def detect_too_good(case: Case) -> Verdict:
-    """A language model's training loss near 0 before its data have come round once, or so low that nothing is left."""
+    """A language model's training loss that is near 0 within the first epoch, or lower than any text allows."""
     # the log itself prints a perplexity that no text has
     for event in case.run.events:
         for name, value in event.numbers.items():
@@ -265,7 +265,7 @@ def detect_too_good(case: Case) -> Verdict:
 
 
 def _held_out(case: Case, losses: Curve, own_unit: float, language: bool) -> Finding | None:
-    """The finding where even held-out text is known almost entirely by a model that began with nothing."""
+    """Returns the finding of a fresh model that predicts even held-out text almost perfectly."""
     evals = curve(case.run, "eval_loss")
     unit = nats_per_unit(case.run, "eval_loss_unit") or own_unit
     if len(evals) < _FEWEST_EVALS or not has_level(case, losses):

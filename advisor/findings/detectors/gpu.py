@@ -52,7 +52,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
 
 
 def _readings(case: Case) -> Readings:
-    """What the log and its telemetry say of one GPU, as far as they do."""
+    """What the log and its telemetry say of one GPU."""
     share, size = run_metrics.memory_used_share(case)
     spec, watts = run_metrics.card(case), telemetry(case, "power_watts")
     used = telemetry(case, "utilization")
@@ -84,7 +84,7 @@ def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None
 
 
 def detect_utilization(case: Case) -> Verdict:
-    """Utilisation read as what it is, the time with any kernel at all, with power as the second witness."""
+    """Utilisation, which is the share of time with any kernel at all, checked against power and MFU."""
     if run_metrics.on_cpu(case):
         return None
     busy, watts = telemetry(case, "utilization"), series.finite(telemetry(case, "power_watts"))
@@ -129,7 +129,7 @@ def detect_utilization(case: Case) -> Verdict:
 
 
 def detect_underused(case: Case) -> Verdict:
-    """Little of the memory and little of the time of a GPU in use: a larger micro-batch or model costs nothing more."""
+    """A GPU that uses little of its memory and of its time: a larger micro-batch or model would cost no more."""
     busy = series.finite(telemetry(case, "utilization"))
     if run_metrics.on_cpu(case):
         return None

@@ -46,7 +46,7 @@ _HALVED = 0.5  # of the first loss
 
 @dataclass(frozen=True, kw_only=True)
 class _Rise:
-    """A validation loss that has been rising since its best: of which set, at which evaluation, to what."""
+    """A validation loss that has been rising since its best evaluation."""
 
     name: str  # "": the log names no set
     evals: Curve
@@ -89,7 +89,7 @@ def _is_guessed(case: Case, losses: Curve) -> bool:
 
 
 def _at_chance(case: Case, losses: Curve) -> Finding | None:
-    """The finding that what was learnt holds for the training data alone: noise has nothing else to teach."""
+    """Returns the finding of a model that learnt nothing that holds on held-out data."""
     evals, scored = curve(case.run, "eval_loss"), len(curve(case.run, "eval_accuracy")) > 0
     if len(losses) < _FEWEST_EVALS or float(np.median(tail(losses.value))) > _FALLEN * float(losses.value[0]):
         return None  # nothing is learnt at all, which is another finding
@@ -186,7 +186,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
 
 
 def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
-    """The gap alone, where the log has too few validation losses to see their course."""
+    """Returns the finding of a wide gap, for a log with too few validation losses to show a course."""
     few = lacking("overfitting", f"{_FEWEST_EVALS} validation losses")
     if not len(evals) or not len(losses):
         return few

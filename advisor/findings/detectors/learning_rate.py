@@ -147,7 +147,7 @@ def detect_early_loss_jump(case: Case) -> Verdict:
 
 
 def detect_never_decays(case: Case) -> Verdict:
-    """A run that ends at a high learning rate: its last loss is not what the same steps with a decay would give."""
+    """A run that ends at a high learning rate: with a decay, the same steps would end at a lower loss."""
     rates = rate_curve(case.run)
     if len(rates) < 20:
         return lacking("ends_at_high_learning_rate", "the learning rate of each step")

@@ -132,7 +132,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
 
 
 def _learnt(losses: Curve, spike: Spike) -> float:
-    """How far the loss had fallen by then; at least a tenth of its level, which a fine-tune may start at."""
+    """How far the loss had fallen by then, at least a tenth of its level: a fine-tune hardly falls."""
     return max(float(losses.value[0]) - spike.before, 0.1 * abs(spike.before))
 
 
@@ -175,7 +175,7 @@ def detect_loss_divergence(case: Case) -> Verdict:
 
 
 def _again(losses: Curve, step: float) -> str:
-    """Where to take the run up: from a checkpoint, or anew where nothing was learnt before `step`."""
+    """Where to restart the run: from a checkpoint, or anew if nothing was learnt before `step`."""
     if step - losses.step[0] <= _START * max(100.0, float(losses.step[-1] - losses.step[0])):
         return "start anew"
     return f"restart from a checkpoint before step {step:g}"
@@ -247,14 +247,14 @@ def detect_loss_not_finite(case: Case) -> Verdict:
 
 
 def _beginning(case: Case, broken: float) -> Spike | None:
-    """The rise that a loss never came back from before it broke at a step; None if it broke at once."""
+    """The rise from which the loss never recovered before it broke at a step; None if it broke at once."""
     losses = curve(case.run, "loss")
     rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
     return rising[-1] if rising and not np.any((losses.step > rising[-1].last_step) & (losses.step < broken)) else None
 
 
 def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
-    """From which checkpoint to go on where the loss was sound before `step`: the last that the log tells of."""
+    """The last checkpoint in the log from before `step`, at which the loss was sound, as an action."""
     sound = last_checkpoint(case, step)
     return f"go back to the checkpoint of step {sound:g}, and on" if sound else _again(losses, step)
 

@@ -38,7 +38,7 @@ class Readings:
         return self.seconds > _BUSY * self.quiet_seconds
 
     def busy_at(self, steps: np.ndarray) -> np.ndarray:
-        """Which steps lie beside a reading that found other work: between two, either counts."""
+        """Which steps have other work in the reading before or after them."""
         after = np.searchsorted(self.step, steps)
         before = np.maximum(after - 1, 0)
         return self.busy[before] | self.busy[np.minimum(after, len(self.step) - 1)]

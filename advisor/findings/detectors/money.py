@@ -35,7 +35,7 @@ _OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
 
 
 def detect_cost(case: Case) -> Verdict:
-    """Whether dollars can be told at all."""
+    """Says what is missing if dollars cannot be computed."""
     if price(case) is None and not run_metrics.on_cpu(case):
         why = case.notes.get("price") or "or a GPU that the price lists know"
         return lacking("cost", f"the price per hour (--price, {why})")

@@ -73,7 +73,7 @@ def detect_out_of_memory(case: Case) -> Verdict:
 
 
 def _held(case: Case, numbers: dict[str, float]) -> list[str]:
-    """What the memory model says was to be held, in parts, and whether that is what happened."""
+    """The predicted parts of the memory, beside what the message says was held."""
     parts = _parts(case)
     if parts is None:
         return []
@@ -175,7 +175,7 @@ def _smaller(case: Case) -> str:
 
 
 def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
-    """Likeliest first, by what the message says of the device."""
+    """The causes, likeliest first, by what the message says of the device."""
     total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
     own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
     idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")

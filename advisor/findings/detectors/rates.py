@@ -135,5 +135,4 @@ def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
         (accum, f"the time is that of one of {accum:g} micro-batches"),
         (world, f"tokens of {world:g} GPUs are counted {world:g} times"),
     )
-    causes = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
-    return tuple(causes)
+    return tuple(words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05)

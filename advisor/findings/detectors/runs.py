@@ -78,7 +78,7 @@ def _called(run: RunTable, number: int) -> str:
 
 
 def detect_failed_runs(case: Case) -> Verdict:
-    """Of many runs or starts in a log how many failed, or never came to a step: the last of them speaks for itself."""
+    """A log of several runs or starts of which many failed, or ended before their first step."""
     parts = [part for part in case.run.runs if not part.elsewhere]
     # the last of them may be starting while the log is read
     over = [part for part in parts if part is not parts[-1] or part.status in _FAILED]
@@ -103,7 +103,7 @@ def detect_failed_runs(case: Case) -> Verdict:
 
 
 def _stated_failures(run: RunTable) -> tuple[int, int | None]:
-    """How many jobs a log's own table or summary calls failed, and of how many where it says so."""
+    """How many jobs the log's own table or summary calls failed, and of how many if it says so."""
     stated = [event for event in run.events if event.kind == "failed_job"]
     summed = [event for event in stated if "jobs" in event.numbers]
     rows = int(sum(event.numbers.get("count", 1) for event in stated if "jobs" not in event.numbers))
@@ -227,7 +227,7 @@ def _epochs_missing(case: Case, ended: str) -> Finding | None:
 
 
 def detect_resume_lost(case: Case) -> Verdict:
-    """A run taken up again whose loss is not where it had been: the weights were not loaded, or others were."""
+    """A resumed run whose loss is not where it had been: its weights were not loaded, or other weights were."""
     losses, again = curve(case.run, "loss"), restarts(case.run)
     if not len(losses) or not has_level(case, losses):
         return lacking("resume_lost", "a training loss, none of a policy")
@@ -273,7 +273,7 @@ def detect_failed_tasks(case: Case) -> Verdict:
 
 
 def detect_short_tasks(case: Case) -> Verdict:
-    """Tasks that ended well by the list's word, and far sooner than others of it."""
+    """Tasks that the list calls complete although they ended far sooner than the others."""
     tasks = [part for part in case.run.runs if part.elsewhere]
     timed = [(task, seconds) for task in tasks if (seconds := task.declared_seconds or task.clock_seconds)]
     if len(timed) < _FEWEST_TIMED:
