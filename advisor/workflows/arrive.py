@@ -38,7 +38,7 @@ _CHOICE_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """The result of measuring a machine for a plan: the plan before and after (None: the run is not to start), and why."""
+    """The result of measuring a machine for a plan: the plan before and after (None: do not start), and why."""
 
     before: Plan
     after: Plan | None
@@ -175,7 +175,7 @@ def _measure(
 
 
 def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationOptions:
-    """Returns the options of the calibration: the planned run at its depth and a smaller one, or around an open depth."""
+    """Returns the options of the calibration: the planned depth and a smaller one, or depths around an open one."""
     run, depth = plan.run, plan.workload.shape.depth
     around = (
         (max(1, depth // 2), depth, depth + max(1, depth // 2)) if may_change_depth else (max(1, depth // 2), depth)

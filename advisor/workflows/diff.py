@@ -227,7 +227,7 @@ def _group(name: str) -> str:
 
 
 def _changed(a: Side, b: Side, name: str) -> tuple[Side | None, str]:
-    """Returns the first run with this setting (or its group) of the second run, or the reason why nothing is predicted."""
+    """Returns the first run with this setting, or group, of the second; or why nothing is predicted."""
     work, shape = a.workload, a.workload.shape
     other, group = b.workload, _group(name)
     if name in ("gpu", "gpus"):

@@ -158,7 +158,7 @@ def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
 
 
 def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool) -> tuple[Prediction, list[str]]:
-    """Predicts the configuration, with the micro-batch of the batch rule if none was given, and says how it was chosen."""
+    """Predicts the configuration, by the batch rule if no micro-batch was given, and says how it was chosen."""
     if micro_batch_given:
         return predict_batch(profile, [workload])[0], []
     answers = predict_batch(profile, [replace(workload, micro_batch=size) for size in MICRO_BATCHES])

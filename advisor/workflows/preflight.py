@@ -250,7 +250,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
 
 
 def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
-    """Returns the expected seconds of a run: by its plan, its configuration, or this device's profile; None if unknown."""
+    """Returns the expected seconds of a run by its plan, its configuration or this device's profile, or None."""
     if isinstance(source, Plan):
         return source.bill.wall_clock.total_seconds.value
     if source.stop.step_seconds is not None:
