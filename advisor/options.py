@@ -248,12 +248,12 @@ class Goal:
         most=10_000_000,
     )  # fmt: skip
     seq_len: int | None = _option(
-        "seq_len", Kind.WHOLE, _MODEL, "Context length", "Tokens per sequence. Default: the calibration's, else 2048.",
-        empty="the calibration's", least=16, most=10_000_000,
+        "seq_len", Kind.WHOLE, _MODEL, "Context length", "Tokens per sequence. Default: as calibrated, else 2048.",
+        empty="as calibrated", least=16, most=10_000_000,
     )  # fmt: skip
     vocab_size: int | None = _option(
         "vocab_size", Kind.WHOLE, _MODEL, "Vocabulary",
-        "Rows of the embedding table. Default: the data's, else the calibration's, else 32768.", empty="the data's",
+        "Rows of the embedding table. Default: the data's, else as calibrated, else 32768.", empty="the data's",
         least=2, most=10_000_000,
     )  # fmt: skip
     software: str | None = _option(

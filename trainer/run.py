@@ -28,13 +28,13 @@ from trainer.journal import Journal
 from trainer.loop import StepRecord, Trainer, Wishes
 from trainer.pace import Pace
 from trainer.parallel import World
+from trainer.runlog import smoothed_loss
 from trainer.schema import SCHEMA, Gate, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
 _WITNESS_EVERY_SECONDS = 5.0
-_LOSS_MEMORY = 0.9  # of the smoothed loss that stop conditions look at, per step
 _SKIPPED_STEPS_LIMIT = 25  # fp16: so many overflowing steps in a row bring the loss scale from 65,536 below 1
 _COMPILED_STEPS = 6  # the first of them compile, the last three show the steady pace
 
@@ -179,8 +179,7 @@ class _Session:
         return None
 
     def _stop(self, record: StepRecord) -> tuple[Outcome, str] | None:
-        last = record.loss if self.smoothed_loss is None else self.smoothed_loss
-        self.smoothed_loss = _LOSS_MEMORY * last + (1 - _LOSS_MEMORY) * record.loss
+        self.smoothed_loss = smoothed_loss(self.smoothed_loss, record.loss)
         for condition in self.config.stop.loss:
             if record.step >= condition.step and self.smoothed_loss > condition.above:
                 return Outcome.STOPPED, (

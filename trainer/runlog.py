@@ -27,6 +27,7 @@ LOG_NAME = "log.jsonl"  # in a run folder
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # in these, every such string is a number
 _LINES_PER_PARSE = 4096  # parsed as one JSON array: field names are shared between lines, which halves the memory
+_LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
 
 
 class RunLogError(ValueError):
@@ -173,6 +174,12 @@ def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
             batch = lines[start : start + _LINES_PER_PARSE]
             records += _parse_batch(path, offset, start, batch)
     return records, offset + end
+
+
+def smoothed_loss(before: float | None, loss: float) -> float:
+    """Return the smoothed loss after one more step; `before` is the one up to that step, None at the first."""
+    last = before if before is not None and math.isfinite(before) else loss
+    return _LOSS_MEMORY * last + (1 - _LOSS_MEMORY) * loss
 
 
 def load_run_log(path: str | Path) -> RunLog:

@@ -255,7 +255,7 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
         )
     if len(options) == 1:
         words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != "works"]
-        return f"its batch stays as it is: {words[0] if words else 'it has no knobs for micro-batch and accumulation'}"
+        return f"batch unchanged: {words[0] if words else 'no option sets micro-batch and gradient accumulation'}"
     if not chosen.settings:
         return f"its own micro-batch stays: none of {len(options)} splits of its global batch is surely faster"
     faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value

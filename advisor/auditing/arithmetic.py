@@ -12,6 +12,7 @@ from advisor.auditing.quantity import LEAST_SLACK, SHAPE, Quantity, parse_quanti
 from advisor.auditing.relations import Graph, Term, interval
 from advisor.auditing.verdict import Judgement, Question, compare, holds, show_as, unknown, wrong
 from advisor.findings.case import Severity
+from advisor.units import HOUR
 
 OPERAND = re.compile(r"\[([^\]]+)\]")
 _EXACT, _ABOUT = 0.02, 0.06  # what rounding on the way may move a result: nobody is misled by less
@@ -94,9 +95,13 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
 def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bool = False) -> list[Term]:
     """The operands of an expression; `rounded`: whole numbers without a unit were rounded too."""
     terms = []
-    for text in OPERAND.findall(reading):
-        quantity = parse_quantity(text)
+    quantities = [parse_quantity(text) for text in OPERAND.findall(reading)]
+    # hours are counted in seconds, so a rent that meets them is one for a second
+    timed = not bare and any(quantity.dimension == "seconds" for quantity in quantities)
+    for quantity, text in zip(quantities, OPERAND.findall(reading), strict=True):
         low, high = interval(_bare(quantity) if bare else quantity, exact=exact)
+        if timed and quantity.dimension == "usd_per_hour":
+            low, high = low / HOUR, high / HOUR
         if rounded:
             give = min(quantity.slack, 0.05 * abs(quantity.low))
             low, high = min(low, quantity.low - give), max(high, quantity.high + give)

@@ -105,7 +105,7 @@ def _show_plan(plan: Plan, path: Path) -> None:
     render.show(sentence(plan), "", bill_table(plan), "", *(f"- {reason}" for reason in plan.reasons))
     render.show(*(f"! {warning}" for warning in plan.warnings))
     depths = len({run.depth for run in (plan.chosen, *plan.considered)})
-    render.show(f"{1 + len(plan.considered)} candidates of {depths} depths were weighed; all are in {path}", "")
+    render.show(f"{1 + len(plan.considered)} candidates of {depths} depths were compared; all are in {path}", "")
 
 
 def _train(plan: Plan, store: Store) -> Path:

@@ -35,6 +35,7 @@ class RunState(StrEnum):
     UNJUDGED = "cannot be judged"  # its engine does not answer: the run may well go on
 
 
+BY_YOU = "by you"  # the reason of a run that its user asked to stop
 _GOES_ON = frozenset({RunState.RUNNING, RunState.QUEUED, RunState.UNJUDGED})
 
 
@@ -107,12 +108,14 @@ def run_status(run_dir: Path) -> RunStatus:
     over = end is not None and end.outcome is not None and (launch is None or end.unix_seconds >= _unix(launch))
     state = RunState.FINISHED if over else _unfinished_state(launch, end, process)
     finished = end if state is RunState.FINISHED else None
-    words = last_words(run_dir) if state is RunState.DIED else None
+    reason = last_words(run_dir) if state is RunState.DIED else finished.reason if finished is not None else None
+    if finished is not None and finished.outcome is Outcome.STOPPED and launch is not None and launch.stop_asked_at:
+        reason = BY_YOU
     return RunStatus(
         state=state,
         attempt=launch.attempt if launch is not None else (end.attempt if end is not None else 0),
         outcome=finished.outcome if finished is not None else None,
-        reason=finished.reason if finished is not None else words,
+        reason=reason,
         step=end.step if end is not None else None,
         loss=end.loss if end is not None else None,
         process=process,

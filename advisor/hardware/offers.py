@@ -90,7 +90,7 @@ def price_row(offer: Offer) -> PriceRow | None:
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:
     """The offer of unknown price for `gpus` cards that nobody rents together; its source says so in words."""
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
-    source = f"nobody rents {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
+    source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
     return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=None, source=source)
 

@@ -31,7 +31,7 @@ _OF_THE_HOST = {
     "process_resident_bytes": ("memory of the run", "bytes", 1),
     "available_memory_bytes": ("memory left", "bytes", 1),
     "cpu_frequency_mhz": ("CPU clock", "mhz", 1),
-    "steal_percent": ("taken by other machines", "share", 100),
+    "steal_percent": ("CPU steal", "share", 100),
 }
 
 

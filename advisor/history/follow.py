@@ -127,6 +127,7 @@ class AdoptedFollower:
             eta_seconds=known((plan.steps - step) * (pace or plan.step_seconds.value) + ending) if running else None,
             step_seconds_predicted=plan.step_seconds,
             total_seconds_predicted=plan.total_seconds,
+            usd_predicted=plan.cost_usd,
             usd_per_hour=plan.usd_per_hour,
             usd_so_far=elapsed / 3600 * plan.usd_per_hour if plan.usd_per_hour is not None else None,
         )

@@ -33,7 +33,7 @@ from advisor.store.run_folder import (
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
-SCHEMA = 1  # raised whenever the list comes to show something else of the same files
+SCHEMA = 2  # raised whenever the list comes to show something else of the same files
 RUN_FILES = (CONFIG, LOG, LAUNCH)  # one of them makes a folder a run's
 # everything that a line of the list is read from; steps.jsonl and budget.json are the logs of other writers
 _FILES = (*RUN_FILES, STDOUT, SIGHTING, ABOUT, ADOPTED_PLAN, CHECKPOINTS, "steps.jsonl", "budget.json")
@@ -90,7 +90,7 @@ class RunSummary:
     outcome: str | None = None
     step: int | None = None
     steps: int | None = None
-    loss: float | None = None
+    loss: float | None = None  # of training, smoothed over about ten steps
     usd: float | None = None  # of all attempts, each at its own price
     device_key: str | None = None
     plan_id: str | None = None

@@ -27,6 +27,7 @@ from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
 from advisor.units import HOUR
 from trainer.budget import Spent
+from trainer.runlog import smoothed_loss
 from trainer.schema import RunConfig
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to look at every second
 PACE_STEPS = 100  # the pace is the median over these
-LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
 
 # Assumptions where the run itself says too little, stated so that they can be argued with:
 WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not come back (sources §7.3)
@@ -127,10 +127,7 @@ class History:
     def _step(self, record: dict[str, Any]) -> None:
         self.step = record
         self.step_seconds.append(record["seconds"])
-        loss = record["loss"]
-        if self.smoothed_loss is None or not math.isfinite(self.smoothed_loss):
-            self.smoothed_loss = loss
-        self.smoothed_loss = LOSS_MEMORY * self.smoothed_loss + (1 - LOSS_MEMORY) * loss
+        self.smoothed_loss = smoothed_loss(self.smoothed_loss, record["loss"])
 
     def _message(self, record: dict[str, Any]) -> None:
         if record.get("level") == "warning":
@@ -169,8 +166,9 @@ def make_progress(
     tokens_per_step = _tokens_per_step(history, config, plan)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
     median = recent_median(history.step_seconds)
-    rate = tokens_per_step / median if median else None
     over = state != "running"
+    seconds = rate_seconds(list(history.step_seconds), over=over)
+    rate = tokens_per_step / seconds if seconds else None
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
     used = _used(history, launch, spent, price, now if not over else None)
     elapsed = used.seconds
@@ -218,6 +216,17 @@ def recent_median(step_seconds: Sequence[float]) -> float | None:
     """Median seconds of the newest steps; None without any. One slow step, as when compiling, does not move it."""
     newest = list(islice(reversed(step_seconds), PACE_STEPS))
     return statistics.median(newest) if newest else None
+
+
+def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
+    """Seconds of a step behind the tokens per second: by the clock over the newest steps while the run goes on.
+
+    Once it is over, it is the median of its steady steps, as in its score.
+    """
+    steady = step_seconds[WARM_UP_STEPS:] or step_seconds
+    if not steady:
+        return None
+    return statistics.median(steady) if over else statistics.fmean(steady[-PACE_STEPS:])
 
 
 def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: int) -> Estimate | None:

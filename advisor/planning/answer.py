@@ -118,9 +118,9 @@ def _plan(
     device = space.device(chosen.place)
     costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
     config = config_of(device, run, costs.checkpoint_seconds(0))
-    why = "expected to keep the limits" if space.brief.limited else "the plan"
+    why = "stays within the limits if time and cost are as expected" if space.brief.limited else "the plan"
     if space.brief.limited and space.limits.sure:
-        why = "keeps the limits 9 times out of 10, as asked"
+        why = "stays within the limits 9 times out of 10, as asked"
     # Identifiers sort by time, and the digest tells goals of the same second apart.
     digest = hashlib.sha256(json.dumps(to_dict(space.goal), sort_keys=True).encode()).hexdigest()
     return Plan(

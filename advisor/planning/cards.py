@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import cheapest_offer, unpriced
@@ -17,7 +15,6 @@ from advisor.offer import Offer
 from advisor.options import Goal
 from advisor.planning.candidates import Device, make_candidates
 from advisor.planning.goal import make_brief
-from advisor.planning.pareto import non_dominated
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import fits, predict_batch
 from advisor.prediction.intervals import reciprocal
@@ -53,17 +50,6 @@ def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], 
     return sorted(rows, key=order)
 
 
-def unbeaten(rows: Iterable[CardRow]) -> set[str]:
-    """Returns the keys of the GPUs that no other beats in both speed and price of training."""
-    keys, points = [], []
-    for row in rows:
-        rate = row.prediction.tokens_per_second if row.prediction else None
-        if rate is not None and row.usd_per_billion_tokens is not None:
-            keys.append(row.spec.key)
-            points.append((-rate.value, row.usd_per_billion_tokens.value))
-    return {keys[place] for place in non_dominated(np.array(points).reshape(-1, 2))}
-
-
 def order(row: CardRow) -> tuple[int, float]:
     """Sorts the cheapest training first, and models that do not fit last, the nearest to fitting before the others."""
     if row.usd_per_billion_tokens is not None:
@@ -93,7 +79,9 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
     """Returns the row with the configuration's memory, speed and price, or the reason why it cannot run."""
     rate, row = prediction.tokens_per_second, replace(row, needs=prediction.device_bytes)
     if not prediction.plannable:
-        return replace(row, problem=f"does not fit its memory at micro-batch {prediction.workload.micro_batch}")
+        return replace(
+            row, problem=f"does not fit its memory even with {prediction.workload.micro_batch} sequences at a time"
+        )
     if rate is None:
         return replace(row, problem=f"the links between {row.gpus} GPUs are not known")
     row = replace(row, prediction=prediction)

@@ -1,8 +1,9 @@
-"""Writes the command line of a goal, so that a terminal gives the same plan as the page."""
+"""Writes a goal as a command line and as a call in Python, so that both give the same plan as the page."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from advisor.options import OPTIONS, Goal, Kind, Option
@@ -14,16 +15,49 @@ from advisor.units import write_count, write_duration
 def plan_command(goal: Goal, out: str | None = None) -> str:
     """Returns `advisor plan …` for a goal, quoted for a POSIX shell, with numbers that are read back exactly."""
     words = ["advisor", "plan"]
-    for option in sorted(OPTIONS.values(), key=lambda option: option.name not in ("gpu", "own", "gpus")):
-        value = _value(goal, option)
-        if value == option.default or value in (None, ()):
-            continue
+    for option, value in _stated(goal):
         if option.kind in (Kind.YES_NO, Kind.SWITCH):
             words.append(option.flag if value or option.kind is Kind.SWITCH else f"--no-{option.name}")
         else:
             for one in value if option.several else (value,):
                 words += (option.flag, _written(option, one))
     return shlex.join([*words, "--out", out] if out else words)
+
+
+def plan_call(goal: Goal) -> str:
+    """Returns `advisor.plan(…)` for a goal, as Python."""
+    said: dict[str, Any] = {}
+    for option, value in _stated(goal):
+        switch = option.kind in (Kind.YES_NO, Kind.SWITCH)
+        words = [_written(option, one) for one in value] if option.several else None
+        said[option.name] = bool(value) if switch else words or _written(option, value)
+    return call("plan", said)
+
+
+def predict_command(options: Mapping[str, Any]) -> str:
+    """Returns `advisor predict …` for options of a prediction, quoted for a POSIX shell."""
+    words = ["advisor", "predict"]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if name == "compile":
+            words.append("--compile" if value else "--no-compile")
+        elif value is not False:
+            words += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    return shlex.join(words)
+
+
+def call(function: str, options: Mapping[str, Any]) -> str:
+    """Returns a call of one of the API's functions as Python."""
+    said = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"import advisor\n\nprint(advisor.{function}({said}))"
+
+
+def _stated(goal: Goal) -> Iterator[tuple[Option, Any]]:
+    """Yields the options that a goal states, with their values: its machines first, no defaults."""
+    for option in sorted(OPTIONS.values(), key=lambda option: option.name not in ("gpu", "own", "gpus")):
+        value = _value(goal, option)
+        if value != option.default and value not in (None, ()):
+            yield option, value
 
 
 def _value(goal: Goal, option: Option) -> Any:
@@ -42,6 +76,8 @@ def _value(goal: Goal, option: Option) -> Any:
     if name in ("depth", "width", "heads", "kv_heads", "ffn_width") and (goal.model or goal.parameters):
         return None
     if (name == "params" and goal.model) or (name == "tokens" and goal.epochs) or (name == "family" and goal.model):
+        return None
+    if name == "vocab_size" and goal.finetune:
         return None
     if name == "ratio_counts" and not goal.ratio:
         return None

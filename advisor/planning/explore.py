@@ -178,7 +178,8 @@ def broken_limits(goal: Goal, run: Run) -> tuple[str, ...]:
     late, dear = limits.broken(total, cost)
     broken = []
     if late:
-        broken.append(f"takes {format_seconds(limits.counted(total))} of {format_seconds(goal.deadline_seconds)}")
+        allowed = format_seconds(goal.deadline_seconds)
+        broken.append(f"over the deadline: {format_seconds(limits.counted(total))}, {allowed} allowed")
     if dear and cost is not None:
-        broken.append(f"costs {format_usd(limits.counted(cost))} of {format_usd(goal.budget_usd)}")
+        broken.append(f"over the budget: {format_usd(limits.counted(cost))}, {format_usd(goal.budget_usd)} allowed")
     return tuple(broken)

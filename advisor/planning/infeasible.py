@@ -52,7 +52,7 @@ def _limits(space: SearchSpace, places: np.ndarray, costs: Costs, steps: np.ndar
     if waited:
         usd = usd + limits.waiting_usd(seconds)
     up_to = "up to " if limits.sure else ""
-    least = "" if space.brief.settled else f" for the least worth doing ({LEAST_STEPS} steps)"
+    least = "" if space.brief.settled else f" for even {LEAST_STEPS} steps"
     fewer = " or fewer --tokens" if space.goal.tokens is not None else ""
     if late.min() > 1:
         fastest = int(seconds.argmin())

@@ -133,11 +133,11 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
         for offer in (every.offers[o] for o in sorted(set(every.offer[unlinked].tolist()))):
             counts.setdefault(offer.gpu, []).append(offer.gpus)
         keys = [f"{' or '.join(map(str, sorted(set(numbers))))} x {gpu}" for gpu, numbers in sorted(counts.items())]
-        without_links = (f"{', '.join(keys)}: the catalog does not know the links between the GPUs",)
+        without_links = (f"{', '.join(keys)}: the links between the GPUs are unknown",)
         every = every.rows(~unlinked)
     if not len(every):
         raise AdvisorError(
-            f"no time is predicted for {without_links[0]}",
+            f"no time can be predicted for {without_links[0]}",
             "plan for one: --gpus 1, or add the GPU's interconnect to gpus.csv under ADVISOR_HOME",
             exit_code=3,
         )
@@ -161,7 +161,7 @@ def check_goal(goal: Goal) -> None:
     open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective != "loss" and open_ended:
         raise AdvisorError(
-            f"--objective {goal.objective} needs something to be done: the best run would be none at all",
+            f"--objective {goal.objective} needs work to do: otherwise the best run is no run",
             "say what to train: --depth 12, --tokens 2B, or both",
             exit_code=2,
         )

@@ -103,10 +103,10 @@ def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivi
     late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)
     why = ": the data are used up" if space.brief.unique_tokens else ""
     if dear > USED_UP and wider.budget_usd == limits.budget_usd:
-        why = ": the budget binds"
+        why = ": the budget is the limit"
     if late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
-        why = ": the deadline binds"
-    return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=wider, depth=plan.depth)
+        why = ": the deadline is the limit"
+    return Sensitivity(text=f"{words} would not help{why}", limits=wider, depth=plan.depth)
 
 
 def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
@@ -192,7 +192,7 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
 
     name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
     if rival(SLOWEST) is None:
-        return Sensitivity(text=f"this choice holds even if {name} gives only half the estimated tokens/s", slower=None)
+        return Sensitivity(text=f"this choice holds even if {name} is half as fast as estimated", slower=None)
     holds, fails = 1.0, SLOWEST
     for _ in range(_HALVINGS):
         middle = (holds + fails) / 2
@@ -201,11 +201,11 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     assert first is not None
     rate = plan.tokens_per_second
     low = rate.low / rate.value
-    inside = "inside the interval" if fails >= low else "below the interval"
+    likely = "well possible" if fails >= low else "unlikely"
     better = make_run(_slowed(space, mine, fails).candidates, first)
     text = (
-        f"this choice holds unless {name} gives {format_percent(1 - fails)} fewer tokens/s than estimated, "
-        f"{inside} (its low end is {format_percent(1 - low)} down): then {_where(better)} is better"
+        f"this choice holds unless {name} is more than {format_percent(1 - fails)} slower than estimated, which is "
+        f"{likely}: then {_where(better)} is better"
     )
     return Sensitivity(text=text, slower=1 - fails, depth=better.depth)
 

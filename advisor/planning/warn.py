@@ -106,8 +106,8 @@ def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:
             machines = offer.machines if offer.instance_type else math.ceil(offer.gpus / GPUS_PER_NODE)
             price = f" ({format_usd(offer.usd_per_hour / machines * 120 / 3600)})"
         yield (
-            f"estimate only: no {usable}calibration of {profile.key} yet; two minutes on one machine{price} narrow the "
-            f"intervals: advisor calibrate --gpu {profile.key}"
+            f"estimate only: there is no {usable}calibration of {profile.key}; two minutes on one machine{price} "
+            f"narrow the intervals: advisor calibrate --gpu {profile.key}"
         )
     elif brief.goal.power_cap_watts is not None:
         yield (
@@ -160,7 +160,7 @@ def _money_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
         drift = drift_factor(offer.age_days)
         spread = f"-{format_percent(round(1 - 1 / drift, 2))} to +{format_percent(round(drift - 1, 2))}"
         yield (
-            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows it {spread}: "
+            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows for {spread}: "
             "advisor gpus --refresh"
         )
     if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:

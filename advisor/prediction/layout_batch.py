@@ -69,3 +69,17 @@ def predict_layouts(runs: Sequence[LayoutRun]) -> list[LayoutPrediction]:
             )
         )
     return predictions
+
+
+def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
+    """Predict the bytes, by part, of a GPU of the first and of the last pipeline stage; one entry without a pipeline.
+
+    The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
+    """
+    z, stages = columns_of([run]), run.layout.pipeline
+    factors = factors_of([run], load_memory_law())[0]
+    named = {f"first of {stages} stages": "first", f"last of {stages} stages": "last"} if stages > 1 else {}
+    return {
+        name: {part: float(held[0]) for part, held in peak_parts(z, factors, np.array([STAGES.index(stage)])).items()}
+        for name, stage in (named or {"every GPU": "first"}).items()
+    }

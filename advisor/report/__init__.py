@@ -49,7 +49,7 @@ def write_reports(
         written.append(tables)
     if plots := paths.get("plots"):
         try:
-            from advisor.report.overlays import write_pictures
+            from advisor.report.plots import write_pictures
         except ImportError as error:
             hint = "pip install 'training-advisor[app]'"
             raise AdvisorError(f"--plots draws charts, and {error.name} is not installed", hint) from error

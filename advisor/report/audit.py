@@ -15,7 +15,7 @@ from advisor.report.table import capital, markdown_table
 _ORDER = (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED, Ruling.HOLDS)
 _SEVERITIES = list(Severity)
 _CLAUSE = re.compile(r"(?:; |\. )")
-IS_SO, ARITHMETIC = "is so", "arithmetic"
+IS_SO, ARITHMETIC = "in fact", "arithmetic"
 BESIDES = "What else follows from the declared facts"
 ASSUMED = "Assumed where the report says nothing"
 UNPLACED = "Stated, but assigned to no claim"
@@ -218,6 +218,6 @@ def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
         "consequence": judgement.consequence,
         "likely causes": "; ".join(judgement.causes),
         "to do": "; ".join(judgement.actions),
-        "measured by": judgement.threshold,
+        "limit used": judgement.threshold,
     }
     return tuple((label, text) for label, text in pairs.items() if text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import altair as alt
@@ -22,7 +21,7 @@ SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], 
 BAND = 0.2
 FAINT = 0.45
 HEIGHT = 300
-NAME_WIDTH, NAME_HEIGHT = 0.15, 0.07  # of a chart: what a card's name takes
+NAME_HEIGHT = 0.07  # of a chart: what a name takes
 LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 
 Rows = Iterable[Mapping[str, Any]]
@@ -103,24 +102,23 @@ def curve(
     return layered(*layers, height=HEIGHT)
 
 
-def bill(rows: Rows, *, unit: str, parts: Sequence[str]) -> alt.Chart:
-    """One horizontal stacked bar: rows hold `part`, `value`, `label`, `order`."""
+def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
+    """Where each of several amounts goes, a bar of shares for each; rows hold what, part, order, value and label."""
     return (
         alt.Chart(frame(rows))
-        .mark_bar(size=36)
+        .mark_bar(size=44)
         .encode(
-            alt.X("value:Q", title=unit, stack="zero"),
+            alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
+            alt.Y("what:N", title=None, sort=None),
             alt.Color(
-                "part:N",
-                scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])),
-                title=None,
+                "part:N", title=None, scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]),
                 legend=alt.Legend(orient="top", columns=4),
             ),
             alt.Order("order:Q"),
             tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
         )
-        .properties(height=130)
-    )
+        .properties(height=alt.Step(70))
+    )  # fmt: skip
 
 
 def lines(
@@ -160,9 +158,11 @@ def lines(
     vertical = alt.Y(f"{y.field}:Q", title=y.title, scale=scale, axis=axis)
     colour = _named(colours)
     if len(faint):
-        layers.append(alt.Chart(faint).mark_line(opacity=FAINT, strokeWidth=1).encode(horizontal, vertical, colour))
+        layers.append(
+            alt.Chart(faint).mark_line(aria=False, opacity=FAINT, strokeWidth=1).encode(horizontal, vertical, colour)
+        )
     dash = _dashed(data, dashes) if dashes is not None else alt.Undefined
-    layers.append(alt.Chart(data).mark_line().encode(horizontal, vertical, colour, strokeDash=dash))
+    layers.append(alt.Chart(data).mark_line(aria=False).encode(horizontal, vertical, colour, strokeDash=dash))
     # The point nearest to the mouse tells its numbers: a line of two pixels is hard to hit.
     nearest = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", empty=False)
     tooltip = [
@@ -170,13 +170,25 @@ def lines(
         alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
         "series",
     ]
-    dots = alt.Chart(data).mark_point(filled=True, size=60).encode(horizontal, vertical, colour, tooltip=tooltip)
+    dots = (
+        alt.Chart(data)
+        .mark_point(aria=False, filled=True, size=60)
+        .encode(horizontal, vertical, colour, tooltip=tooltip)
+    )
     layers.append(dots.encode(opacity=alt.condition(nearest, alt.value(1), alt.value(0))).add_params(nearest))
     events = frame(marks)
     if len(events):
         rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
         layers.append(rules.encode(horizontal, tooltip="words:N"))
-    return layered(*layers, height=HEIGHT)
+    return layered(*layers, height=HEIGHT).properties(description=f"{y.title} against {x.title}")
+
+
+def sparkline(values: Sequence[float], words: str) -> alt.Chart:
+    """A small line without axes; `words` say what it shows to those who do not see it."""
+    rows = frame([{"place": place, "value": value} for place, value in enumerate(values)])
+    y = alt.Y("value:Q", axis=None, scale=alt.Scale(zero=False))
+    drawn = alt.Chart(rows, description=words).mark_line(color=REJECTED, strokeWidth=1.5, aria=False)
+    return drawn.encode(alt.X("place:Q", axis=None), y).properties(height=50)
 
 
 def _named(colours: Mapping[str, str]) -> alt.Color:
@@ -223,11 +235,6 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
     data = frame(rows)
     ends = _with_margin(float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max()))
     scale, axis = _scale(ends), _axis(ends)
-    diagonal = (
-        alt.Chart(frame([{"x": end, "y": end} for end in ends]))
-        .mark_line(color=REJECTED, strokeDash=[4, 4])
-        .encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
-    )
     colour = alt.Color(
         "inside:N",
         scale=alt.Scale(domain=["inside the interval", "outside"], range=[GOOD, WARNING]),
@@ -247,18 +254,19 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
         colour,
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("label:N", title="predicted and actual")],
     )
-    return layered(diagonal, bars, dots, height=340)
+    return layered(_diagonal(ends, scale), bars, dots, height=340)
+
+
+def _diagonal(ends: tuple[float, float], scale: alt.Scale) -> alt.Chart:
+    """The line on which both axes say the same."""
+    line = alt.Chart(frame([{"x": end, "y": end} for end in ends])).mark_line(color=REJECTED, strokeDash=[4, 4])
+    return line.encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
 
 
 def coverage(rows: Rows) -> alt.LayerChart:
     """Shares that intervals were to hold against those that they held; rows hold promised, held (0…1) and `label`."""
     share = alt.Axis(format=".0%", tickCount=6)
     scale = alt.Scale(domain=[0, 1])
-    diagonal = (
-        alt.Chart(frame([{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]))
-        .mark_line(color=REJECTED, strokeDash=[4, 4])
-        .encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
-    )
     line = (
         alt.Chart(frame(rows))
         .mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED})
@@ -268,7 +276,7 @@ def coverage(rows: Rows) -> alt.LayerChart:
             tooltip=[alt.Tooltip("label:N", title="held of promised")],
         )
     )
-    return layered(diagonal, line, height=260)
+    return layered(_diagonal((0.0, 1.0), scale), line, height=260)
 
 
 def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
@@ -316,40 +324,6 @@ def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
     return alt.Axis(format=number_format, values=ticks)
 
 
-def market(rows: Rows) -> alt.LayerChart:
-    """Dollars per million tokens against speed, a point per card with its interval, prior or calibrated.
-
-    Rows hold gpu, tokens_per_second, value, low, high, basis, label, and `best` where no other card is both faster and
-    cheaper: those are named, the others on hover.
-    """
-    data = frame(rows)
-    colour = alt.Color(
-        "basis:N",
-        scale=alt.Scale(domain=["calibrated", "prior"], range=[GOOD, PREDICTED]),
-        title=None,
-        legend=alt.Legend(orient="top", symbolOpacity=1),
-    )
-    across = _with_margin(float(data["tokens_per_second"].min()), float(data["tokens_per_second"].max()))
-    up = _with_margin(float(data["low"].min()), float(data["high"].max()))
-    x = alt.X("tokens_per_second:Q", scale=_scale(across), axis=_axis(across), title="tokens per second")
-    price = partial(alt.Y, scale=_scale(up), axis=_axis(up, money=True), title="$ per million tokens")
-    base = alt.Chart(data)
-    bars = base.mark_rule(opacity=0.4).encode(x, price("low:Q"), alt.Y2("high:Q"), colour)
-    tooltip = [alt.Tooltip("gpu:N", title="GPU"), alt.Tooltip("label:N", title="training")]
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(x, price("value:Q"), colour, tooltip=tooltip)
-    best = alt.Chart(data[data["best"]])
-    front = best.mark_line(color=REJECTED, strokeDash=[4, 4]).encode(x, price("value:Q"))
-    shown = data[data["best"]].sort_values("value")  # the cheapest first
-    places = (_place(shown["tokens_per_second"], across), _place(shown["value"], up))
-    texts = [
-        alt.Chart(names.points)
-        .mark_text(align=names.align, baseline="top", dx=names.dx, dy=6, fontSize=12, color=REJECTED)
-        .encode(x, price("value:Q"), text="gpu:N")
-        for names in named(shown, *places)
-    ]
-    return layered(front, bars, dots, *texts, height=360)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Names:
     """Points whose names stand on one side of them: how the text is aligned, and its distance in pixels."""
@@ -359,12 +333,7 @@ class Names:
     points: pd.DataFrame
 
 
-def _place(values: pd.Series, ends: tuple[float, float]) -> np.ndarray:
-    """Where values lie between the ends of a logarithmic axis, 0…1."""
-    return np.log(values.to_numpy(dtype=float) / ends[0]) / math.log(ends[1] / ends[0])
-
-
-def named(points: pd.DataFrame, x: np.ndarray, y: np.ndarray, width: float = NAME_WIDTH) -> list[Names]:
+def named(points: pd.DataFrame, x: np.ndarray, y: np.ndarray, width: float) -> list[Names]:
     """The points whose names do not lie over each other, the first of them first; `x` and `y` are 0…1 of the chart.
 
     Names stand right of their points or, near the right edge, left of them; `width` is what one takes.

@@ -49,7 +49,7 @@ _AT: dict[str, Callable[[float], str]] = {
     "hours": lambda hours: units.format_seconds(hours * HOUR),
     "usd": units.format_usd,
     "step": lambda step: f"step {units.format_count(round(step))}",
-    "schedule": lambda share: f"{share:.0%} of the schedule",
+    "schedule": lambda share: f"{units.format_percent(share)} of the schedule",
 }
 
 
@@ -73,9 +73,10 @@ def judgement(scored: ScoredRun) -> str | None:
         if score is None or score.predicted is None or score.actual is None or score.predicted.value <= 0:
             continue
         shown = FORMATTERS[name]
-        beyond = "" if score.inside_interval else ": more" if score.actual > score.predicted.high else ": less"
-        promised = units.format_estimate(score.predicted, shown)
-        parts.append(f"{TITLES[name]} {shown(score.actual)} where {promised} was predicted{beyond}")
+        took = "took" if name == "wall_clock_seconds" else "cost"
+        off = score.actual / score.predicted.value - 1
+        apart = f"{units.format_percent(abs(off))} {'more' if off > 0 else 'less'} than predicted"
+        parts.append(f"{took} {shown(score.actual)}, {apart}: {units.format_estimate(score.predicted, shown)}")
     inside = sum(bool(score.inside_interval) for score in judged)
     parts.append(f"{inside} of {len(judged)} quantities lie inside their 80 % intervals")
     return capital("; ".join(parts)) + "."
@@ -194,7 +195,7 @@ def differences(comparison: Comparison) -> Table:
         )
         for difference in comparison.differences
     )
-    columns = ("at equal", "group", "loss of A", "its loss", "difference (80 % interval)", "")
+    columns = ("at equal", "group", "loss of A", "loss", "difference (80 % interval)", "")
     return Table(columns=columns, rows=rows)
 
 
@@ -208,7 +209,7 @@ def speed_changes(comparison: Comparison) -> Table:
         (change.group, units.format_estimate(change.ratio, units.format_number), change.verdict)
         for change in comparison.speeds
     )
-    return Table(columns=("tokens per second", "times A's", ""), rows=rows)
+    return Table(columns=("tokens per second", "speed against A", ""), rows=rows)
 
 
 def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:

@@ -35,7 +35,7 @@ def differences(found: Diff) -> Table:
         for d in found.differences
     )
     return Table(
-        columns=("setting", found.one.name, found.other.name, "predicted effect of it alone on the first"), rows=rows
+        columns=("setting", found.one.name, found.other.name, "predicted effect of this change alone"), rows=rows
     )
 
 

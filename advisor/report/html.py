@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
 from advisor.history.comparison import Comparison
-from advisor.report import measured, rows, words
-from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+from advisor.report import rows, words
+from advisor.report.table import capital
 from advisor.workflows.analysis import Analysis
 
 if TYPE_CHECKING:
-    from advisor.report.plots import Plot
+    from advisor.report.overlays import Plot
 
 _ROWS = 20
 _STYLE = Path(__file__).with_name("page.css")
@@ -83,47 +83,24 @@ def _script_safe(spec: dict[str, Any]) -> str:
 
 
 def _run(analysis: Analysis, figures: list[str]) -> str:
-    columns, rows = loss_table(analysis, _ROWS)
-    findings = "".join(_finding(finding) for finding in analysis.findings) or "<p>None.</p>"
-    missing = _list(f"{check.code}: {check.missing}" for check in analysis.insufficient)
-    sections = (
-        ("Runs in this log", _table(words.RUNS, words.runs(analysis))),
-        ("Findings", findings),
-        ("Money and time", _table(("", "takes", "costs"), words.money(analysis))),
-        ("Speed", _table(("", ""), words.speed(analysis))),
-        ("Throughput and gradients, measured", _table(measured.SPREAD, measured.spreads(analysis))),
-        ("Gradient clipping", _table(("", ""), measured.gradients(analysis))),
-        ("GPUs", _table(measured.CARDS, measured.cards(analysis))),
-        ("Machine", _table(("", ""), measured.machine(analysis))),
+    tables = (*rows.tables(analysis), *rows.details(analysis, _ROWS))
+    sections = [
+        ("Findings", "".join(map(_finding, analysis.findings)) or "<p>None.</p>"),
         ("Charts", "".join(figures)),
-        ("Parts of a step in numbers", _table(("part", "median", "share"), phase_rows(analysis))),
-        ("To come", _table(("", ""), words.outlook(analysis))),
-        ("The same run elsewhere", _table(("GPU", "takes", "costs", ""), words.elsewhere(analysis))),
-        ("The next run, on other data", _table(("", ""), measured.next_data(analysis))),
-        ("The next run on", _table(measured.NEXT, measured.next_places(analysis))),
-        ("Model", _table(("", ""), words.model_facts(analysis))),
-        ("Training", _table(("", ""), words.training_facts(analysis))),
-        ("Some of its steps", _table(columns, rows)),
-        ("Checkpoints", _table(("step", "what the log says"), checkpoint_rows(analysis))),
-        ("Insufficient telemetry", missing),
+        *((capital(table.title), _table(table.columns, table.rows)) for table in tables),
+        ("Insufficient telemetry", _list(f"{check.code}: {check.missing}" for check in analysis.insufficient)),
         ("How it was read", _list((*analysis.case.unsure, *analysis.run.notes))),
         ("How to reproduce", f"<p><code>{escape(words.reproduce(analysis))}</code></p>"),
-    )
+    ]
     body = "".join(f"<h2>{escape(title)}</h2>{content}" for title, content in sections if content)
     verdict = "".join(f"<p>{escape(line)}</p>" for line in analysis.verdict)
     return f"<h1>{escape(analysis.run.source)}</h1><div class=verdict>{verdict}</div>{body}"
 
 
 def _finding(finding: Finding) -> str:
-    saved = words.saving(finding)
-    lines = [f"seen: {evidence.text}" for evidence in finding.evidence]
-    lines += [f"likely: {cause}" for cause in finding.causes]
-    lines += [f"do: {action}" for action in finding.actions]
-    lines += [f"saves: {saved}"] if saved else []
     return (
         f"<div class='finding {finding.severity.value}'><h3>{finding.severity.value}: {escape(finding.title)}</h3>"
-        f"{_list(lines)}<p class=dim>{finding.code}, {finding.confidence.value} confidence; "
-        f"{escape(finding.threshold)}</p></div>"
+        f"{_list(words.finding_lines(finding))}<p class=dim>{escape(words.grounds(finding))}</p></div>"
     )
 
 

@@ -11,7 +11,15 @@ from advisor.report.finetune import missed, rented
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
 from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_rate, format_seconds, format_tokens, format_usd_rate
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd_rate,
+)
 from advisor.workflows.plan_layouts import LayoutChoice, LayoutPlan
 
 SHOWN = 16  # rows on the terminal
@@ -70,7 +78,7 @@ def parts(plan: LayoutPlan) -> str:
     step, memory = best.prediction.step_parts, best.prediction.memory_parts
     whole, held = sum(step.values()), sum(memory.values())
     longest, largest = (sorted(all_.items(), key=lambda part: -part[1]) for all_ in (step, memory))
-    times = ", ".join(f"{name} {part / whole:.0%}" for name, part in longest if part / whole >= 0.01)
+    times = ", ".join(f"{name} {format_percent(part / whole)}" for name, part in longest if part / whole >= 0.01)
     bytes_ = ", ".join(f"{name} {format_bytes(part)}" for name, part in largest if part / held >= 0.01)
     return f"a step is {times}; the fullest GPU holds {bytes_}"
 
@@ -91,7 +99,7 @@ def notes(plan: LayoutPlan) -> Sequence[str]:
     assert best is not None
     said.append(
         f"{plan.sequences:,} sequences of {plan.seq_len:,} tokens a step; {plan.chosen.search.tried:,} layouts tried; "
-        f"probability that it fits: {min(best.prediction.fit_probability, 0.99):.0%}"
+        f"probability that it fits: {format_percent(min(best.prediction.fit_probability, 0.99))}"
     )
     rate = plan.chosen.offer.usd_per_gpu_hour
     price = "" if rate is None else f"{format_usd_rate(rate)} per GPU-hour; "
@@ -123,9 +131,9 @@ def _row(choice: LayoutChoice) -> tuple[str, ...]:
         f"{best.run.micro_batch}{_RECOMPUTED[best.run.recompute]}",
         format_bytes(answer.peak_allocated_bytes.value),
         format_rate(answer.tokens_per_second.value),
-        f"{answer.mfu.value:.0%}",
+        format_percent(answer.mfu.value),
         TIME.of(choice.seconds) + late,
-        f"{choice.whole.failures_share:.1%}, {choice.whole.checkpoints_share:.1%}",
+        f"{format_percent(choice.whole.failures_share)}, {format_percent(choice.whole.checkpoints_share)}",
         COST.of(choice.usd) if choice.usd is not None else "unknown",
     )
 

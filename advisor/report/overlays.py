@@ -1,24 +1,20 @@
-"""Curves of one or several runs over each other, against steps, tokens, time and dollars; and charts as pictures."""
+"""Curves of one or several runs over each other, against steps, tokens, time and dollars."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import vl_convert
+import altair as alt
 
-from advisor.errors import AdvisorError
 from advisor.findings import chart_data
 from advisor.findings.case import Case
 from advisor.findings.chart_data import Mark, Point
 from advisor.report import charts
 from advisor.report.charts import Axis
-from advisor.report.plots import Plot, plots
-from advisor.units import format_bytes
+from advisor.units import format_bytes, format_percent
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.analyze import names_of
 
@@ -26,10 +22,18 @@ AXES = {"step": "steps", "tokens": "tokens", "hours": "time", "usd": "dollars"} 
 LOSS = "loss"  # the scalar that is drawn with its validation loss beside it
 _ACROSS = {"step": "step", "tokens": "tokens seen", "hours": "time", "usd": "dollars"}
 _MOST = 400  # points of a curve: there are many
-_SCALE = 2.0  # of pictures: for print and dense screens
 _KINDS = {"training": (1, 0), "validation": (5, 3)}  # solid and dashed
 
 _Curve = Callable[[Case, int, float], list[Point]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """One chart with its heading."""
+
+    title: str
+    caption: str
+    chart: alt.Chart | alt.LayerChart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,20 +217,6 @@ def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: 
     missing = [name for name in names if name not in shown]
     words = "Drag to move, scroll to zoom, double-click to go back. "
     if look.smooth:
-        words += f"Running median of {look.smooth:.0%} of the rows; faint: as logged. "
+        words += f"Running median of {format_percent(look.smooth)} of the rows; faint: as logged. "
     words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""
     return words + (f"Not in the logs of {', '.join(missing)}." if missing else "")
-
-
-def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:
-    """Every chart as PNG and as SVG in a folder, of one run or of several over each other."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AdvisorError(f"{folder} cannot be made: {error.strerror}", "name another folder", exit_code=2) from error
-    drawn = list(overlays(analyses)) if len(analyses) > 1 else list(plots(analyses[0]))
-    for plot in drawn:
-        spec = plot.chart.properties(width=900, title=plot.title).to_dict()
-        name = re.sub(r"[^a-z0-9]+", "-", plot.title.lower()).strip("-")
-        (folder / f"{name}.png").write_bytes(vl_convert.vegalite_to_png(spec, scale=_SCALE))
-        (folder / f"{name}.svg").write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")

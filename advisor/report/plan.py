@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from advisor import units
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.options import Goal
+from advisor.planning.sensitivity import machine
 from advisor.planning.stages import Part, largest_first, parts, stages
 from advisor.prediction.software import words_of
 from advisor.records import Estimate, Grounds, Plan, Run, Workload
@@ -272,6 +273,11 @@ def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
     yield from (f"## {RESTS_ON}", "", *(f"- {text}" for text in plan.inputs), "", f"{plan.id}, {plan.created}")
 
 
+def unpriced(before: Run, after: Run) -> str:
+    """Why the cost of a changed run is unknown, where that of the run before is known; else empty."""
+    return f"cost unknown: {after.offer.source}" if before.cost_usd and after.cost_usd is None else ""
+
+
 def in_words(effect: Effect) -> str:
     """An effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
     if effect.refused:
@@ -299,8 +305,14 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
         (DEVICE_MEMORY, effect.device_bytes, [run.prediction.device_bytes for run in (base, shown)]),
         (LOSS, effect.loss, [run.loss for run in (base, shown)]),
     )
+    why = {COST: unpriced(base, shown)}
     cells = tuple(
-        (quantity.column, quantity.of(before), quantity.of(after), signed(change, quantity.words))
+        (
+            quantity.column,
+            quantity.of(before),
+            quantity.of(after),
+            signed(change, quantity.words) or why.get(quantity, ""),
+        )
         for quantity, change, (before, after) in rows
     )
     return Table(columns=("", "as chosen", "what if", "change"), rows=cells)
@@ -316,10 +328,12 @@ def kept(base: Run, shown: Run) -> str:
         ("global batch", *(f"{units.format_tokens(run.workload.step_tokens)} tokens" for run in runs)),
         ("micro-batch", *(units.format_count(run.workload.micro_batch) for run in runs)),
         ("activation checkpointing", *(run.workload.activation_checkpointing for run in runs)),
+        ("machine", *(machine(run) for run in runs)),
+        ("price an hour", *(units.format_usd_rate(run.offer.usd_per_hour) for run in runs)),
     ]
     same = [f"{name} {before}" for name, before, after in named if before == after]
-    other = [f"{name} {after} instead of {before}" for name, before, after in named if before != after]
-    return f"Kept: {', '.join(same)}." + (f" Other: {', '.join(other)}." if other else "")
+    other = [f"{name} {before} → {after}" for name, before, after in named if before != after]
+    return f"Unchanged: {', '.join(same)}." + (f" Changed: {', '.join(other)}." if other else "")
 
 
 def before_and_after(before: Plan, after: Plan) -> Table:

@@ -1,19 +1,22 @@
-"""The charts of an analysis, for the HTML report and the page."""
+"""The charts of an analysis, for the HTML report, and charts as pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-import altair as alt
+import vl_convert
 
-from advisor.findings.chart_data import Point, mfu_per_rate, parts_of_step, points, rate_points, telemetry_points
+from advisor.errors import AdvisorError
+from advisor.findings.chart_data import mfu_per_rate, parts_of_step, rate_points, telemetry_points
 from advisor.report import charts
 from advisor.report.charts import Axis
+from advisor.report.overlays import LOSS, Look, Plot, overlay, overlays
 from advisor.units import format_bytes, format_seconds
 from advisor.workflows.analysis import Analysis
 
+_SCALE = 2.0  # of pictures: for print and dense screens
 _STEP = Axis(field="step", title="step")
 _TELEMETRY = (
     ("power_watts", "power, W"),
@@ -24,56 +27,16 @@ _TELEMETRY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """One chart with its heading."""
-
-    title: str
-    caption: str
-    chart: alt.Chart | alt.LayerChart
-
-
 def plots(analysis: Analysis) -> Iterator[Plot]:
     """Every chart that the log has data for."""
-    training, validation = points(analysis.case, "loss"), points(analysis.case, "eval_loss")
-    axes = (("step", "step"), ("tokens", "tokens seen"), ("hours", "time"))
-    for axis, title in axes:
-        rows = _rows(training, axis, "training loss") + _rows(validation, axis, "validation loss")
-        if len(rows) < 2:
-            continue
-        both = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
-        colours = {name: colour for name, colour in both.items() if any(row["series"] == name for row in rows)}
-        marks = (
-            [
-                {"step": evidence.first_step, "words": f"{finding.severity.value}: {finding.title}"}
-                for finding in analysis.findings
-                for evidence in finding.evidence
-                if evidence.first_step is not None
-            ]
-            if axis == "step"
-            else []
-        )
-        across = Axis(field=axis, title=title)
-        if axis == "hours":
-            across, [rows] = charts.timed(rows)
-        chart = charts.lines(rows, x=across, y=_value("loss as printed"), colours=colours, marks=marks)
-        caption = "Dashed lines: findings. Hover for their names." if marks else ""
-        yield Plot(title=f"Loss against {title}", caption=caption, chart=chart)
-    yield from beside_the_loss(analysis)
-
-
-def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
-    """Every chart but those of the loss."""
-    yield from _speed(analysis)
-    positive = [point for point in points(analysis.case, "grad_norm") if point.value > 0]
-    rows = _rows(positive, "step", "gradient norm")
-    if len(rows) > 1:
-        chart = charts.lines(
-            rows, x=_STEP, y=_value("gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
-        )
-        yield Plot(title="Gradient norm", caption="", chart=chart)
+    for axis in ("step", "tokens", "hours"):
+        yield from _curve(analysis, LOSS, Look(axis=axis, marks=axis == "step"))
+    rated = list(_speed(analysis))
+    yield from rated or _curve(analysis, "seconds")
+    yield from _curve(analysis, "grad_norm")
     yield from _parts(analysis)
-    yield from _memory(analysis)
+    for name in ("memory_bytes", "reserved_bytes"):
+        yield from _curve(analysis, name)
     for name, title in _TELEMETRY:
         readings = telemetry_points(analysis.run, name)
         if len(readings) < 2:
@@ -86,31 +49,26 @@ def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
             rows, unit = charts.in_unit(rows, "value", format_bytes)
             words = f"{title}, {unit}"
         across, [timed] = charts.timed(rows)
-        chart = charts.lines(timed, x=across, y=_value(words), colours=colours)
+        chart = charts.lines(timed, x=across, y=Axis(field="value", title=words), colours=colours)
         yield Plot(title=f"Telemetry: {title}", caption="", chart=chart)
 
 
-def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:
-    placed = [(getattr(point, axis), point.value) for point in curve]
-    return [{axis: place, "value": value, "series": series} for place, value in placed if place is not None]
-
-
-def _value(title: str) -> Axis:
-    """The axis of the curves' values."""
-    return Axis(field="value", title=title)
+def _curve(analysis: Analysis, name: str, look: Look = Look()) -> Iterator[Plot]:  # noqa: B008 - frozen
+    """One scalar of the run, where its log has it on this axis."""
+    if (plot := overlay([analysis], name, look, validation=True)) is not None:
+        yield plot
 
 
 def _speed(analysis: Analysis) -> Iterator[Plot]:
     rates = rate_points(analysis.case)
     if len(rates) < 2:
-        yield from _step_times(analysis)
         return
     rows = [{"step": point.step, "value": point.value, "series": "tokens per second"} for point in rates]
     expected = analysis.case.expected.tokens_per_second if analysis.case.expected else None
     ends = (rates[0].step, rates[-1].step)
     band = [{"step": step, "low": expected.low, "high": expected.high} for step in ends] if expected else []
     chart = charts.lines(
-        rows, x=_STEP, y=_value("tokens per second"), colours={"tokens per second": charts.ACTUAL},
+        rows, x=_STEP, y=Axis(field="value", title="tokens per second"), colours={"tokens per second": charts.ACTUAL},
         band=band,
     )  # fmt: skip
     per_rate = mfu_per_rate(analysis.case)
@@ -120,36 +78,32 @@ def _speed(analysis: Analysis) -> Iterator[Plot]:
     yield Plot(title="Throughput", caption=caption, chart=chart)
 
 
-def _step_times(analysis: Analysis) -> Iterator[Plot]:
-    """Where tokens per step are not known."""
-    rows = _rows(points(analysis.case, "seconds"), "step", "seconds per step")
-    if len(rows) > 1:
-        chart = charts.lines(
-            rows,
-            x=_STEP,
-            y=_value("seconds per step"),
-            colours={"seconds per step": charts.ACTUAL},
-            log_y=True,
-        )
-        yield Plot(title="Step time", caption="Tokens per step are not known (--config states them).", chart=chart)
-
-
 def _parts(analysis: Analysis) -> Iterator[Plot]:
     parts = parts_of_step(analysis.case)
     if parts:
         rows = [
-            {"part": part.name, "value": part.seconds, "label": format_seconds(part.seconds), "order": place}
+            {
+                "what": "a step",
+                "part": part.name,
+                "value": part.seconds,
+                "label": format_seconds(part.seconds),
+                "order": place,
+            }
             for place, part in enumerate(parts)
         ]
-        chart = charts.bill(rows, unit="seconds of a step (medians)", parts=[part.name for part in parts])
+        chart = charts.bill(rows, parts=[part.name for part in parts])
         yield Plot(title="Where a step's time goes", caption="", chart=chart)
 
 
-def _memory(analysis: Analysis) -> Iterator[Plot]:
-    rows = _rows(points(analysis.case, "memory_bytes"), "step", "in use")
-    rows += _rows(points(analysis.case, "reserved_bytes"), "step", "reserved")
-    if len(rows) > 1:
-        colours = {"in use": charts.ACTUAL, "reserved": charts.PREDICTED}
-        rows, unit = charts.in_unit(rows, "value", format_bytes)
-        chart = charts.lines(rows, x=_STEP, y=_value(unit), colours=colours)
-        yield Plot(title="Device memory as logged", caption="", chart=chart)
+def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:
+    """Every chart as PNG and as SVG in a folder, of one run or of several over each other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AdvisorError(f"{folder} cannot be made: {error.strerror}", "name another folder", exit_code=2) from error
+    drawn = list(overlays(analyses)) if len(analyses) > 1 else list(plots(analyses[0]))
+    for plot in drawn:
+        spec = plot.chart.properties(width=900, title=plot.title).to_dict()
+        name = re.sub(r"[^a-z0-9]+", "-", plot.title.lower()).strip("-")
+        (folder / f"{name}.png").write_bytes(vl_convert.vegalite_to_png(spec, scale=_SCALE))
+        (folder / f"{name}.svg").write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")

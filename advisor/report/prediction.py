@@ -74,7 +74,8 @@ def verdict(prediction: Prediction) -> str:
     if chance is None:
         return "how much memory the GPU has is unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
-    return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
+    likely = units.format_percent(round(min(max(chance, 0.01), 0.99), 2))
+    return f"{words[prediction.fits]} (probability that it fits: {likely})"
 
 
 def network(joined: AssumedNetwork | None) -> str | None:

@@ -6,11 +6,14 @@ import math
 from pathlib import Path
 
 from advisor import units
-from advisor.engines.state import RunState, goes_on
+from advisor.engines.state import BY_YOU, RunState, goes_on
 from advisor.history.progress import Progress
-from advisor.units import HOUR
+from advisor.records import Estimate
+from advisor.units import DAY, HOUR, MINUTE
 from trainer.schema import Outcome
 
+UNSTEADY = 10.0  # the ends of an interval that are further apart than this factor say nothing of the end
+_LENGTHS = ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"))
 NEXT = {
     Outcome.COMPLETED: "advisor compare {run}",
     Outcome.STOPPED: "advisor resume {run}",
@@ -39,13 +42,21 @@ def line(progress: Progress) -> str:
     if progress.mfu is not None:
         parts.append(f"MFU {units.format_percent(progress.mfu)}")
     if progress.eta_seconds is not None:
-        parts.append(f"{units.format_estimate(progress.eta_seconds, units.format_seconds)} left")
+        parts.append(time_left(progress.eta_seconds))
     if progress.usd_per_hour:
         at_end = f", {units.format_estimate(progress.usd_at_end, units.format_usd)} at the end"
         parts.append(f"{units.format_usd(progress.usd_so_far)} so far{at_end if progress.usd_at_end else ''}")
     if progress.stops_early:
         parts.append(f"a limit stops it in {units.format_seconds(progress.guard_seconds_left)}")
     return "   ".join(parts)
+
+
+def time_left(seconds: Estimate) -> str:
+    """How long a run still takes; of an unsteady one only how long it may take at all."""
+    if seconds.high <= UNSTEADY * max(seconds.low, 1.0):
+        return f"{units.format_estimate(seconds, units.format_seconds)} left"
+    unit = next((name for length, name in _LENGTHS if seconds.high >= 2 * length), "seconds")
+    return f"{units.format_seconds(seconds.value)} to several {unit} left, unsteady"
 
 
 def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
@@ -57,6 +68,9 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
         return [f"{run_dir} was never started{because}", f"next: advisor resume {run_dir}"]
     words = (progress.outcome or progress.state).replace("_", " ")
     because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
+    if progress.reason == BY_YOU:
+        kept = ", checkpoint kept" if progress.checkpoint_step is not None else ""
+        because = f" {BY_YOU} at step {units.format_count(progress.step)}{kept}"
     tokens = f"{units.format_tokens(progress.tokens)} tokens in " if progress.tokens_planned else ""
     parts = [
         f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps",

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from advisor.findings.chart_data import few_rows, parts_of_step
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_facts import planned_steps, step_tokens, steps_done
 from advisor.history.comparison import Comparison
+from advisor.report import measured, words
 from advisor.report.comparison import differences, groups, side_by_side, speed_changes
 from advisor.report.table import Table
-from advisor.report.words import mfu
 from advisor.units import (
     HOUR,
     format_bytes,
@@ -114,6 +114,54 @@ def as_csv(analyses: Sequence[Analysis]) -> str:
     return out.getvalue()
 
 
+_NUMBER = re.compile(r"[-+$]?\d|-?$|unknown")  # how a cell of a column of numbers begins
+_Parts = Iterable[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
+
+
+def tables(analysis: Analysis) -> list[Table]:
+    """What a run took, how fast it was and what is to come, a table for each subject; those without rows left out."""
+    return _named(
+        (
+            ("runs in this log", words.RUNS, words.runs(analysis)),
+            ("money and time", ("", "takes", "costs"), words.money(analysis)),
+            ("speed", ("", ""), words.speed(analysis)),
+            ("measured", measured.SPREAD, measured.spreads(analysis)),
+            ("gradient clipping", ("", ""), measured.gradients(analysis)),
+            ("part of a step", ("", "median", "share"), phase_rows(analysis)),
+            ("GPU", measured.CARDS, measured.cards(analysis)),
+            ("machine", ("", ""), measured.machine(analysis)),
+            ("to come", ("", ""), words.outlook(analysis)),
+            ("the whole run on", ("", "takes", "costs", ""), words.elsewhere(analysis)),
+            ("the next run, on other data", ("", ""), measured.next_data(analysis)),
+            ("the next run on", measured.NEXT, measured.next_places(analysis)),
+        )
+    )
+
+
+def details(analysis: Analysis, most: int) -> list[Table]:
+    """What the log declares of a run, and `most` of its rows."""
+    names, rows = loss_table(analysis, most)
+    return _named(
+        (
+            ("model", ("", ""), words.model_facts(analysis)),
+            ("training", ("", ""), words.training_facts(analysis)),
+            ("some of its steps", names, rows),
+            ("checkpoints", ("step", "what the log says"), checkpoint_rows(analysis)),
+        )
+    )
+
+
+def _named(parts: _Parts) -> list[Table]:
+    """Tables with rows; a first column without a name is called after the subject."""
+    made = []
+    for title, columns, rows in parts:
+        names = (columns[0] or title, *columns[1:])
+        cells = list(zip(names, zip(*rows, strict=True), strict=True)) if rows else []
+        numbers = tuple(name for name, column in cells[1:] if all(map(_NUMBER.match, column)))
+        made.append(Table(title=title, columns=names, rows=tuple(map(tuple, rows)), numbers=numbers))
+    return [table for table in made if table.rows]
+
+
 def run_table(analyses: Sequence[Analysis]) -> Table:
     """A row per run: how it ended, how far it got, what it took, and how low its learning rate was at its end."""
     rows = tuple(_row(name, analysis) for name, analysis in zip(names_of(analyses), analyses, strict=True))
@@ -133,7 +181,7 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
         format_tokens(done * batch) if done is not None and batch else "-",
         "-" if seconds is None else format_seconds(seconds),
         "-" if analysis.tokens_per_second is None else format_rate(analysis.tokens_per_second).removesuffix(" tok/s"),
-        mfu(analysis)[1].replace("unknown", "-"),
+        words.mfu(analysis)[1].replace("unknown", "-"),
         "-" if analysis.spent_usd is None else format_usd(analysis.spent_usd),
         "-" if run.last_loss is None else format_number(run.last_loss) if isfinite(run.last_loss) else "not a number",
         _phase(analysis),
@@ -145,8 +193,8 @@ def _phase(analysis: Analysis) -> str:
     run = analysis.run
     name = run.phases[run.main_phase].name if run.phases else ""
     share = None if run.last_step is None else phase_of_schedule(run, run.last_step)
-    words = [name] if name not in ("", "training") else []
-    return ", ".join([*words, *([f"{format_percent(share)} of peak LR"] if share is not None else [])]) or "-"
+    said = [name] if name not in ("", "training") else []
+    return ", ".join([*said, *([f"{format_percent(share)} of peak LR"] if share is not None else [])]) or "-"
 
 
 def compared(comparison: Comparison) -> list[Table]:

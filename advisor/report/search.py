@@ -38,7 +38,7 @@ SCALING_ALONE = (
 )
 
 
-CHANCE = "chance to keep"
+CHANCE = "chance to stay within"
 
 
 def kept(goal: Goal, run: Run) -> str:
@@ -113,8 +113,7 @@ def weighed(search: SearchReport) -> str:
 
 def front(plan: Plan, search: SearchReport) -> Table:
     """The runs that no other beats in dollars, hours and quality at once."""
-    runs = "1 run is" if search.front_size == 1 else f"{search.front_size} runs are"
-    title = f"Best for each price and each time ({runs} beaten by no other)"
+    title = f"Runs on the Pareto front, the best for each price and each time ({search.front_size} in all)"
     return _runs(title, sorted((*search.front, plan.chosen), key=by_price), REMARK, plan)
 
 

@@ -11,9 +11,8 @@ from advisor.findings.case import Severity
 from advisor.history.comparison import Comparison
 from advisor.history.scoring import ScoredRun
 from advisor.report import comparison as words_of_runs
-from advisor.report import measured, render, words
+from advisor.report import render, words
 from advisor.report import rows as words_of_several
-from advisor.report.rows import phase_rows
 from advisor.report.table import on_console
 from advisor.workflows.analysis import Analysis
 
@@ -25,36 +24,15 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
     """Texts and tables, in the order they are read; `everything`: each check that could not be made, by its name."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
-    if several := words.runs(analysis):
-        yield ""
-        yield render.table(words.RUNS, several)
     for finding in analysis.findings:
         yield ""
         yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
-        for evidence in finding.evidence:
-            yield f"    seen: {evidence.text}"
-        if finding.causes:
-            yield f"    likely: {'; '.join(finding.causes)}"
-        for action in finding.actions:
-            yield f"    do: {action}"
-        if saved := words.saving(finding):
-            yield f"    saves: {saved}"
-        yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
-    yield ""
-    yield render.table(("money and time", "takes", "costs"), words.money(analysis))
-    yield ""
-    yield render.table(("speed", ""), words.speed(analysis))
-    yield ""
-    yield from _measured(analysis)
-    yield render.table(("to come", ""), words.outlook(analysis))
-    if others := words.elsewhere(analysis):
+        for text in words.finding_lines(finding):
+            yield f"    {text}"
+        yield Text(f"    {words.grounds(finding)}", style="dim")
+    for table in words_of_several.tables(analysis):
         yield ""
-        yield render.table(("the whole run on", "takes", "costs", ""), others)
-    asked = (("the next run", ""), measured.next_data(analysis)), (measured.NEXT, measured.next_places(analysis))
-    for columns, rows in asked:
-        if rows:
-            yield ""
-            yield render.table(columns, rows)
+        yield render.table(table.columns, table.rows)
     case = analysis.case
     if case.unsure:
         yield ""
@@ -86,20 +64,6 @@ def _what_matters(analysis: Analysis) -> Iterator[RenderableType]:
     for finding in loud:
         action = f" → {finding.actions[0]}" if finding.actions else ""
         yield Text(f"    {finding.severity.value}: {finding.title}{action}", style=_STYLES[finding.severity])
-
-
-def _measured(analysis: Analysis) -> Iterator[RenderableType]:
-    """The statistics that there are, each table followed by a blank line."""
-    for columns, rows in (
-        (("measured", *measured.SPREAD[1:]), measured.spreads(analysis)),
-        (("gradients", ""), measured.gradients(analysis)),
-        (("part of a step", "median", "share"), phase_rows(analysis)),
-        (measured.CARDS, measured.cards(analysis)),
-        (("machine", ""), measured.machine(analysis)),
-    ):
-        if rows:
-            yield render.table(columns, rows)
-            yield ""
 
 
 def verdict(analysis: Analysis) -> Iterator[RenderableType]:

@@ -151,6 +151,20 @@ def saving(finding: Finding) -> str:
     return f"{_estimated_hours(finding.saved_hours)}{usd}"
 
 
+def finding_lines(finding: Finding) -> list[str]:
+    """What was seen, what is likely, what to do and what that saves, a line each."""
+    lines = [f"seen: {evidence.text}" for evidence in finding.evidence]
+    lines += [f"likely: {'; '.join(finding.causes)}"] if finding.causes else []
+    lines += [f"do: {action}" for action in finding.actions]
+    saved = saving(finding)
+    return [*lines, *([f"saves: {saved}"] if saved else [])]
+
+
+def grounds(finding: Finding) -> str:
+    """By which rule a finding was made, and how sure it is."""
+    return f"{finding.code}, {finding.confidence.value} confidence; {finding.threshold}"
+
+
 def speed(analysis: Analysis) -> Pairs:
     """Throughput and MFU, as they are and as they should be."""
     expected = analysis.case.expected

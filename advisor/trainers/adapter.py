@@ -21,7 +21,7 @@ class LogEnd:
     outcome: Outcome | None = None  # of the latest attempt; None if the log has no end
     reason: str | None = None
     step: int | None = None  # last step
-    loss: float | None = None
+    loss: float | None = None  # of training, smoothed
     host: str | None = None  # machine and process of the latest attempt
     pid: int | None = None
     process_started: float | None = None  # Unix seconds

@@ -14,7 +14,7 @@ from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, read_run_config
 from advisor.trainers.adapter import LogEnd
 from trainer.budget import Spent, read_spent, with_log
-from trainer.runlog import RunLogError, load_run_log, read_records
+from trainer.runlog import RunLogError, load_run_log, read_records, smoothed_loss
 from trainer.schema import Outcome, RunConfig, dump_config
 
 if TYPE_CHECKING:
@@ -63,14 +63,17 @@ class OwnTrainer:
             header = json.loads(lines[-1]) if lines else {}
         final = _last(records, "header", "final")  # a header means that a new attempt has started since the last end
         outcome = final.get("outcome")
-        step = _last(records, "step")
+        step, loss = _last(records, "step"), None
+        for record in records:
+            if record["kind"] == "step":
+                loss = smoothed_loss(loss, record["loss"])
         return LogEnd(
             unix_seconds=records[-1]["time"],
             attempt=header.get("attempt", 0),
             outcome=Outcome(outcome) if outcome is not None else None,
             reason=final.get("reason"),
             step=step.get("step"),
-            loss=step.get("loss"),
+            loss=loss,
             host=header.get("host"),
             pid=header.get("pid"),
             process_started=header["time"] - (header.get("startup_seconds") or 0.0) if header else None,

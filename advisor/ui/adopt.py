@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -14,20 +13,16 @@ from advisor.adopt.plan import says_how_long
 from advisor.adopt.session import in_words
 from advisor.adopt.splits import batch_options
 from advisor.calibration.quality import BELIEVED_MEDIAN
-from advisor.engines.engines import describe, parse_place
-from advisor.engines.state import goes_on
+from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.report import adoption as words
 from advisor.report import charts
-from advisor.report import comparison as compared
-from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
-from advisor.ui import adopted_run, loaders
-from advisor.ui.controls import ADOPT, in_controls, typed_deadline
-from advisor.ui.launch_form import FILES, PLACES, offer_files
-from advisor.ui.live import printed_last
+from advisor.ui import loaders
+from advisor.ui.controls import ADOPT, RUN, go, in_controls, typed_deadline
+from advisor.ui.launch_form import FILES, PLACES, SAID, WATCHED, offer_files
 from advisor.ui.tables import plain, side_by_side, table
 from advisor.units import format_percent, format_seconds, parse_deadline, parse_tokens, parse_usd
 from advisor.workflows.adopt import (
@@ -42,23 +37,20 @@ from advisor.workflows.adopt import (
     start_adopting,
 )
 from advisor.workflows.adopt_launch import COMMAND_TARGETS, Elsewhere, export_adopted, launch_adopted
-from advisor.workflows.compare import review
 from advisor.workflows.preflight import training_here
 
 QUERY: Final = "query-params"
 NAME = "adopted"  # in the session and in the address: which command is looked at
 LOOK_SECONDS = 1.0
 _NEW = "adopted-new"  # session state: the command that has just been adopted
-_SAID = "adopted-warnings"  # session state: what was said of the run that has just been started
-_WATCHED = "adopted-run"  # session state: the run folder that is looked at
 
 
 def page() -> None:
     """A command in; what it was found to be, a plan, its runs."""
     st.title("Adopt", anchor=False)
     st.markdown(
-        "Any command that trains is measured by short bursts on this machine. The command is not changed and "
-        "nothing is installed. Then it is planned, launched within limits, watched and compared."
+        "Paste your own training command. It is run briefly on this machine, unchanged, and the whole run is "
+        "predicted: how long it takes, what it costs, and how much memory it needs."
     )
     store = loaders.store()
     now = look_adopting(store)
@@ -86,14 +78,16 @@ def page() -> None:
             )
         left, right = side_by_side("adopted", (1, 1))
         with left:
-            st.header("Its knobs, and the tested effect of each", anchor=False)
+            st.header("Options, and whether they work", anchor=False)
             _table(words.knobs_table(adopted))
         with right:
-            st.header("Its bursts", anchor=False)
+            st.header("Short measurements", anchor=False)
             _table(words.bursts_table(adopted, done.held_out))
             _scatter(done)
         _plan(done.adopted)
-        _runs(name)
+        ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."
+        if ran and st.button(f"Its runs ({len(ran)})", icon=":material/checklist:", help=explained):
+            go("runs", {RUN: ran})
 
 
 def _form(busy: str, *, opened: bool) -> None:
@@ -117,7 +111,7 @@ def _form(busy: str, *, opened: bool) -> None:
             )
             name = right.text_input("Name", key="adopt-name", **kept, help="Name. Empty: that of its script.")
             knobs = left.text_input(
-                "Knobs that its help does not show", key="adopt-knobs", **kept,
+                "Options that --help does not list", key="adopt-knobs", **kept,
                 placeholder="micro_batch=--bsz steps=--iters",
                 help="KNOB=OPTION, separated by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
                 "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",
@@ -278,8 +272,9 @@ def _launch(plan: AdoptedPlan) -> None:
         place = parse_place(f"{engine}:{name}" if name else str(engine))
         with st.spinner("starting it"):
             started = launch_adopted(loaders.store(), plan, place=place, there=there)
-        st.session_state[_WATCHED], st.session_state[_SAID] = str(started.run_dir), started.warnings
-        st.rerun()
+        st.session_state[WATCHED] = str(started.run_dir)
+        st.session_state[SAID] = str(started.run_dir), [in_controls(text, ADOPT, plain) for text in started.warnings]
+        go("watch")
 
 
 def _there() -> Elsewhere:
@@ -291,55 +286,6 @@ def _there() -> Elsewhere:
     )  # fmt: skip
     folder = right.text_input("Folder there", key="adopted-there", help="Its working folder there. Empty: as here.")
     return Elsewhere(bootstrap=line.strip() or None, folder=folder.strip() or None)
-
-
-def _runs(name: str) -> None:
-    """The runs of this command: one of them live, or scored."""
-    store = loaders.store()
-    folders = runs_of_command(store, name)
-    if not folders:
-        return
-    st.header("Its runs", anchor=False)
-    for warning in st.session_state.pop(_SAID, ()):
-        st.caption(f":material/warning: {in_controls(warning, ADOPT, plain)}")
-    wanted = st.session_state.get(_WATCHED)
-    places = [str(folder) for folder in folders]
-    path = st.selectbox(
-        "Run", places, index=places.index(wanted) if wanted in places else 0, format_func=lambda p: Path(p).name,
-        help="Runs go on when this page is closed; reopen it and they are here.",
-    )  # fmt: skip
-    if path is None:
-        return
-    st.session_state[_WATCHED] = path
-    running = goes_on(describe(Path(path), store).state)
-    st.fragment(_watch, run_every=LOOK_SECONDS if running else None)(Path(path), running)
-    if not running:
-        _score(Path(path))
-    printed_last(Path(path))
-
-
-def _watch(folder: Path, was_running: bool) -> None:
-    """One look at a run; drawn again every second while it goes on."""
-    if not adopted_run.panel(folder, time.time()) and was_running:
-        st.rerun()  # the whole page: it is to be scored
-
-
-def _score(folder: Path) -> None:
-    """What was predicted of it against what came; its command learns from it."""
-    try:
-        reviewed = review(loaders.store(), str(folder), record=None)
-    except AdvisorError as error:
-        st.caption(plain(f"It cannot be compared: {error.message}"))
-        return
-    scores = compared.scores(reviewed.scored)
-    left, right = side_by_side("adopted-score", (3, 2))
-    with left:
-        _table(scores, (INTERVAL, *scores.numbers))
-    with right:
-        if (gap := compared.gap(reviewed.scored)) is not None:
-            _table(gap, gap.numbers)
-    if reviewed.not_recorded:
-        st.caption(plain(f"Not in the record of predictions: {reviewed.not_recorded}."))
 
 
 def _table(rows: Table, right: tuple[str, ...] | None = None) -> None:

@@ -14,16 +14,15 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding, Severity
 from advisor.findings.registry import coverage
-from advisor.report import measured, words
 from advisor.report import rows as report_rows
+from advisor.report import words
 from advisor.report.markdown import report as in_markdown
-from advisor.report.plots import beside_the_loss
-from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
-from advisor.report.table import on_page
+from advisor.report.rows import as_csv
+from advisor.report.table import Table, capital, on_page
 from advisor.store.folders import example_run
 from advisor.ui import analyze_log as log
 from advisor.ui import kept_logs, loaders, workbench
-from advisor.ui.controls import ANALYZE, in_controls, in_words
+from advisor.ui.controls import ANALYZE, in_controls, in_words, products
 from advisor.ui.tables import pairs, plain, side_by_side, table
 from advisor.ui.uploads import PASTED, Upload, judge_uploads, title_of
 from advisor.workflows.analysis import Analysis, Given
@@ -130,7 +129,6 @@ def _single(
             _downloads(judged, PurePosixPath(analysis.run.source).name or "run", keep)
     if judged is not None:
         workbench.curves([analysis])
-    pairs(words.runs(analysis), [name.capitalize() for name in words.RUNS], right=("Takes", "Costs"))
     st.header("Findings", anchor=False)
     if not analysis.findings:
         nothing_found(analysis, "Nothing wrong was found")
@@ -142,7 +140,6 @@ def _single(
                 ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
                 ("Check", "Is missing"),
             )
-    _figures(analysis)
     _tables(analysis, uploads)
 
 
@@ -204,55 +201,28 @@ def finding_card(finding: Finding) -> None:
     """One finding with its evidence, likely causes, what to do and what that saves."""
     with st.container(border=True):
         badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
-        saved = words.saving(finding)
-        worth = f"  :green-badge[:material/savings: saves {plain(saved)}]" if saved else ""
-        st.markdown(f"{badge}{worth}  \n**{plain(finding.title)}**")
-        lines = [f"- Seen: {plain(evidence.text)}" for evidence in finding.evidence]
-        lines += [f"- Likely: {_worded('; '.join(finding.causes))}"] if finding.causes else []
-        lines += [f"- **Do:** {_worded(action)}" for action in finding.actions]
-        st.markdown("\n".join(lines))
-        st.caption(f"{finding.code}, {finding.confidence.value} confidence. {plain(finding.threshold)}")
+        st.markdown(f"{badge}  \n**{plain(finding.title)}**")
+        st.markdown("\n".join(f"- {_worded(capital(text))}" for text in words.finding_lines(finding)))
+        st.caption(plain(words.grounds(finding)))
 
 
-def _figures(analysis: Analysis) -> None:
-    drawn = list(beside_the_loss(analysis))
-    if not drawn:
-        return
-    st.header("More charts", anchor=False)
-    for first in range(0, len(drawn), 2):
-        for column, plot in zip(side_by_side(f"charts-{first}", (1, 1)), drawn[first : first + 2], strict=False):
-            column.markdown(f"**{plain(plot.title)}**")
-            column.altair_chart(plot.chart, width="stretch")
-            if plot.caption:
-                column.caption(_worded(plot.caption))
+def _numbers(shown: Table) -> None:
+    """A table whose numbers stand on the right; Streamlit wants every column to have a name of its own."""
+    names = [capital(name) or " " * place for place, name in enumerate(shown.columns)]
+    numbers = [name for name, column in zip(names, shown.columns, strict=True) if column in shown.numbers]
+    pairs(([products(cell) for cell in row] for row in shown.rows), names, right=numbers)
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     st.header("Numbers", anchor=False)
-    left, right = side_by_side("numbers", (1, 1))
-    with left:
-        pairs(words.money(analysis), ("Money and time", "Takes", "Costs"), right=("Takes", "Costs"))
-        pairs(words.outlook(analysis), ("To come", " "))
-        pairs(phase_rows(analysis), ("Part of a step", "Median", "Share"), right=("Median", "Share"))
-    with right:
-        pairs(words.speed(analysis), ("Speed", " "), right=(" ",))
-        pairs(
-            measured.spreads(analysis),
-            ("Measured", "Mean", "Least", "Most", "Last", "Rows"),
-            right=("Mean", "Least", "Most", "Last", "Rows"),
-        )
-        pairs(measured.cards(analysis), ("GPU", " ", "Mean", "Least", "Most"), right=("Mean", "Least", "Most"))
-        pairs(words.elsewhere(analysis), ("The whole run on", "Takes", "Costs", " "), right=("Takes", "Costs"))
-    with st.expander("Model and training as the log declares them"):
-        left, right = st.columns(2)
-        with left:
-            pairs(words.model_facts(analysis), ("Model", " "), right=(" ",))
-        with right:
-            pairs(words.training_facts(analysis), ("Training", " "), right=(" ",))
-    with st.expander("Some of its steps"):
-        columns, rows = loss_table(analysis, TABLE_ROWS)
-        pairs(rows, columns, right=columns)
-        pairs(checkpoint_rows(analysis), ("Step", "Checkpoint"))
+    shown = report_rows.tables(analysis)
+    for place, column in enumerate(side_by_side("numbers", (1, 1))):
+        with column:
+            for one in shown[place::2]:
+                _numbers(one)
+    with st.expander("Model, training and some of its steps, as the log has them"):
+        for one in report_rows.details(analysis, TABLE_ROWS):
+            _numbers(one)
     with st.expander("How it was read, and how to get this report again"):
         for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")

@@ -144,7 +144,7 @@ def _holding(claim: Judged) -> dict[str, str]:
     return {
         "Line": str(claim.claim.line or ""),
         "Claim": claim.claim.text,
-        "Is so": judgement.so,
+        "In fact": judgement.so,
         "Arithmetic": judgement.arithmetic,
     }
 

@@ -172,7 +172,7 @@ def _bursts(calibration: Calibration) -> None:
 
 
 def _known(entries: list[CalibrationEntry]) -> None:
-    st.header("What is known of each GPU and of this CPU", anchor=False)
+    st.header("Calibrations", anchor=False)
     if not entries:
         st.info(
             "Nothing is calibrated yet. GPUs that were never calibrated are predicted from their data sheets and "

@@ -14,6 +14,8 @@ from advisor.hardware.catalog import load_gpus
 from advisor.options import OPTIONS
 
 ENTERED = "page-entered"  # session state: whether the last run drew another page than this one
+IN_ADDRESS = "names-in-address"  # session state: names that pages keep in the address without a control of that name
+RUN = "run"  # in the address: the folders of the runs that are looked at
 PLAN = {"--gpu any": "GPUs left empty", "--spot any": "Spot machines: any"} | {
     option.flag: option.label for option in OPTIONS.values()
 }
@@ -25,7 +27,7 @@ ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per 
 ADOPT = {
     "--deadline": "Deadline", "--budget-seconds": "Time for the bursts (seconds)", "--budget": "Budget",
     "--price": "Price ($ per GPU-hour)", "--steps": "Steps", "--tokens": "Tokens", "--samples": "Samples",
-    "--epochs": "Epochs", "--gpus": "Processes", "--knob": "Knobs that its help does not show", "--name": "Name",
+    "--epochs": "Epochs", "--gpus": "Processes", "--knob": "Options that --help does not list", "--name": "Name",
 }  # fmt: skip
 # by the page's module
 OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT}
@@ -110,6 +112,7 @@ def from_address(name: str, known: Collection[str] | None = None) -> None:
 
 def to_address(name: str, value: str | Sequence[str] | None) -> None:
     """Keep the address in step with a control; without a value it says nothing."""
+    st.session_state.setdefault(IN_ADDRESS, set()).add(name)
     if value:
         st.query_params[name] = value if isinstance(value, str) else list(value)
     elif name in st.query_params:

@@ -1,4 +1,4 @@
-"""Page Data: token folders picked or prepared here, some of their tokens, and how often a plan repeats them."""
+"""Page Data: token folders picked or prepared here, and some of their tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.report.data import facts
-from advisor.ui import loaders, plan_answers
-from advisor.ui.controls import PLAN, go, in_controls, typed_deadline
+from advisor.ui import loaders
+from advisor.ui.controls import go
 from advisor.ui.tables import pairs, plain, side_by_side, table
 from advisor.ui.uploads import MOST_MEGABYTES, safe_name
-from advisor.units import format_number, format_tokens
 from advisor.workflows.data import prepare_data, preview, read_data
-from advisor.workflows.goal import goal_from, read_options
 from trainer.token_folder import TokenMeta
 
 QUERY: Final = "query-params"
@@ -27,7 +25,7 @@ CORPUS = "python-library"  # the folder of the corpus that is made here
 
 
 def page() -> None:
-    """Pick or prepare a token folder, look into it, and ask what a plan makes of it."""
+    """Pick or prepare a token folder, look into it, and plan on it."""
     st.title("Data", anchor=False)
     _prepare()
     folder = _picked()
@@ -35,14 +33,12 @@ def page() -> None:
         return
     meta = read_data(folder)
     assert meta is not None  # there is a folder to read
-    left, right = side_by_side("data", (2, 3))
-    with left:
-        pairs(facts(folder, meta), ("Token folder", " "))
-        if meta.skipped:
-            with st.expander(f"{len(meta.skipped)} left out"):
-                table({"What was no data": line} for line in meta.skipped)
-    with right:
-        _epochs(folder, meta)
+    pairs(facts(folder, meta), ("Token folder", " "))
+    if meta.skipped:
+        with st.expander(f"{len(meta.skipped)} left out"):
+            table({"What was no data": line} for line in meta.skipped)
+    if st.button("Plan on these data", icon=":material/arrow_forward:", type="primary", key="plan-on-data"):
+        go("plan", {"data": str(folder)})
     _tokens(folder, meta)
 
 
@@ -111,33 +107,6 @@ def _prepare() -> None:
         prepare_data(None if corpus else inputs, out, vocab_size=int(vocabulary), on_progress=moved)
     st.session_state[FOLDER] = str(out)
     st.rerun()
-
-
-def _epochs(folder: Path, meta: TokenMeta) -> None:
-    """What a plan within a budget and a deadline trains on these tokens, and how often it goes through them."""
-    st.header("What a plan does with these data", anchor=False)
-    columns = st.columns(2)
-    budget = columns[0].text_input("Budget", "$5", key="data_budget", bind=QUERY, help="The most that may be spent.")
-    deadline = columns[1].text_input(
-        "Deadline", "8 h", key="data_deadline", bind=QUERY, help="The most time that everything may take."
-    )
-    try:
-        limits = {"budget": budget.strip() or None, "deadline": typed_deadline(deadline) or None}
-        goal = goal_from(read_options({"gpu": "any", "data": folder} | limits))
-        answered = plan_answers.plan(goal, plan_answers.world(goal))
-    except AdvisorError as error:
-        st.warning("  \n".join(in_controls(t, PLAN, plain) for t in (error.message, error.hint) if t))
-        return
-    chosen = answered.chosen
-    numbers = st.container(key="pair-epochs").columns(3)
-    numbers[0].metric("Epochs", format_number(chosen.standing.epochs), help="Passes over the data.")
-    numbers[1].metric("Tokens trained on", format_tokens(chosen.tokens))
-    numbers[2].metric("Tokens there are", format_tokens(meta.tokens))
-    for text in answered.warnings:
-        if text.startswith("the data would be seen"):
-            st.caption(":material/info: " + in_controls(text, PLAN, plain))
-    if st.button("Plan on these data", icon=":material/arrow_forward:", type="primary", key="plan-on-data"):
-        go("plan", {"data": str(folder), "budget": budget, "deadline": deadline})
 
 
 def _tokens(folder: Path, meta: TokenMeta) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import streamlit as st
 
 from advisor.errors import AdvisorError, explain
 from advisor.ui import adopt, analyze, audit, calibrate, data, gpus, plan, runs, watch
-from advisor.ui.controls import ENTERED, OF_PAGE, in_controls
+from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
-_SHOWN = "page-shown"  # session state: the page of the last run
+# In the session state: the page of the last run, what the address asked of it, and a path that is no page's.
+_SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
 PAGES = (
     ("Plan", ":material/explore:", plan.page, "plan"),
     ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
@@ -47,9 +49,17 @@ _STYLE = """<style>
 }
 [data-testid="stTable"] { overflow-x: auto; }
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
+[class*="st-key-pair-strip-"] [data-testid="stElementToolbar"] { display: none; }
 .st-key-stale-answer { opacity: .55; }
+/* A dark page swallows the dark blue of lines and bands. Words on charts keep clear of the lines behind them. */
+svg.marks [stroke="#0072B2"] { stroke: light-dark(#0072B2, #56B4E9); }
+svg.marks [fill="#0072B2"] { fill: light-dark(#0072B2, #56B4E9); }
+svg.marks [stroke="#56B4E9"] { stroke: light-dark(#56B4E9, #0072B2); }
+svg.marks [fill="#56B4E9"] { fill: light-dark(#56B4E9, #0072B2); }
+svg.marks .role-mark text { paint-order: stroke; stroke: light-dark(#ffffff, #171614); stroke-width: 4px; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
-[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"], [data-testid="stMetricDelta"] * {
+[data-testid="stMetricLabel"] p, :has(> [data-testid="stMetricDelta"]), [data-testid="stMetricDelta"],
+[data-testid="stMetricDelta"] * {
   white-space: normal; overflow: visible; height: auto;
 }
 :has(> .st-key-sticky-total) {
@@ -97,10 +107,16 @@ def main() -> None:
     pages = [st.Page(guarded(function), title=title, icon=icon, url_path=path) for title, icon, function, path in PAGES]
 
     def home() -> None:
+        st.session_state[_NO_PAGE] = _path()
         st.switch_page(pages[0], query_params={name: st.query_params.get_all(name) for name in st.query_params})
 
     # the default page has no path of its own: were it the plan, /plan would be no page
     st.navigation([st.Page(home, default=True, visibility="hidden"), *pages], position="top").run()
+
+
+def _path() -> str:
+    """The path of the address below that of the app, without slashes."""
+    return urlsplit(st.context.url or "").path.strip("/").removeprefix(st.get_option("server.baseUrlPath")).strip("/")
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
@@ -113,7 +129,10 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
 
     def run() -> None:
         st.session_state[ENTERED] = st.session_state.get(_SHOWN) != name
+        if st.session_state[ENTERED]:
+            st.session_state[_ASKED] = _address()
         st.session_state[_SHOWN] = name
+        above = st.container()
         try:
             page()
         except Exception as error:  # the one place where a page's error becomes words; reruns are no Exception
@@ -128,9 +147,32 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
                 st.code(traceback.format_exc())
             elif not expected:
                 traceback.print_exc()  # for the server's log
+        # Say once what the address asks for that is not known here.
+        unknown = [f"page {path}"] if (path := st.session_state.pop(_NO_PAGE, "")) else []
+        unknown += _unknown(st.session_state.pop(_ASKED, {}))
+        if unknown:
+            named = ", ".join(map(plain, unknown))
+            above.warning(f"Left out, because it is unknown here: {named}.", icon=":material/link_off:")
 
     run.__name__ = name
     return run
+
+
+def _address() -> dict[str, list[str]]:
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def _unknown(asked: dict[str, list[str]]) -> list[str]:
+    """What an address asked for that no control of the page has taken: names without a control, values it refused."""
+    now, held = _address(), st.session_state
+    unknown = [name for name in now if name in asked and name not in held and name not in held.get(IN_ADDRESS, ())]
+    for name, values in asked.items():
+        there = held.get(name)
+        holds = {str(value).lower() for value in (there if isinstance(there, (list, tuple)) else [there])}
+        for value in values:
+            if value and value not in now.get(name, ()) and value.lower() not in holds:
+                unknown.append(f"{name}={value}")
+    return unknown
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
@@ -20,12 +20,12 @@ from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import cheapest_offer, offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.options import Goal
-from advisor.planning.cards import CardRow, adapted, card_rows, largest_context, order, predicted_row, unbeaten
+from advisor.planning.cards import CardRow, adapted, card_rows, largest_context, order, predicted_row
+from advisor.planning.command import call, plan_call, plan_command, predict_command
 from advisor.planning.models import NamedModel, known_names, nearest_shape, with_heads_of
 from advisor.planning.offers import ANY
 from advisor.prediction.profile import Profile
 from advisor.records import Workload
-from advisor.report import charts
 from advisor.report.cards import (
     OFFER_NUMBERS,
     TRAINING_NUMBERS,
@@ -42,12 +42,10 @@ from advisor.report.cards import (
 from advisor.ui import loaders
 from advisor.ui.controls import from_address, go, products, to_address
 from advisor.ui.plan_tabs import memory_bars
-from advisor.ui.tables import numbers_in, pairs, plain, side_by_side, table
+from advisor.ui.tables import commands, numbers_in, pairs, plain, side_by_side, table
 from advisor.units import (
     DAY,
     format_count,
-    format_estimate,
-    format_rate,
     format_seconds,
     format_usd_rate,
     parse_tokens,
@@ -92,7 +90,6 @@ def page() -> None:
         st.info("No GPU passes the filter.", icon=":material/filter_alt_off:")
         return
     _table(shown)
-    _chart(shown)
     _prices(datetime.date.today())
     if keys:
         _looked_at([by_key[key] for key in keys], asked)
@@ -253,30 +250,9 @@ def _table(shown: list[CardRow]) -> None:
     )
     st.caption(
         "*prior*: nobody measured this GPU here, so its speed is from data sheets and published runs. *recomputed*: it "
-        "fits only with activation checkpointing. Tick a GPU for its details and providers."
+        "fits only with activation checkpointing. Prices of a marketplace (vast) hold for a moment: they count only "
+        "where Provider names it. Tick a GPU for its details and providers."
     )
-
-
-def _chart(rows: list[CardRow]) -> None:
-    best = unbeaten(rows)
-    points = [
-        {
-            "gpu": row.spec.product,
-            "tokens_per_second": row.prediction.tokens_per_second.value,
-            "value": row.usd_per_billion_tokens.value / 1000,
-            "low": row.usd_per_billion_tokens.low / 1000,
-            "high": row.usd_per_billion_tokens.high / 1000,
-            "basis": "calibrated" if row.calibrated else "prior",
-            "best": row.spec.key in best,
-            "label": f"{format_usd_rate(row.usd_per_billion_tokens.value / 1000)} per million tokens, "
-            f"{format_estimate(row.prediction.tokens_per_second, format_rate)}",
-        }
-        for row in rows
-        if row.usd_per_billion_tokens is not None and row.prediction is not None and row.prediction.tokens_per_second
-    ]
-    if points:
-        st.altair_chart(charts.market(points), width="stretch")
-        st.caption("Right and low is better. Dashed: the best GPUs for speed and price. Bars: 80 % intervals.")
 
 
 def _asked_at() -> int:
@@ -345,13 +321,8 @@ def _looked_at(chosen: list[CardRow], asked: Question) -> None:
 
 def _plan_on(keys: Sequence[str], asked: Question) -> None:
     """Go to the page Plan with these GPUs and the model, as far as an address can say it."""
-    shape, gpus = asked.model.shape, [str(asked.gpus)]
-    query: dict[str, str | list[str]] = {"gpu": list(keys), "gpus": gpus, "seq_len": str(shape.seq_len)}
-    if asked.model.source and asked.model.source != asked.model.name:
-        query["model"] = asked.model.name
-    else:
-        sizes = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
-        query |= {name: str(getattr(shape, name)) for name in sizes}
+    query: dict[str, Any] = {"gpu": list(keys), "gpus": [str(asked.gpus)]}
+    query |= {name: str(value) for name, value in _model_options(asked).items()}
     if asked.method != "scratch":
         query |= {"finetune": asked.method, "examples": "10k"}
     if asked.providers:
@@ -359,10 +330,34 @@ def _plan_on(keys: Sequence[str], asked: Question) -> None:
     go("plan", query)
 
 
+def _model_options(asked: Question) -> dict[str, Any]:
+    """The model as options of a command: by its name where it has one, else by its sizes."""
+    model, sizes = asked.model, ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
+    known = model.source and model.source != model.name
+    named = {"model": model.name} if known else {name: getattr(model.shape, name) for name in sizes}
+    return named | {"seq_len": model.shape.seq_len}
+
+
+def _same_elsewhere(work: Workload, asked: Question) -> None:
+    """The command and the call that give the same numbers."""
+    if asked.method == "scratch":
+        goal = replace(_goal(asked), gpu=work.gpu)
+        commands(plan_command(goal), plan_call(goal))
+        return
+    same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
+    options = (
+        {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked) | {name: getattr(work, name) for name in same}
+    )
+    options |= {"software": "trl"} | ({"sharding": work.sharding} if work.gpus > 1 else {})
+    options |= {} if asked.method == "full" else {"lora_rank": asked.rank, "qlora": asked.method == "qlora"}
+    commands(predict_command(options), call("predict", options))
+
+
 def _one(row: CardRow, asked: Question, today: datetime.date) -> None:
     spec = row.spec
     if row.prediction is not None:
         _fits(_profile(spec, asked), row.prediction.workload, drawn=asked.method == "scratch")
+        _same_elsewhere(row.prediction.workload, asked)
     elif row.problem:
         st.warning(f"{plain(row.problem)}.", icon=":material/memory:")
     left, right = side_by_side("gpu", (2, 3))

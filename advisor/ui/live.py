@@ -11,11 +11,11 @@ import altair as alt
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.findings.chart_data import Point, points, rate_points
+from advisor.findings.chart_data import Point, points, rate_points, step_points
 from advisor.findings.make_case import make_case
 from advisor.history.devices import read_devices
 from advisor.prediction.trajectory import Trajectory, plan_trajectory
-from advisor.records import Plan
+from advisor.records import Estimate, Plan
 from advisor.redact import hide_secrets
 from advisor.report import charts
 from advisor.report.charts import Axis
@@ -119,6 +119,23 @@ def _speed_chart(points: list[Point], plan: Plan | None) -> alt.LayerChart:
     return charts.lines(speed, x=_STEP, y=Axis(field="value", title="tokens per second"), colours=colours, band=band)
 
 
+def steps(folder: Path, planned: Estimate | None) -> None:
+    """Seconds of each step of an adopted command over what was planned of one."""
+    try:
+        points = step_points(make_case(trainer_of_run(folder).read_log(folder)))
+    except (OSError, AdvisorError):
+        points = []
+    if len(points) < 2:
+        st.caption("No two steps have ended yet.")
+        return
+    rows, band = [{"step": p.step, "value": p.value, "series": "seconds of a step"} for p in points], []
+    if planned is not None:
+        band = [{"step": p.step, "low": planned.low, "high": planned.high} for p in (points[0], points[-1])]
+    axis, colours = Axis(field="value", title="seconds of a step"), {"seconds of a step": charts.ACTUAL}
+    st.altair_chart(charts.lines(rows, x=_STEP, y=axis, colours=colours, band=band), width="stretch")
+    st.caption("Orange: this run. Blue band: what was planned of a step (80 % interval).")
+
+
 def devices(folder: Path) -> None:
     """Power, memory, temperature, clocks and what holds them back, card by card."""
     try:
@@ -133,12 +150,12 @@ def devices(folder: Path) -> None:
         name = "Host" if device.gpu is None else f"GPU {device.gpu}"
         with st.container(key=f"pair-strip-{name.replace(' ', '-')}"):
             for column, gauge in zip(st.columns(max(1, len(device.gauges))), device.gauges, strict=False):
-                column.metric(
-                    f"{name}: {gauge.name}",
-                    GAUGES[gauge.unit](gauge.now),
-                    chart_data=list(gauge.over_run) if len(gauge.over_run) > 1 else None,
-                    border=True,
-                )
+                with column.container(border=True):
+                    st.metric(f"{name}: {gauge.name}", GAUGES[gauge.unit](gauge.now))
+                    if len(gauge.over_run) > 1:
+                        words = f"{name}: {gauge.name}, {GAUGES[gauge.unit](min(gauge.over_run))} to "
+                        words += f"{GAUGES[gauge.unit](max(gauge.over_run))} over the run"
+                        st.altair_chart(charts.sparkline(gauge.over_run, words), width="stretch")
         if device.silent_seconds is not None:
             silent = format_seconds(device.silent_seconds)
             st.error(f"{name} gave no answer in the last {silent}.", icon=":material/error:")
@@ -146,7 +163,7 @@ def devices(folder: Path) -> None:
             st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
     newest = max(device.unix_seconds for device in devices_now)
     at = datetime.fromtimestamp(newest, UTC)
-    st.caption(f"The numbers are of {at:%H.%M} UTC, the curves of the whole run.")
+    st.caption(f"Values at {at:%H:%M} UTC; curves: the whole run.")
 
 
 def findings(folder: Path, over: bool) -> None:

@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.options import Goal
 from advisor.planning import explore
 from advisor.planning.alternatives import by_price
-from advisor.planning.command import plan_command
+from advisor.planning.command import plan_call, plan_command
 from advisor.planning.sensitivity import machine
 from advisor.prediction.profile import Profile
 from advisor.records import Basis, Plan, Run
@@ -22,7 +22,7 @@ from advisor.report import search as runs
 from advisor.report.charts import Rows
 from advisor.report.plan import device, how, markdown, speed_rests_on
 from advisor.report.quantities import COST, LOSS, TIME
-from advisor.report.table import capital, in_markdown
+from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import (
     launch_form,
@@ -32,15 +32,15 @@ from advisor.ui import (
     plan_elsewhere,
     plan_form,
     plan_what_if,
-    tables,
 )
-from advisor.ui.controls import go, products, to_address
-from advisor.ui.plan_tabs import plain, tabs, worded
+from advisor.ui.controls import PLAN, go, in_words, products, to_address
+from advisor.ui.plan_tabs import draw, narrow, plain, tabs, worded
+from advisor.ui.tables import commands, grid
 from advisor.units import HOUR, format_count, format_tokens, format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
-AXES, TAB = "front-axes", "tab"  # in the session and in the address: what is drawn
+AXES = "front-axes"  # in the session and in the address: what is drawn
 _LAST = "plan-last"  # session state: the last goal that had an answer
 # Validation losses of published models on OpenWebText, in nats per token (README of nanoGPT)
 ANCHORS = ((3.12, "GPT-2 small"), (2.84, "GPT-2 medium"), (2.67, "GPT-2 large"), (2.54, "GPT-2 XL"))
@@ -58,7 +58,7 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 def page() -> None:
     """The form, and the answer under it; where there is none, what is wrong, and the last answer, dimmed."""
     st.title("What can I train?", anchor=False)
-    plan_form.begin(others=(PICK, plan_what_if.PREFIX.rstrip("_"), AXES, TAB))
+    plan_form.begin()
     try:
         goal = plan_form.goal()
         if plan_elsewhere.show(goal):
@@ -95,12 +95,6 @@ def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
 
 def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
     """The answer, and everything that explains or varies it."""
-    # Say what the address asks for that is not known here, until the goal is another.
-    if st.session_state.get("plan-goal", goal) != goal:
-        st.session_state[plan_form.UNKNOWN] = []
-    if unknown := st.session_state.get(plan_form.UNKNOWN):
-        words = ", ".join(tables.plain(text) for text in unknown)
-        st.warning(f"Left out, because it is unknown here: {words}.", icon=":material/link_off:")
     run = _picked(goal, answered)
     own = its = plan_answers.profile(goal, run.offer.gpu, now)
     changes, problem = plan_what_if.begin(run, (goal, explore.run_id(run))), None
@@ -116,7 +110,6 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
     goal_shown = goal if shown is answered else shown.goal
     _hand_over(goal, goal_shown, shown)
     _cards(goal, answered, run, now)
-    _notes(shown, its)
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
         st.header("Runs on the Pareto front", anchor=False)
@@ -129,6 +122,10 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
         st.header("What if", anchor=False)
         plan_what_if.total(shown.chosen, varied=shown is not base)
         plan_what_if.sliders(answered.goal, base.chosen, own, now)
+    if answered.search and answered.search.sensitivity:
+        st.markdown("**What would change it**")
+        st.markdown("\n".join(f"- {worded(capital(text))}" for text in answered.search.sensitivity))
+    _notes(shown, its)
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
@@ -153,8 +150,6 @@ def _picked(goal: Goal, answered: Plan) -> Run:
         asked = None
     st.session_state["plan-goal"] = goal
     run = explore.find_run(answered, asked) if asked else None
-    if asked and run is None:
-        st.caption("The run of this link is not in today's search: a price or a calibration has changed.")
     _pick(asked if run is not None else None)
     return answered.chosen if run is None or explore.run_id(run) == explore.run_id(answered.chosen) else run
 
@@ -200,7 +195,7 @@ def _answer(
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):
-        st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
+        st.warning(plain(f"{capital(text)}."), icon=":material/warning:")
     for text in shown.warnings:
         if text.startswith(THIN):
             st.warning(
@@ -222,7 +217,7 @@ def _notes(shown: Plan, its: Profile) -> None:
     if shown.offer.usd_per_hour:
         price = format_usd_rate(shown.offer.usd_per_hour)
         notes.append(f"{price} an hour: {shown.offer.source}. Newer prices: page What fits.")
-    notes = [plain(products(text)) for text in notes]
+    notes = [worded(text) for text in notes]
     for text in shown.warnings:
         if text.startswith(NO_DATA):
             notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
@@ -255,8 +250,8 @@ def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
             "Summary", markdown(shown, goal_shown), f"{shown.id}.md", "text/markdown", icon=":material/description:",
             help="The plan in words, as Markdown.", on_click="ignore",
         )  # fmt: skip
-        with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal."):
-            st.code(plan_command(goal_shown, "plan.yaml"), language="bash", wrap_lines=True)
+        with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
+            commands(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
             st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
             query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server knows it
@@ -290,10 +285,7 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
         st.caption(plain(f"The same for all of them: {', '.join(alike)}."))
     with st.expander("Memory, batch and grounds of each, side by side", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
-        st.markdown(products(in_markdown(side_by_side).replace("$", "\\$")))
-    if answered.search and answered.search.sensitivity:
-        st.markdown("**What would change it**")
-        st.markdown("\n".join(f"- {worded(capital(text))}" for text in answered.search.sensitivity))
+        grid(side_by_side)
 
 
 def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
@@ -309,7 +301,7 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         *heading[1:],
         " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
         f"{LOSS.column} {words[LOSS.column]}" if LOSS.column in words else "",
-        f"than balanced: {beyond}" if beyond else "",
+        f"against balanced: {beyond}" if beyond else "",
         f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
     ]
     st.markdown(plain("  \n".join(line for line in lines if line)))
@@ -349,13 +341,29 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
     st.caption(
-        "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
-        "Crosses would be better, but break one limit. The ring is what is looked at."
+        "No other run is cheaper, faster and better than a dot. Crosses would be better, but break one limit. The ring "
+        "marks the run that was chosen, an open ring the what-if; click a dot for another run."
         + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
-    clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
-    if clicked and clicked != st.session_state.get("clicked"):
-        st.session_state["clicked"] = clicked
+    _looked_at("dot", [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])])
+    with st.expander("The same runs as a table", icon=":material/table_rows:"):
+        missed_table, listed = runs.near_misses(search), runs.front(answered, search)
+        listed = replace(listed, title="", rows=(*listed.rows, *missed_table.rows))
+        picked = draw(
+            narrow(listed.without("score") if by_loss else listed),
+            on_select="rerun",
+            selection_mode="single-row",
+            key="front-table",
+        )
+        st.caption("Tick a row to look at that run. From the keyboard: arrow keys to a row, then Shift and space.")
+        ids = [explore.run_id(run) for run in (*worth, *search.near_misses)]
+        _looked_at("row", [ids[row] for row in picked.selection.rows if row < len(ids)])
+
+
+def _looked_at(how: str, clicked: list[str]) -> None:
+    """Look at the run that has just been clicked in the chart or in its table."""
+    if clicked and clicked != st.session_state.get(f"clicked-{how}"):
+        st.session_state[f"clicked-{how}"] = clicked
         _pick(clicked[0])
         st.rerun()
 
@@ -373,18 +381,19 @@ def _front_spec(
 def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
     """A run in the units of the chart, and in words."""
     name, loss = explore.run_id(run), run.loss.value if run.loss else None
-    where = "" if run.offer.gpu == "cpu" else products(f", {run.offer.gpus} x {run.offer.gpu}")
+    model, machine_words = runs.model(run), products(machine(run, ", "))
+    numbers = {TIME: run.total_seconds, COST: run.cost_usd, LOSS: run.loss}
+    said = ", ".join(f"{quantity.column} {quantity.expected(value)}" for quantity, value in numbers.items())
     return {
         "id": name,
         "usd": run.cost_usd.value if run.cost_usd else None,
         "hours": run.total_seconds.value / HOUR,
         "quality": loss if by_loss else run.score,
         "shown": name == explore.run_id(shown),
-        "label": named.get(name) or f"{format_count(run.parameters)}{where}",
-        "model": runs.model(run),
-        "on": products(machine(run, ", ")),
-        TIME.column: TIME.of(run.total_seconds),
-        COST.column: COST.of(run.cost_usd),
-        LOSS.column: LOSS.of(run.loss),
-        "remark": "the plan" if run is answered.chosen else run.standing.why or "-",
+        "label": named.get(name) or format_count(run.parameters),
+        "model": model,
+        "on": machine_words,
+        **{quantity.column: quantity.of(value) for quantity, value in numbers.items()},
+        "remark": "the plan" if run is answered.chosen else in_words(run.standing.why, PLAN) or "-",
+        "words": f"{model} on {machine_words}: {said}",
     }

@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 import pandas as pd
+from altair.typing import Optional
 
 from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame, layered, named
 from advisor.report.quantities import COST, LOSS, TIME
@@ -16,7 +17,7 @@ from advisor.report.quantities import COST, LOSS, TIME
 PICK = "pick"  # the name of the selection that the page reads
 MONEY, HOURS, PLAIN = "$,.3~r", ",.3~r", ".3~s"  # SI's m, a thousandth, would be read as minutes or a million
 TALL = 460
-_LABEL = 0.3  # of the front's width that a dot's label takes
+_LABEL = 0.16  # of the front's width that a dot's label takes
 NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # of a run of the search
 # Best first: viridis without its darkest third, which a dark page swallows; its lightness still falls all the way.
 GROUNDS = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
@@ -78,6 +79,7 @@ def front(
             stroke=alt.condition("datum.shown", alt.value(WARNING), alt.value(REJECTED)),
             strokeWidth=alt.condition("datum.shown", alt.value(3), alt.value(1)),
             tooltip=tooltip,
+            description="words:N",
         )
         .add_params(pick)
     )
@@ -89,11 +91,13 @@ def front(
     ]
     if len(crosses):
         base = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
-        layers.append(base.encode(x, y, tooltip=tooltip))
+        layers.append(base.encode(x, y, tooltip=tooltip, description="words:N"))
     across, up = (_places(data[field], both[field], log=field in words) for field in (sight.x, sight.y))
     texts = [
         alt.Chart(names.points)
-        .mark_text(align=names.align, dx=names.dx + (6 if names.dx > 0 else -6), dy=-9, fontSize=11, color=REJECTED)
+        .mark_text(
+            aria=False, align=names.align, dx=names.dx + (6 if names.dx > 0 else -6), dy=-9, fontSize=11, color=REJECTED
+        )
         .encode(x, y, text="label:N")
         for names in named(data, across, up, width=_LABEL)
         if len(names.points)
@@ -107,7 +111,7 @@ def ringed(spec: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     It is put into the finished drawing: making all of it anew takes longer than answering a slider.
     """
     dots = next(layer for layer in spec["layer"] if layer.get("mark", {}).get("type") == "circle")
-    encoding = {name: dots["encoding"][name] for name in ("x", "y", "tooltip")}
+    encoding = {name: dots["encoding"][name] for name in ("x", "y", "tooltip", "description")}
     mark = {"type": "point", "filled": False, "size": 320, "strokeWidth": 3, "color": WARNING, "opacity": 1}
     return spec | {"layer": [*spec["layer"], {"data": {"values": [row]}, "mark": mark, "encoding": encoding}]}
 
@@ -121,15 +125,18 @@ def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:
     return (value - every.min()) / span if span else np.zeros(len(value))
 
 
-def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, str] | None) -> alt.LayerChart:
-    """Stacked GiB of one device by micro-batch, with the interval of their sum and the card's limit.
+def memory(
+    rows: Rows, ends: Rows, *, across: str, parts: Sequence[str], limit: tuple[float, str] | None
+) -> alt.LayerChart:
+    """Stacked GiB of one device, a bar for each `place` that `across` names, with the interval of their sum.
 
-    Rows hold micro_batch, part, order, value and label; `ends` micro_batch, low, high and label.
+    Rows hold place, part, order, value and label; `ends` place, low, high and label. The limit is the device's memory.
     """
-    x = alt.X("micro_batch:O", title="micro-batch (sequences)", axis=alt.Axis(labelAngle=0))
+    x = alt.X("place:O", sort=None, title=across, axis=alt.Axis(labelAngle=0))
+    wide: Optional[float] = 90 if frame(ends)["place"].nunique() < 3 else alt.Undefined
     bars = (
         alt.Chart(frame(rows))
-        .mark_bar()
+        .mark_bar(size=wide)
         .encode(
             x,
             alt.Y("value:Q", title="GiB per GPU"),
@@ -193,22 +200,6 @@ def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
         .encode(x, y, tooltip=[alt.Tooltip("label:N", title="on so many")])
     )
     return layered(straight, line, height=HEIGHT)
-
-
-def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
-    """Where time and cost go, each as one bar of shares; rows hold what, part, order, value and label."""
-    return (
-        alt.Chart(frame(rows))
-        .mark_bar(size=44)
-        .encode(
-            alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
-            alt.Y("what:N", title=None, sort=[TIME.name, COST.name]),
-            alt.Color("part:N", scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]), title=None),
-            alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
-        )
-        .properties(height=230)
-    )
 
 
 def _axis(words: str) -> alt.Axis:

@@ -7,14 +7,19 @@ from collections.abc import Iterable
 import streamlit as st
 
 from advisor.options import Goal
-from advisor.planning.command import plan_command
+from advisor.planning.command import plan_call, plan_command
+from advisor.planning.curves import gib
+from advisor.prediction.layout_batch import memory_by_stage
+from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.report import finetune, layouts
-from advisor.report.table import Table, in_markdown
-from advisor.ui import loaders
+from advisor.report.table import Table, capital
+from advisor.ui import loaders, plan_charts
 from advisor.ui.controls import products
 from advisor.ui.plan_tabs import plain, worded
+from advisor.ui.tables import commands, grid
+from advisor.units import format_bytes, format_estimate
 from advisor.workflows.plan_finetune import plan_finetune
-from advisor.workflows.plan_layouts import plan_layouts
+from advisor.workflows.plan_layouts import LayoutPlan, plan_layouts
 
 MOST = 40  # machines of a fine-tune
 
@@ -25,6 +30,7 @@ def show(goal: Goal) -> bool:
         with st.spinner("trying every layout"):
             cut = plan_layouts(goal)
         _show(layouts.sentence(cut), layouts.table(cut), (layouts.parts(cut),))
+        _memory(cut)
         _show(f"Other layouts of the {cut.chosen.gpus} GPUs", layouts.others(cut), layouts.notes(cut), level=3)
     elif goal.finetune is not None:
         with st.spinner("trying every GPU"):
@@ -32,12 +38,32 @@ def show(goal: Goal) -> bool:
         _show(finetune.sentence(tuned), finetune.table(tuned, MOST), finetune.notes(tuned))
     else:
         return False
-    st.code(plan_command(goal), language=None)
+    commands(plan_command(goal), plan_call(goal))
     return True
+
+
+def _memory(cut: LayoutPlan) -> None:
+    """What a GPU of each end of the pipeline holds, part by part, below the memory that it has."""
+    best = cut.chosen.search.best
+    assert best is not None
+    stages = memory_by_stage(best.run)
+    rows = [
+        {"place": stage, "part": part, "order": order, "value": gib(size), "label": format_bytes(size)}
+        for stage, held in stages.items()
+        for order, (part, size) in enumerate(held.items())
+    ]
+    peak, has = best.prediction.peak_allocated_bytes, float(best.run.gpu.memory_bytes)
+    fullest = max(stages, key=lambda stage: sum(stages[stage].values()))
+    ends = [{"place": fullest, "low": gib(peak.low), "high": gib(peak.high),
+             "label": format_estimate(peak, format_bytes)}]  # fmt: skip
+    limit = (gib(has), f"{best.run.gpu.product} has {format_bytes(has)}")
+    chart = plan_charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
+    st.altair_chart(chart, width="stretch")
+    st.caption("Memory at the peak of a step; grey: the 80 % interval of the fullest GPU.")
 
 
 def _show(title: str, table: Table, notes: Iterable[str], level: int = 2) -> None:
     st.markdown(f"{'#' * level} {plain(products(title))}")
-    st.markdown(products(in_markdown(table).replace("$", "\\$")))
+    grid(table)
     for note in notes:
-        st.caption(worded(note))
+        st.caption(worded(capital(note)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -23,11 +21,10 @@ from advisor.workflows.goal import goal_from, read_options, readings
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the question that the page opens with
-# what the address holds are the options themselves, so a link means the same when labels are worded anew
-_FORMER_NAMES = {"kwh": "kwh_price", "seq": "seq_len"}  # in links of old
-_WIDTHS = (1, 1, 1.6, 1.7)
-_FIRST = (("budget", "deadline", "gpu", "objective"), ("tokens", "ratio", "data", "spot"))
+_WIDTHS = (1, 1, 1.6, 1.6, 1.5)
+_FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: the keyboard goes through all of them to Launch
 _MORE = (
+    ("tokens", "ratio", "spot"),
     ("model", "params", "family", "depth", "seq_len", "software"),
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
@@ -39,7 +36,6 @@ KEPT = "plan-form"  # session state: what the form held last, for whoever comes 
 BROUGHT_BACK = "plan-brought-back"  # session state: what it should hold after coming to the page
 _PREPARE = "prepare text…"
 _AGAIN = "plan-again"  # session state: what it is put to by the run that follows
-UNKNOWN = "plan-unknown"  # session state: what the address asked for in vain
 
 
 def _choices(option: Option) -> Sequence[Any] | None:
@@ -64,39 +60,12 @@ def _choices(option: Option) -> Sequence[Any] | None:
     return None
 
 
-def begin(others: Collection[str]) -> None:
-    """On coming to the page: what it held before is there again, and what the address asks for in vain is noted.
-
-    `others` are the names in the address that are not the form's.
-    """
+def begin() -> None:
+    """On coming to the page, put back what the form held before."""
     if not st.session_state.get(ENTERED, True):
         return
-    if former := [name for name in _FORMER_NAMES if name in st.query_params]:
-        for name in former:
-            st.query_params[_FORMER_NAMES[name]] = st.query_params.pop(name)
-        st.rerun()  # controls read the address as it was when the run began
-    asked = {name: st.query_params.get_all(name) for name in st.query_params}
-    st.session_state[UNKNOWN] = [
-        f"{name}={value}" if name in {*OPTIONS, *others} else name
-        for name, values in asked.items()
-        for value in values
-        if not _means_something(name, value, others)
-    ]
     held = st.session_state.get(KEPT, {})
-    st.session_state[BROUGHT_BACK] = {} if {*asked} & {*held} else held
-
-
-def _means_something(name: str, value: str, others: Collection[str]) -> bool:
-    if name not in OPTIONS:
-        return any(name == other or name.startswith(f"{other}_") for other in others)
-    option = OPTIONS[name]
-    if (choices := _choices(option)) is not None and option.kind is not Kind.MODEL:
-        return (value.lower() if option.kind is Kind.SWITCH else value) in map(str, choices)
-    if option.kind in (Kind.WHOLE, Kind.NUMBER):
-        if value == "" or re.fullmatch(r"\d+(\.\d*)?", value) is None:
-            return value == ""
-        return (option.least or 0) <= float(value) <= (option.most or math.inf)
-    return True
+    st.session_state[BROUGHT_BACK] = {} if {*st.query_params} & {*held} else held
 
 
 def goal() -> Goal:
@@ -117,7 +86,7 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = _rows(_FIRST, _WIDTHS)
-    with st.expander("More: model, machines, prices", icon=":material/tune:"):
+    with st.expander("More: tokens, model, machines, prices", icon=":material/tune:"):
         typed |= _rows(_MORE)
     with st.expander("Advanced: sizes, batch, precision, data", icon=":material/settings:"):
         typed |= _rows(_ADVANCED, (1,) * _A_ROW)
@@ -163,7 +132,7 @@ def _control(column: Any, option: Option) -> Any:
     if option.kind in (Kind.NUMBERS, Kind.PROVIDER):
         chosen = tuple(column.multiselect(option.label, choices, **said, **blank))
         return tuple(sorted(chosen)) if option.kind is Kind.NUMBERS else chosen
-    if option.name in _FIRST[0] + _FIRST[1] and choices:
+    if option.name in _FIRST[0] and choices:
         kinds: Any = {"required": True, "width": "stretch"}
         return column.segmented_control(option.label, choices, default=option.default, **kinds, **said)
     if choices is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
@@ -112,19 +113,20 @@ def memory_bars(own: Profile, workload: Workload) -> None:
     """What one device holds at each micro-batch, part by part, and its limit."""
     points = curves.memory(own, workload)
     rows = [
-        {"micro_batch": p.micro_batch, "part": part, "order": order, "value": curves.gib(size),
+        {"place": p.micro_batch, "part": part, "order": order, "value": curves.gib(size),
          "label": format_bytes(size)}
         for p in points
         for order, (part, size) in enumerate(zip(curves.MEMORY_PARTS, p.parts, strict=True))
     ]  # fmt: skip
     ends = [
-        {"micro_batch": p.micro_batch, "low": curves.gib(p.total.low), "high": curves.gib(p.total.high),
+        {"place": p.micro_batch, "low": curves.gib(p.total.low), "high": curves.gib(p.total.high),
          "label": format_estimate(p.total, format_bytes)}
         for p in points
     ]  # fmt: skip
     drawn = curves.limit_to_draw(own, points)
     limit = (curves.gib(drawn), _has(own)) if drawn is not None else None
-    st.altair_chart(plan_charts.memory(rows, ends, parts=curves.MEMORY_PARTS, limit=limit), width="stretch")
+    chart = plan_charts.memory(rows, ends, across="micro-batch (sequences)", parts=curves.MEMORY_PARTS, limit=limit)
+    st.altair_chart(chart, width="stretch")
 
 
 def _has(own: Profile) -> str:
@@ -149,7 +151,7 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
         "that). Each mark shows how many tokens that limit alone allows."
     )
     if way := report.course(shown):
-        _table(way)
+        draw(way)
 
 
 def _bill(shown: Plan) -> None:
@@ -164,10 +166,10 @@ def _bill(shown: Plan) -> None:
         for order, (name, part) in enumerate(parts)
         if part.usd
     ]
-    st.altair_chart(plan_charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
-    _table(report.spending(shown))
+    st.altair_chart(charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
+    draw(report.spending(shown))
     disk = format_bytes(shown.bill.disk_bytes)
-    st.caption(plain(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
+    st.caption(worded(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
 
 
 def _scaling(shown: Plan) -> None:
@@ -184,7 +186,7 @@ def _scaling(shown: Plan) -> None:
     ideal = [{"gpus": gpus, "value": rate} for gpus, rate in curves.ideal_rates(shown)]
     st.altair_chart(plan_charts.scaling(rows, ideal), width="stretch")
     st.caption(runs.pays(search))
-    _table(table)
+    draw(table)
 
 
 def _considered(answered: Plan) -> None:
@@ -193,7 +195,6 @@ def _considered(answered: Plan) -> None:
     if search is not None:
         st.caption(runs.weighed(search))
         choices = [runs.machines(answered, search)] if search.machines else []
-        choices += [*([runs.near_misses(search)] if search.near_misses else []), runs.front(answered, search)]
         _tables(choices)
     _tables(candidates, said=runs.notes(choices))
     if search is not None and search.left_out:
@@ -204,13 +205,13 @@ def _considered(answered: Plan) -> None:
 def _tables(tables: Sequence[Table], said: Collection[str] = ()) -> None:
     """Tables of runs, and below them what has to be known to read them and was not `said` yet."""
     for table in tables:
-        _table(_narrow(table))
+        draw(narrow(table))
     for note in runs.notes(tables, said):
         st.caption(plain(capital(note).replace(STAR, f"\\{STAR}")))
 
 
-def _narrow(table: Table) -> Table:
-    """What a window of 900 pixels shows first, what it scrolls to last; the verdict in the words of the page."""
+def narrow(table: Table) -> Table:
+    """Put what a small window shows first in front, and say the verdict in the words of the page."""
     last = next(name for name in (runs.REMARK, runs.RULED_OUT, runs.VERDICT) if name in table.columns)
     behind = [name for name in ("parameters", "steps", "batch") if name in table.columns]
     order = [name for name in table.columns if name not in (last, *behind)]
@@ -219,11 +220,12 @@ def _narrow(table: Table) -> Table:
     return replace(table, rows=rows).only(*order, last, *behind)
 
 
-def _table(table: Table) -> None:
+def draw(table: Table, **selectable: Any) -> Any:
+    """Draw a table whose columns sort as numbers; `selectable` is what Streamlit asks of one whose rows are ticked."""
     if table.title:
         st.markdown(f"**{table.title}**")
     frame, config = typed(on_page(table), map(capital, table.numbers))
-    st.dataframe(frame, hide_index=True, column_config=config)
+    return st.dataframe(frame, hide_index=True, column_config=config, **selectable)
 
 
 def _why(shown: Plan, answered: Plan) -> None:

@@ -10,15 +10,15 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.options import Goal
-from advisor.planning.explore import Changes, Effect, difference, pinned, ranges
+from advisor.planning.explore import Changes, difference, pinned, ranges
 from advisor.prediction.profile import Profile
 from advisor.records import Run
 from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
-from advisor.report.table import in_markdown
 from advisor.ui import plan_answers, plan_form
 from advisor.ui.controls import to_address
 from advisor.ui.plan_tabs import plain, worded
+from advisor.ui.tables import grid
 from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
@@ -65,7 +65,7 @@ def begin(run: Run, base: object) -> Changes:
 def total(shown: Run, *, varied: bool) -> None:
     """What the run as it is now takes, costs and comes to, in view while the sliders are moved; and the way back."""
     numbers = [TIME.expected(shown.total_seconds)]
-    numbers += [COST.expected(shown.cost_usd)] if shown.cost_usd is not None else []
+    numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
     numbers += [f"{LOSS.column} {LOSS.expected(shown.loss)}"] if shown.loss is not None else []
     with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
         st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
@@ -103,14 +103,17 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
                 continue
             try:
                 other = plan_answers.what_if(pinned(goal, run, Changes(**{name: tried})), now, profile).chosen
-                effect = difference(run, other)
+                said = " · ".join(
+                    filter(None, (plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)))
+                )
             except AdvisorError as error:
-                effect = Effect(refused=error.message)
-            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {plan_words.in_words(effect)}"))
+                said = error.message
+            step = f"at {words(tried)}" if value == tried else f"one step up ({words(tried)})"
+            st.caption(worded(f"{step}: {said}"))
 
 
 def comparison(base: Run, shown: Run) -> None:
     """The run as it was chosen and as it is now, number by number, with the differences."""
     table = plan_words.comparison(base, shown, difference(base, shown))
-    st.markdown(in_markdown(table).replace("$", "\\$"))
-    st.caption(plan_words.kept(base, shown))
+    grid(table)
+    st.caption(worded(plan_words.kept(base, shown)))

@@ -21,13 +21,14 @@ from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report import diff as diff_words
 from advisor.report.charts import Axis
+from advisor.report.plan import BASIS
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_about
 from advisor.ui import loaders, run_notes
-from advisor.ui.controls import to_address
+from advisor.ui.controls import RUN, to_address
 from advisor.ui.live import printed_last
 from advisor.ui.tables import numbers_in, plain, side_by_side, table
 from advisor.units import format_estimate, format_percent
@@ -42,7 +43,6 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # of the other quantities the unit is the last part of the name
-RUN = "run"  # in the address: the folders of the runs that are ticked
 MOST_POINTS = 1000  # of the scatter plot: more cannot be told apart, and cost seconds
 AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 
@@ -201,7 +201,7 @@ def _single(reviewed: Reviewed) -> None:
         st.markdown(plain(judged))
     left, right = side_by_side("run", (3, 2))
     with left:
-        scores = words.scores(reviewed.scored)
+        scores = words.scores(reviewed.scored).without(BASIS)
         _table(scores, right=(INTERVAL, *scores.numbers))
     with right:
         _gap(reviewed.scored)

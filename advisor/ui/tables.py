@@ -11,6 +11,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
+from advisor.report.table import Table, in_markdown
+from advisor.ui.controls import products
 from advisor.units import Formatter, format_bytes, format_percent, format_seconds, format_tokens, format_usd
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
@@ -83,7 +85,7 @@ def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
         if not known or len(known) < sum(cell not in _NOTHING for cell in cells):
             continue
         factor, suffix = words.unit(max(map(abs, known)))
-        values = [None if value is None else float(f"{value / factor:.4g}") for value in read]
+        values = [None if value is None else float(f"{value / factor:.3g}") for value in read]
         if not suffix and not words.prefix:
             return read, "localized"
         return values, f"{words.prefix}%.4g {suffix}".strip().replace(" %", " %%")
@@ -97,6 +99,17 @@ def _read_back(cell: str, words: Formatter) -> float | None:
     if written is None or factor is None:
         return None
     return float(f"{written[1]}{written[2].replace(',', '')}") * factor
+
+
+def grid(table: Table) -> None:
+    """A small table of words, whole, with GPUs by the names that people know."""
+    st.markdown(products(in_markdown(table).replace("$", "\\$")))
+
+
+def commands(*lines: str) -> None:
+    """What gives the same answer elsewhere: a command, and a call in Python."""
+    for line in lines:
+        st.code(line, language="python" if line.startswith("import ") else "bash", wrap_lines=True)
 
 
 def side_by_side(key: str, widths: Sequence[int]) -> list[DeltaGenerator]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -10,16 +9,16 @@ import streamlit as st
 
 from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
-from advisor.history.follow import RunFollower
+from advisor.history.follow import AdoptedFollower, RunFollower, follower
 from advisor.history.listing import RunSummary, list_runs
 from advisor.history.progress import Progress
-from advisor.records import Estimate, Plan
-from advisor.report.progress import closing_lines, enough, line
+from advisor.records import Estimate
+from advisor.report.progress import closing_lines, enough, line, time_left
 from advisor.store.run_folder import read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
-from advisor.ui import adopted_run, launch_form, live, loaders
-from advisor.ui.controls import to_address
+from advisor.ui import launch_form, live, loaders
+from advisor.ui.controls import RUN, go, to_address
 from advisor.ui.tables import plain
 from advisor.units import (
     Formatter,
@@ -33,9 +32,7 @@ from advisor.units import (
 )
 from advisor.workflows.launch import resume, stop
 
-RUN = "run"  # in the address: the folder of the run that is looked at
 LOOK_SECONDS = 2.0
-_PANELS = {ADOPTED.name: adopted_run.panel}  # of trainers whose runs are shown otherwise
 _Colour = Literal["off", "green", "orange"]
 
 
@@ -92,37 +89,38 @@ def _called(run: RunSummary) -> str:
 
 def _look(folder: Path, was_running: bool) -> None:
     """One look at a run folder; drawn again every two seconds while it runs."""
-    if (panel := _PANELS.get(trainer_of_run(folder).name)) is not None:
-        if not panel(folder, time.time()) and was_running:
-            st.rerun()
-        return
     try:
         progress = _follower(folder).look()
     except AdvisorError as error:
         st.error(plain(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
         return
-    plan = read_run_plan(folder)
-    _numbers(progress, plan)
+    adopted = trainer_of_run(folder).name == ADOPTED.name
+    plan = None if adopted else read_run_plan(folder)
+    _numbers(progress, plan.chosen.loss if plan else None)
     if progress.steps:
         st.progress(min(1.0, progress.step / progress.steps))
     if not goes_on(progress.state):
-        st.markdown("  \n".join(plain(line) for line in closing_lines(progress, folder)))
+        *said, _ = closing_lines(progress, folder)  # what to do next are the buttons
+        st.markdown("  \n".join(map(plain, said)))
     elif progress.state != RunState.RUNNING:
         st.info(plain(line(progress)), icon=":material/hourglass_empty:")
     elif progress.message:
         st.warning(plain(progress.message), icon=":material/warning:")
     _buttons(progress, folder)
-    live.curves(folder, plan)
+    if adopted:
+        live.steps(folder, progress.step_seconds_predicted)
+    else:
+        live.curves(folder, plan)
     live.devices(folder)
     if was_running and not goes_on(progress.state):
         st.rerun()  # the whole page: the list of runs has changed
 
 
-def _follower(folder: Path) -> RunFollower:
+def _follower(folder: Path) -> RunFollower | AdoptedFollower:
     """This session's follower of the run: each look reads only what the log has grown by."""
     key = f"follower-{folder}"
     if key not in st.session_state:
-        st.session_state[key] = RunFollower(folder, loaders.store())
+        st.session_state[key] = follower(folder, loaders.store())
     return st.session_state[key]
 
 
@@ -133,29 +131,41 @@ def _judge(folder: Path, is_running: bool) -> None:
     live.printed_last(folder)
 
 
-def _numbers(progress: Progress, plan: Plan | None) -> None:
-    """Four numbers, each with its prediction beside it: green where it is kept, orange where it is not, else grey."""
-    run = plan.chosen if plan else None
-    loss, rate, cost = (run.loss, run.tokens_per_second, run.cost_usd) if run else (None, None, None)
-    left = f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None
+def _numbers(progress: Progress, loss: Estimate | None) -> None:
+    """Its numbers, each with its prediction beside it: green where it is kept, orange where it is not, else grey."""
+    left = time_left(progress.eta_seconds) if progress.eta_seconds else None
     validation = f"; validation {format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
     mfu = f"; MFU {format_percent(progress.mfu)}" if progress.mfu is not None else ""
     at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
-    steps = f"{format_count(progress.step)} of {format_count(progress.steps)} steps"
+    rate, cost = progress.tokens_per_second_predicted, progress.usd_predicted
     rows: list[tuple[str, str, str | None, _Colour, str]] = [
-        ("Progress", steps, left, "off", "Optimizer steps done; the time left with its 80 % interval."),
-        ("Training loss" + validation, format_number(progress.smoothed_loss), _planned(loss, format_number), "off",
-         "Nats per token, smoothed over about ten steps."),
-        ("Throughput" + mfu, format_rate(progress.tokens_per_second), _planned(rate, format_rate),
-         _kept(rate, progress.tokens_per_second, least=True),
-         "MFU: model FLOPs utilisation, the share of the GPU's peak that trains the model."),
-        ("Dollars so far" + at_end, format_usd(progress.usd_so_far), _planned(cost, format_usd),
-         _kept(cost, _at_end(progress)), "Rent of all GPUs since the start of the process."),
+        ("Progress", f"{format_count(progress.step)} of {format_count(progress.steps)} steps", left, "off",
+         "Optimizer steps done; the time left with its 80 % interval."),
     ]  # fmt: skip
-    if not progress.usd_per_hour:  # one's own machine costs nothing: the time says more
-        planned = _planned(run.total_seconds, format_seconds) if run else None
-        rows[3] = ("Time so far", format_seconds(progress.elapsed_seconds), planned, "off", "Since its start.")
-    columns = st.container(key="pair-numbers").columns(4)
+    if progress.tokens_per_second is None and progress.tokens_planned == 0:  # an adopted command logs steps alone
+        pace = progress.step_seconds_predicted
+        rows.append(
+            ("A step", format_seconds(progress.step_seconds), _planned(pace, format_seconds),
+             _kept(pace, progress.step_seconds), "Median of the newest steps.")
+        )  # fmt: skip
+    else:
+        rows += [
+            ("Training loss" + validation, format_number(progress.smoothed_loss), _planned(loss, format_number), "off",
+             "Nats per token, smoothed over about ten steps."),
+            ("Throughput" + mfu, format_rate(progress.tokens_per_second), _planned(rate, format_rate),
+             _kept(rate, progress.tokens_per_second, least=True),
+             "While it runs: of the newest steps, by the clock. MFU: model FLOPs utilisation, the share of the GPU's "
+             "peak that trains the model."),
+        ]  # fmt: skip
+    if progress.usd_per_hour:
+        rows.append(
+            ("Dollars so far" + at_end, format_usd(progress.usd_so_far), _planned(cost, format_usd),
+             _kept(cost, _at_end(progress)), "Rent of all GPUs since the start of the process.")
+        )  # fmt: skip
+    else:  # one's own machine costs nothing: the time says more
+        planned = _planned(progress.total_seconds_predicted, format_seconds)
+        rows.append(("Time so far", format_seconds(progress.elapsed_seconds), planned, "off", "Since its start."))
+    columns = st.container(key="pair-numbers").columns(len(rows))
     for column, (label, value, beside, colour, explained) in zip(columns, rows, strict=True):
         column.metric(label, value, beside, delta_color=colour, delta_arrow="off", help=explained)
 
@@ -189,9 +199,11 @@ def _buttons(progress: Progress, folder: Path) -> None:
             "Its limit leaves no time for another step. A longer limit continues it: "
             f"`advisor resume {folder.name} --deadline {enough(progress.more_hours)}`"
         )
-    elif progress.outcome != "completed" and st.button(
-        "Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"
-    ):
-        resume(loaders.store(), folder)
+    elif progress.outcome == "completed":
+        if st.button("Compare with its plan", icon=":material/checklist:", key=f"compare-{folder.name}"):
+            go("runs", {RUN: folder.name})
+    elif st.button("Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"):
+        started = resume(loaders.store(), folder)
+        st.session_state[launch_form.SAID] = str(folder), [plain(text) for text in started.warnings]
         st.session_state[launch_form.WATCHED] = str(folder)
         st.rerun()

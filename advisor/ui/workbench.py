@@ -45,9 +45,9 @@ def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
     known = [name for name in st.session_state.get(CURVES, []) if name in offered]
     if CURVES in st.session_state and known != st.session_state[CURVES]:
         st.session_state[CURVES] = known  # other logs hold other curves
-    first = LOSS if LOSS in offered else next(iter(offered))
+    first = [name for name in (LOSS, "tokens_per_second") if name in offered] or [next(iter(offered))]
     names = columns[0].multiselect(
-        "Curves", list(offered), [first], key=CURVES, bind=QUERY, format_func=offered.__getitem__,
+        "Curves", list(offered), first, key=CURVES, bind=QUERY, format_func=offered.__getitem__,
         max_selections=_MOST_CURVES, placeholder="choose some",
         help="A quantity of the logs. The training loss is drawn with the validation loss.",
     )  # fmt: skip

@@ -260,7 +260,7 @@ def _no_law(name: str) -> str:
     if name.startswith(("eval.", "checkpoint.")):
         return "evaluations and checkpoints are beside the steps that are compared here"
     if name.startswith(("optimizer.", "schedule.")):
-        return "what it does to the loss no law here says: advisor ab measures it"
+        return "its effect on the loss is unknown: advisor ab measures it"
     if name.startswith("data.") or name == "init_from":
         return "losses on other data do not compare"
     return "nothing here predicts what it does: advisor calibrate --tune measures it"

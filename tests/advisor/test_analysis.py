@@ -90,7 +90,7 @@ def test_reports_are_written_whole(store, tmp_path):
     assert not re.search(r"(src|href)\s*=\s*[\"']?https?:", page) and "<script src" not in page
     assert page.count("vegaEmbed('#chart") >= 3
     text = md.read_text()
-    for section in ("## Loss", "## Throughput", "## Money and time", "## Findings", "## How to reproduce"):
+    for section in ("## Some of its steps", "## Speed", "## Money and time", "## Findings", "## How to reproduce"):
         assert section in text
     rows = list(csv.DictReader(table.open()))
     assert len(rows) == 400 and float(rows[7]["loss"]) == found.run.column("loss")[7]

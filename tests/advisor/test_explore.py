@@ -122,8 +122,8 @@ def test_ranges_hold_the_run_itself_and_rise(plan):
 def test_limits_that_a_what_if_breaks_are_said(plan):
     assert explore.broken_limits(GOAL, plan.chosen) == ()
     more = changed(plan, tokens=4 * plan.chosen.tokens).chosen
-    [said] = [text for text in explore.broken_limits(GOAL, more) if text.startswith("costs")]
-    assert said.endswith("of $20")
+    [said] = [text for text in explore.broken_limits(GOAL, more) if text.startswith("over the budget")]
+    assert said.endswith("$20 allowed")
 
 
 # The command line

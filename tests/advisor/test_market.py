@@ -288,7 +288,7 @@ def test_any_card_by_the_command(call, tmp_path):
 def test_the_terminal_shows_all_of_it(call):
     code, out, _ = call("plan", "--gpu", "l4,a100-80gb-sxm", "--budget", "20", "--deadline", "8h", "--all")
     assert code == 0
-    for words in ("conservative", "balanced", "aggressive", "headroom", "Best for each price", "the plan",
+    for words in ("conservative", "balanced", "aggressive", "headroom", "Runs on the Pareto front", "the plan",
                   "What the choice depends on", "this choice holds", "more and fewer GPUs"):  # fmt: skip
         assert words in out
 
@@ -351,5 +351,5 @@ def test_nothing_is_refused_before_the_smallest_batches_were_tried():
     """Of 4.5 cents an L4 takes most before the first step: a little more buys a run, a little less is refused."""
     plan = ask(budget_usd=0.0451, deadline_seconds=None)
     assert plan.bill.cost_usd.value <= 0.0451 and plan.run.steps >= 20
-    with pytest.raises(AdvisorError, match="least worth doing"):
+    with pytest.raises(AdvisorError, match="for even 20 steps"):
         ask(budget_usd=0.0445, deadline_seconds=None)

@@ -206,7 +206,7 @@ def test_no_memory_is_enough():
     ("wishes", "words", "way_out"),
     [
         ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task", "--deadline"),
-        ({"objective": "cost"}, "needs something to be done", "--depth 12"),
+        ({"objective": "cost"}, "needs work to do", "--depth 12"),
         ({"spot": "sometimes"}, "--spot sometimes: unknown", "choose one of none, any, only"),
         ({"objective": "fame"}, "--objective fame: unknown", "choose one of loss, cost, time"),
         ({"family": "bert"}, "--family bert: unknown", "choose one of nanochat, gpt2, llama"),

@@ -93,7 +93,7 @@ def test_no_card_is_broken_in_the_tables_of_all_of_it(columns):
     arguments = ("--gpu", "rtx-pro-6000-bw-server,a100-80gb-sxm", "--gpus", "1,2", "--budget", "20", "--all")
     lines = printed(arguments, columns)
     assert max(map(len, (line for line in lines if "advisor " not in line))) <= columns
-    table = lines[lines.index(next(line for line in lines if line.startswith("Best for each price"))) :]
+    table = lines[lines.index(next(line for line in lines if line.startswith("Runs on the Pareto front"))) :]
     table = table[: table.index("")]
     cards = re.findall(r"(?:rtx|a100)\S*", "\n".join(table))
     assert {card.rstrip(",") for card in cards} == {"rtx-pro-6000-bw-server", "a100-80gb-sxm"}

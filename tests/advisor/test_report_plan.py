@@ -90,7 +90,7 @@ def test_a_score_is_explained_where_it_is_shown(plan, cpu_plan):
     scored = [table for table in tables(plan) if "score" in str((table.columns, table.rows))]
     assert len(scored) == 5 and all(runs.SCORE in table.notes for table in scored)
     said = " ".join(printed(plan).split())
-    assert said.count(runs.SCORE) == 1 and said.index(runs.SCORE) < said.index("Best for each price")
+    assert said.count(runs.SCORE) == 1 and said.index(runs.SCORE) < said.index("Runs on the Pareto front")
     said = " ".join(printed(cpu_plan).split())  # of one device the options come last
     assert said.count(runs.SCORE) == 1 and said.index("Depths considered") < said.index(runs.SCORE)
     assert " ".join(printed(replace(cpu_plan, search=None)).split()).count(runs.SCORE) == 1

@@ -32,7 +32,7 @@ pytestmark = [
 
 PAGES = ("plan", "calibrate", "adopt", "watch", "runs", "analyze", "audit", "gpus", "data")
 STANDARDS = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
-STREAMLITS_OWN = "metric_chart"  # the line in a metric: an empty group with a role and no words
+MOST_STOPS = 15  # of the keyboard on the way to the main action
 READABLE, LARGE = 4.5, 3.0  # WCAG 2.1, 1.4.3
 CONTROLS = r'- (button|link|tab|textbox|combobox|checkbox|radio|slider|switch|spinbutton)(?: "((?:[^"\\]|\\.)*)")?'
 ICON = re.compile(r"(?:[a-z]+_)+[a-z]+\b")  # what stands for a picture: play_circle
@@ -120,11 +120,19 @@ def test_every_page_can_be_read_named_and_walked_through(home, tmp_path, scheme)
                 name,
                 "the pages are not among what the keyboard reaches first",
             )
+        page.goto(f"{address}/plan")
+        page.get_by_role("button", name="Launch…").wait_for(timeout=120_000)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")  # past the names of the pages
+        stops = 1
+        while "Launch…" not in page.evaluate("document.activeElement.innerText"):
+            page.keyboard.press("Tab")
+            stops += 1
+            assert stops <= MOST_STOPS
         browser.close()
 
 
 def against_standards(page) -> list[tuple[str, str]]:
     """What axe-core finds against WCAG 2.1 A and AA: its rule, and the element."""
     found = Axe().run(page, options=STANDARDS).response["violations"]
-    elements = [(rule["id"], node["html"][:300]) for rule in found for node in rule["nodes"]]
-    return [(rule, element) for rule, element in elements if STREAMLITS_OWN not in element]
+    return [(rule["id"], node["html"][:300]) for rule in found for node in rule["nodes"]]

@@ -54,7 +54,7 @@ def test_without_a_log_it_says_what_to_do_and_offers_an_example():
     at.button(key="analyze-show-example").click().run()
     assert not at.exception
     said = words(at)
-    assert "501" in said and "recorded example" in said and "Throughput" in said
+    assert "501" in said and "recorded example" in said and "Tokens per second against step" in said
 
 
 def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path):

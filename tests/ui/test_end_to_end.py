@@ -119,7 +119,7 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         if wanted := os.environ.get("ADVISOR_SCREENSHOTS"):
             page.wait_for_timeout(5000)
             crop(page, Path(wanted) / "readme-watch.png")
-        page.get_by_text("next: advisor compare").first.wait_for(timeout=3 * PATIENCE_MS)  # it has ended
+        page.get_by_role("button", name="Compare with its plan").wait_for(timeout=3 * PATIENCE_MS)  # it has ended
         assert run_status(folder).outcome is Outcome.COMPLETED
         assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
         page.get_by_role("link", name="Runs").click()

@@ -14,11 +14,11 @@ from advisor.planning.command import plan_command
 from tests.advisor.plans import goal_of
 
 FORM = "from advisor.ui import plan_form\nfrom advisor.planning.command import plan_command\nimport streamlit as st\n"
-PAGE = f"{FORM}plan_form.begin(())\nst.code(plan_command(plan_form.goal()))\n"
+PAGE = f"{FORM}plan_form.begin()\nst.code(plan_command(plan_form.goal()))\n"
 ASKED = {  # by the address: each kind of control that is not among the page's own tests
     "params": "1.5B", "compile": "no", "precision": "fp16", "sharding": "full", "gpus": "8", "gpu": "h100-80gb-sxm",
     "global_batch": "512k", "micro_batch": "16", "grid_carbon": "50", "data_tokens": "3B", "epochs": "2",
-    "family": "llama", "kwh": "0.3", "seq": "4096", "sure": "true", "price": "2.1", "software": "nanogpt",
+    "family": "llama", "kwh_price": "0.3", "seq_len": "4096", "sure": "true", "price": "2.1", "software": "nanogpt",
 }  # fmt: skip
 WORDS = """--gpu h100-80gb-sxm --gpus 8 --budget 50 --deadline 24h --params 1.5B --no-compile --precision fp16
 --global-batch 512k --micro-batch 16 --grid-carbon 50 --data-tokens 3B --family llama --kwh-price 0.3 --sharding full
@@ -59,4 +59,6 @@ def test_a_fine_tune_is_answered_on_the_page_as_by_the_command():
     assert not at.exception and not at.error, at.error
     said = "\n".join(element.value for element in (*at.markdown, *at.caption))
     assert "Fine-tune qwen3-8b (QLoRA of rank 16) on" in said and "tokens/s" in said
-    assert at.code[-1].value.startswith("advisor plan --gpu l4") and "--finetune qlora" in at.code[-1].value
+    command, call = (code.value for code in at.code)
+    assert command.startswith("advisor plan --gpu l4") and "--finetune qlora" in command
+    assert "advisor.plan(gpu='l4'" in call and "finetune='qlora'" in call

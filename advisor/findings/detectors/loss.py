@@ -229,7 +229,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     return finding(
         "loss_not_finite",
         severity="error" if stays else "warning",
-        title=f"Loss is not a number from step {start:g} on ({share}): every later step was paid for nothing"
+        title=f"Loss is not a number from step {start:g} on ({share}): everything after it was wasted"
         + (f"; it had left its level at step {began.first_step:g}" if began else "")
         if stays
         else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",

@@ -53,7 +53,7 @@ def test_claims_that_fail_for_one_reason_are_told_it_once(tmp_path: Path) -> Non
         so = "The software is the limit; a larger batch will not mend it; patience will not mend it; a faster GPU will"
         assert so in text
     # two cards that fail for different reasons stay apart
-    assert shown.count("is so:") == 14 - 5
+    assert shown.count("in fact:") == 14 - 5
 
 
 def test_several_cards_are_one_document() -> None:
@@ -91,3 +91,9 @@ def test_terminal_and_markdown_have_the_same_sections(tmp_path: Path) -> None:
     assert [line.removesuffix(":") for line in shown.splitlines() if line.removesuffix(":") in headings] == headings
     counts = [int(number) for number in re.findall(r"\((\d+)\)$", "\n".join(headings), re.M)]
     assert sum(counts) == int(shown.splitlines()[1].split()[0])
+
+
+def test_a_rent_by_the_hour_meets_hours(tmp_path):
+    (tmp_path / "rent.md").write_text("GPU rent: 24 h x $2.29/h = $45\n8 x 24 h x $2.29/h = $440\n")
+    shown = advisor("audit", tmp_path / "rent.md").stdout
+    assert "$53.70 to $56.20, not $45" in shown and "= $440 (line 2" in shown and "1 hold, 1 wrong" in shown

@@ -97,7 +97,7 @@ def test_prices_by_provider_and_unknown():
 def test_what_nobody_rents_has_no_price():
     """Lambda and others rent a GH200 one by one: two share no link. No list has a TPU v4."""
     assert cheapest_offer("gh200-96gb", 1) and cheapest_offer("gh200-96gb", 2) is None
-    assert unpriced("gh200-96gb", 2).source == "nobody rents 2 x gh200-96gb together"
+    assert unpriced("gh200-96gb", 2).source == "no provider offers 2 x gh200-96gb together"
     assert unpriced("tpu-v4", 2).source == "no price known for tpu-v4"
     assert unpriced("l40", 1, ("aws",)).source == "no price known for l40 at aws"
     assert unpriced("gh200-96gb", 2).usd_per_gpu_hour is None and unpriced("gh200-96gb", 2).machines == 1
