@@ -360,13 +360,16 @@ class Goal:
     )  # fmt: skip
 
 
-def options_of(record: type) -> dict[str, Option]:
-    """The options by name that are fields of a record."""
-    fields = [field for field in dataclasses.fields(record) if "option" in field.metadata]
-    return {
-        field.metadata["option"].name: dataclasses.replace(field.metadata["option"], field=field.name)
-        for field in fields
-    }
+_OPTIONS_OF: dict[type, Mapping[str, Option]] = {}  # made once: a plan checks the goal of each of a hundred devices
+
+
+def options_of(record: type) -> Mapping[str, Option]:
+    """Returns the options by name that are fields of a record."""
+    if record not in _OPTIONS_OF:
+        fields = [field for field in dataclasses.fields(record) if "option" in field.metadata]
+        named = [dataclasses.replace(field.metadata["option"], field=field.name) for field in fields]
+        _OPTIONS_OF[record] = MappingProxyType({option.name: option for option in named})
+    return _OPTIONS_OF[record]
 
 
 def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
@@ -375,7 +378,7 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
 
 
 # The options of the goal by name.
-OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(options_of(Goal))
+OPTIONS: Final[Mapping[str, Option]] = options_of(Goal)
 
 _A_DAY = 86400.0
 

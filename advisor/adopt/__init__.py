@@ -1,1 +1,1 @@
-"""Any command that trains, made a citizen: its knobs found, measured in short bursts, planned, guarded."""
+"""Adopts any training command: finds its knobs, measures it in short bursts, plans and guards it."""

@@ -1,4 +1,4 @@
-"""One short run of a training command as a child process, ended when the probe has seen enough of it."""
+"""Runs a training command as a child process until its steps have been measured."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _near(one: float, other: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BurstLimits:
-    """When a burst has said enough, and when it is given up."""
+    """When a burst is long enough, and when it is given up."""
 
     steady_seconds: float = 2.0  # of timed steps
     least_steps: int = 6  # timed
@@ -130,7 +130,7 @@ class Watched:
         return None
 
     def end(self) -> None:
-        """End everything that it started, and take in what it left."""
+        """End all its processes, and read the rest of its output."""
         # End everything that the command started: a launcher's processes have sessions of their own.
         started = tree(self.process.pid)
         for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -181,7 +181,7 @@ def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
 
 
 def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | None]:
-    """How a burst ended, and why where it was not asked to."""
+    """Returns how a burst ended, and the reason unless we ended it."""
     if ended_by is not None:
         return ended_by, "no steady steps in the time it was given" if ended_by == TIMED_OUT else None
     try:
@@ -200,7 +200,7 @@ def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | 
 
 
 def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None, ended: bool) -> AdoptedBurst:
-    """The burst with what the probe saw; `ended`: it ended by itself, as it was to.
+    """Returns the burst with the probe's measurements; `ended` means that it ended by itself.
 
     How far a step goes through the data is its log's to say, where that counts the same steps.
     """
@@ -234,7 +234,7 @@ def _same_steps(printed: int, done: int) -> bool:
 
 
 def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:
-    """The burst with what its own log says; what the model was given is not in it."""
+    """Returns the burst with the measurements of its own log, which does not have the batch."""
     return replace(
         _timed(burst, logged.moments[0], logged.moments[-1], logged.durations, ended),
         source=LOG,

@@ -1,4 +1,4 @@
-"""The step time of an adopted command whose model is a known decoder: the house's law, with its bursts as calibration.
+"""Predicts the step time of an adopted command whose model is a known decoder: our law, calibrated by its bursts.
 
 The rates of the law are nominal. What is believed of all coefficients together is wide, so that only their ratios are
 taken from the house: rates ten times off move the errors on two recorded commands by a hundredth at most (docs/log.md,
@@ -45,7 +45,7 @@ Fit = Callable[[Sequence[Seen]], Predicts]
 
 @dataclass(frozen=True, kw_only=True)
 class LawFitted:
-    """The house's law, fitted to one command."""
+    """Our law of step time, fitted to one command."""
 
     model: ModelShape
     posterior: Posterior
@@ -63,7 +63,7 @@ class LawFitted:
 
 
 def workload(model: ModelShape, batch: Batch) -> Workload:
-    """What the law is asked of a batch: rows that are laid end to end are one long row, of which all is seen."""
+    """Returns the workload of a batch; rows that are packed end to end count as one long row."""
     rows, length = (1, round(batch.tokens)) if batch.end_to_end else (round(batch.rows), round(batch.length))
     shape = replace(model, seq_len=max(1, length))
     return Workload(shape=shape, micro_batch=max(1, rows), grad_accum=round(batch.calls), gpu="cpu", precision="fp32")
@@ -90,7 +90,7 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What a command's step times are fitted by, and how right that was on its own bursts (None: too few)."""
+    """The chosen fit of a command's step times, with its held-out errors (None: too few bursts)."""
 
     fit: Fit
     held_out: HeldOut | None
@@ -99,7 +99,7 @@ class Chosen:
 
 @functools.lru_cache(maxsize=16)
 def choose_fit(adopted: Adopted) -> Chosen:
-    """The law where the model is known, one process trains and its bursts are predicted no worse; else the terms.
+    """Chooses the law if the model is known, one process trains and the law's held-out error is no larger.
 
     Bursts of several processes are the terms' alone: both are judged by those of one.
     """

@@ -1,4 +1,4 @@
-"""What a program's own log says of its steps, where the probe cannot be loaded: when, how many, of how many tokens.
+"""Reads the steps of a program from its own log, if the probe cannot be loaded: their times, numbers and tokens.
 
 The log is read by the readers of any log. A step's time is that between its line and the one before, as they came;
 where lines came many at once, what the program itself prints.
@@ -78,7 +78,7 @@ def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
 
 
 def _done(table: RunTable, rows: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Steps done by the end of each row: as printed, else one each."""
+    """Returns the number of steps at the end of each row: as printed, or else one per row."""
     step = table.column("step")[rows]
     if not table.provenance.get("step", "").startswith("as printed") or not np.isfinite(step).all():
         return np.arange(1.0, len(rows) + 1), False

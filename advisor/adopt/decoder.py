@@ -23,7 +23,7 @@ _HEADS = (128, 64, 96, 80, 48, 32, 16, 8)  # sizes of a head, where weights do n
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Weights of one name, `#` for the number of their block."""
+    """Weights with the same name, in which `#` stands for the number of the block."""
 
     name: str
     shape: tuple[int, ...]

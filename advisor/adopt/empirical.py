@@ -43,7 +43,7 @@ BY_LOG = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one optimizer step is given, in one process. `length` 1 where rows have no tokens.
+    """The batch of one optimizer step in one process. `length` is 1 for rows without tokens.
 
     With `end_to_end` the rows of a call are laid one behind the other in a single one.
     """
@@ -83,7 +83,7 @@ def memory_terms(batch: Batch) -> tuple[float, ...]:
 
 
 class Predicts(Protocol):
-    """What says how long a batch takes, or how much it holds."""
+    """A fitted model of step time or memory."""
 
     @property
     def seen(self) -> tuple[Batch, ...]:
@@ -123,7 +123,7 @@ class Fitted:
 
 
 def doublings_outside(batch: Batch, seen: Sequence[Batch]) -> float:
-    """How many doublings a batch lies beyond what was measured, rows, calls and length together."""
+    """Counts the doublings of rows, calls and length by which a batch lies outside of the measured ones."""
     return sum(_outside(getattr(batch, name), [getattr(b, name) for b in seen]) for name in ("rows", "calls", "length"))
 
 

@@ -1,4 +1,4 @@
-"""Whether a knob does what its name says: two bursts that differ in it, and what the model was given in each. Pure.
+"""Tests whether a knob does what its name says: compares the batches of two bursts that differ in it. Pure.
 
 Where a program was seen by its log alone, what a step holds in all: tokens, or the way that it goes through the data.
 """
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def verdicts(recipe: Recipe, base: AdoptedBurst, others: Sequence[AdoptedBurst]) -> tuple[KnobVerdict, ...]:
-    """What became of each knob that bursts can vary, by all bursts in which it was set to something else."""
+    """Returns a verdict on each knob that bursts can vary, from all bursts that set it."""
     found = [_verdict(name, recipe, base, others) for name in _SEEN if recipe.knob(name) is not None]
     if any(burst.value("gpus") is not None for burst in others):
         found.append(_processes(recipe, base, others))
@@ -73,7 +73,7 @@ def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[Ado
 
 
 def _one(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> KnobVerdict | None:
-    """What one burst says of a knob; None: it was not set there, or nothing was seen."""
+    """Judges a knob by one burst; None if the burst did not set it or nothing was seen."""
     knob, value = recipe.knob(name), burst.value(name)
     if knob is None or knob.value is None or value in (None, knob.value) or base.shape is None or burst.shape is None:
         return None
@@ -133,7 +133,7 @@ def _one_by_log(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBur
 
 
 def _pace(base: AdoptedBurst, burst: AdoptedBurst, knob: Knob, value: float) -> str:
-    """What its steps' time did, in words."""
+    """Describes the change of the step time."""
     if not base.step_seconds:
         return ""
     factor = statistics.median(burst.step_seconds) / statistics.median(base.step_seconds)
@@ -198,7 +198,7 @@ def _processes(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst
 
 
 def _batch_beside(base: AdoptedBurst, burst: AdoptedBurst) -> str:
-    """What becomes of the global batch with other processes, in words; empty where it was not seen."""
+    """Describes the global batch with another number of processes; "" if it was not seen."""
     if base.shape is None or burst.shape is None or len(burst.values) > 1:
         return ""
     before, after = rows_of_all(base), rows_of_all(burst)

@@ -1,4 +1,4 @@
-"""An adoption from start to end: the command as it is, then bursts that differ in what its knobs set.
+"""Adopts a command: measures it unchanged, then in bursts with other values of its knobs.
 
 Effects: child processes, in a scratch folder that goes with them.
 """
@@ -28,7 +28,7 @@ _FIRST_SHARE = 0.5  # of the time, that the command as it is may take
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What is adopted: how it is typed, where, with what beside it."""
+    """The command to adopt, with its folder and environment."""
 
     arguments: tuple[str, ...]
     folder: Path
@@ -84,7 +84,7 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
 
 
 def _session(recipe: Recipe, bursts: Sequence[AdoptedBurst]) -> Session:
-    """What so many bursts say."""
+    """Judges the bursts so far."""
     if end_to_end(recipe, bursts[0], bursts[1:]):
         bursts = [cut_apart(recipe, burst) for burst in bursts]
     told = verdicts(recipe, bursts[0], bursts[1:])
@@ -145,7 +145,7 @@ def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
 def tries(
     recipe: Recipe, step_tokens: float | None = None, most_processes: int = 1
 ) -> Iterator[tuple[tuple[Setting, ...], bool]]:
-    """What to try, the most telling first, and whether the run is left to end by itself.
+    """Yields the settings of each burst, the most informative first, and whether it is to end by itself.
 
     Each knob alone, its length before what only refines: without that no plan can set how long it trains. Then the
     other way, the command again, two at once.
@@ -189,13 +189,13 @@ def _base(recipe: Recipe, name: str) -> int | None:
 
 
 def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
-    """What a burst sets, as it is typed."""
+    """Describes the settings of a burst as they are typed."""
     words = [f"{knob.key} {setting.value:g}" for setting in settings if (knob := recipe.knob(setting.name)) is not None]
     return ", ".join(words) if words else "the command once more"
 
 
 def batch_of(burst: AdoptedBurst) -> Batch | None:
-    """What a burst's steps were given, as it was seen; None: it was not.
+    """Returns the batch of a burst's steps, or None if it was not seen.
 
     Of a command that its log alone showed, and whose batch nothing says, it is one of something.
     """
@@ -207,7 +207,7 @@ def batch_of(burst: AdoptedBurst) -> Batch | None:
 
 
 def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
-    """The median step of each burst that has steady ones, as it would be on a machine as fast as at their median."""
+    """Returns the median step of each steady burst, corrected for the machine's own speed."""
     by_log, drift = bursts[0].source == LOG, drift_of(bursts)
     return [
         Seen(
@@ -222,14 +222,14 @@ def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
 
 
 def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:
-    """How much the machine moved while a command was measured, by the reference kernel: as of our own trainer's."""
+    """Measures how the machine's own speed changed during the bursts, by the reference kernel."""
     own = [b for b in bursts if b.source != WHOLE_RUN and b.measured and b.steady]  # runs are set against these
     timed = [b for b in own if b.reference_seconds and batch_of(b) is not None]
     return drift_among([(batch_of(b), b.step_seconds, b.reference_seconds) for b in timed])
 
 
 def slowdown(burst: AdoptedBurst, drift: Drift) -> float:
-    """How many times longer the machine itself made a burst's steps; 1 where the reference kernel was not timed."""
+    """Returns the factor by which the machine itself slowed a burst; 1 if the reference kernel was not timed."""
     if drift.reference_seconds is None or not burst.reference_seconds:
         return 1.0
     return float((statistics.median(burst.reference_seconds) / drift.reference_seconds) ** drift.exponent)

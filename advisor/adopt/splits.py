@@ -1,4 +1,4 @@
-"""The ways to split the global batch of an adopted command: rows, micro-batches of a step, processes. Pure.
+"""Lists the ways to split the global batch of an adopted command into rows, micro-batches and processes. Pure.
 
 The global batch is the command's own in each of them, whichever way its program counts: rows and accumulation of each
 process, accumulation shared out among them, or micro-batches that follow from a global batch.
@@ -32,7 +32,7 @@ class Option:
 
 
 def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
-    """What is known of a command's step time, with so many processes (None: its own).
+    """Returns the model of a command's step time with this many processes (None: its own number).
 
     Raises AdvisorError where no burst was steady.
     """
@@ -78,7 +78,7 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
 
 
 def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
-    """Another number of processes needs a knob that is not known to lie."""
+    """Raises AdvisorError for another number of processes without a working knob for it."""
     if many == base.processes:
         return
     knob = adopted.recipe.knob("gpus")
@@ -110,7 +110,7 @@ def _splits(adopted: Adopted, base: Batch, time: Predicts, many: float) -> Itera
 
 
 def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
-    """What gives each process such a batch; the number of processes before what divides by it."""
+    """Returns the settings for a batch, with the number of processes first."""
     found = []
     micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
     if batch.processes != base.processes:

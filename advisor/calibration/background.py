@@ -1,4 +1,4 @@
-"""A calibration as a process of its own: a page can start it, watch it burst by burst, cancel it or be closed."""
+"""Runs a calibration as a separate process, which a page can start, watch and cancel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CANCEL_SECONDS = 20.0  # for each way to ask
 
 @dataclass(frozen=True, kw_only=True)
 class Background:
-    """The newest calibration that was started this way."""
+    """The state of the newest calibration that a page started."""
 
     running: bool
     started: str  # ISO 8601, UTC
@@ -30,7 +30,7 @@ def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
 
 
 def look(store: Store) -> Background | None:
-    """How the newest background calibration stands; None: there was none."""
+    """Returns the state of the newest background calibration, or None if there was none."""
     beside = _beside(store)
     state = beside.look()
     if state is None:

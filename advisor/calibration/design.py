@@ -1,4 +1,4 @@
-"""Which burst next: the one that narrows the coming decision most per second it costs.
+"""Chooses the next burst: the one that narrows predictions most per second.
 
 Pure: beliefs in, burst out. The decision is which depth and micro-batch to recommend, so the variance that counts is
 that of log step seconds at the configurations a plan would weigh, not at those that happen to be cheap to measure.

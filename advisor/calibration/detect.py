@@ -1,4 +1,4 @@
-"""Which device a calibration is about: what the user named against what the worker found, and its sensible defaults."""
+"""Decides which device is calibrated, by the user's name and the worker's report, and its default settings."""
 
 from __future__ import annotations
 

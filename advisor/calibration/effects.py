@@ -1,4 +1,4 @@
-"""From interleaved bursts to what each setting does: differences within rounds, their noise, intervals. Pure.
+"""Computes the effect of each setting from interleaved bursts: differences within rounds, with intervals. Pure.
 
 A round has the base several times and every setting once, in an order of its own: what a machine does between rounds
 cancels. Residuals of all settings give one noise, pulled to a prior; intervals are Student's and hold all at once
@@ -49,7 +49,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What one setting does against the base."""
+    """The effect of one setting, compared with the base."""
 
     setting: str
     repeats: int
@@ -82,7 +82,7 @@ class Noise:
 
 
 def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect], Noise]:
-    """What each setting does, by name; `exponent`: step time goes as the reference kernel's time to this power."""
+    """Returns the effect of each setting by name; step time follows the reference kernel's time to this `exponent`."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     names = list(dict.fromkeys(v.setting for v in visits if v.setting is not None))
     gains: dict[str, list[float]] = {}  # of each round with both: log of how much faster than the base

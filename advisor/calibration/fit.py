@@ -1,4 +1,4 @@
-"""Measured step times to a posterior: MAP in log coefficients, Laplace covariance, residual process.
+"""Fits measured step times: MAP in log coefficients, Laplace covariance, residual process.
 
 Pure: arrays in, records out. The equations are in docs/how-it-predicts.md.
 """
@@ -161,14 +161,14 @@ def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> Held
 
 
 class Evidence:
-    """What the bursts of a calibration say; each part is worked out when it is first asked for."""
+    """The evidence of a calibration's bursts; each part is computed at its first use."""
 
     def __init__(self, calibration: Calibration):
         self.calibration = calibration
 
     @cached_property
     def drift(self) -> Drift:
-        """How much the machine moved meanwhile."""
+        """The change of the machine's own speed during the calibration."""
         return drift_of(self.calibration.bursts)
 
     @cached_property
@@ -178,18 +178,18 @@ class Evidence:
 
     @cached_property
     def rates(self) -> Rates:
-        """What the device does at best."""
+        """The highest measured rates of the device."""
         return rates_of(self.calibration.ceilings)
 
     @cached_property
     def prior(self) -> CoefficientPrior:
-        """What is believed of the device before any burst."""
+        """The prior of the device."""
         key, settings = self.calibration.device_key, self.calibration.settings
         spec = find_gpu(key) if key != "cpu" else None
         return calibration_prior(spec, settings.precision, settings.compile, self.rates)
 
     def posterior(self, steps: Sequence[MeasuredStep] | None = None) -> Posterior:
-        """What is believed after these steps; None: after its own."""
+        """Returns the posterior after these steps (None: the calibration's own)."""
         return fit(self.steps if steps is None else steps, self.rates, self.prior, self.drift.deviation)
 
     def held_out(self) -> HeldOut | None:

@@ -1,4 +1,4 @@
-"""What one run says of the speed of its software: a profile that has seen it, of its own card or of another.
+"""Updates a profile by one observed run, on the same GPU or on another one.
 
 A plan of the same run elsewhere should be as fast as that run was, not as our trainer is on average. Nothing is stored:
 the run is one more observation of this one profile.
@@ -32,7 +32,7 @@ def profile_after(
     compile: bool | None = None,
     power_cap_watts: float | None = None,
 ) -> Profile:
-    """What is believed of a device after a run was seen, there or on another card; without one, of the store alone.
+    """Returns the profile of a device, updated by an observed run if there is one.
 
     Raises AdvisorError as `load_profile` does.
     """
@@ -61,7 +61,7 @@ def profile_after(
 
 
 def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
-    """Whether what is believed of a device rests on the run, too."""
+    """Tells whether a profile includes the run."""
     return any(seen.source in source for source in profile.sources)
 
 

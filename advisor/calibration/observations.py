@@ -1,4 +1,4 @@
-"""From a raw calibration to what the fits need: drift-corrected step times, and the device's own rates. Pure."""
+"""Turns a raw calibration into drift-corrected step times and the device's rates. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def drift_of(bursts: Sequence[Burst]) -> Drift:
 
 
 def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float]]]) -> Drift:
-    """The same of any bursts: what each ran, its steps' seconds, and the reference kernel's beside them."""
+    """Returns the drift of any bursts, each given as its configuration, step seconds and reference seconds."""
     if not bursts:
         return Drift(reference_seconds=None, exponent=0.0, deviation=_DRIFT_FLOOR, noise_floor=_VISIT_PRIOR[0])
     logs = np.log([statistics.median(reference) for _, _, reference in bursts])

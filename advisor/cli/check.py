@@ -19,8 +19,8 @@ from advisor.report.render import table
 def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
     """Judge what `predict`, `plan`, `compare ACCEPTED NEW` or `ab` printed under --json, as a check in CI.
 
-    A run that does not fit, a plan that nothing keeps, or a speed that is lost with more than the noise fails. Exit
-    code 0: nothing failed, 3: something failed. --md writes the comment for a pull request.
+    A run fails that does not fit, a plan whose limits no run keeps, and a loss of speed beyond the noise. Exit code 0:
+    nothing failed, 3: something failed. --md writes the comment for a pull request.
     """
     from advisor.report.table import Table, in_markdown
     from advisor.store.disk import write_atomic

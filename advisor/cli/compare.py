@@ -29,11 +29,13 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
     For two plans, run configurations or calibrations, or two runs with --settings, it lists every setting that differs
     and its effect.
 
-    RUN may also be another trainer's log or folder with a plan.yaml beside it: quantities that its log lacks are not
-    scored. Several runs are compared with each other too, at equal tokens, time, dollars and shares of their schedules.
+    RUN may also be the log or folder of another trainer with a plan.yaml beside it; quantities that the log does not
+    have are not scored. Several runs are compared with each other too, at equal tokens, time, dollars and shares of
+    their schedules.
+
     A finished run's scores go into the ledger that `advisor runs --accuracy` reads, and its step time into the profile
-    of its device; --forget takes both back. A run with fewer than 100 timed steps after the warm-up is not recorded,
-    unless they are a tenth of its steps and at least 10. If it did all its steps it is still scored.
+    of its device; --forget removes both. A run that ended early is recorded only if it has 100 timed steps after the
+    warm-up, or at least 10 that are a tenth of its steps.
     """
     if write_to is not None and (forget or len(runs) > 1):
         hint = "advisor compare RUN --write-to PATH"

@@ -32,10 +32,10 @@ def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the options that name a run of the user's tracker, to which this is written."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        python = "The Python that has the tracker's library.  [default: the run's]"
+        python = "The Python with the tracker's library.  [default: the run's]"
         click.option("--tracker-python", metavar="PATH", help=python)(command)
-        click.option("--tracker-run", metavar="ID", help="Its id or name there, where PATH holds several.")(command)
-        where = f"Write {written} to the run of your tracker: W&B (offline), MLflow, trackio."
+        click.option("--tracker-run", metavar="ID", help="Id or name of the run, if PATH contains several.")(command)
+        where = f"Write {written} to the run in your tracker: W&B (offline), MLflow, trackio."
         return click.option("--write-to", type=EXISTING, metavar="PATH", help=where)(command)
 
     return decorate

@@ -22,7 +22,7 @@ from advisor.workflows.live import Prometheus, Sink
 @verb("watch")
 @click.argument("run", default="latest")
 @click.option("--once", is_flag=True, help="Look once and return.")
-@click.option("--fetch", is_flag=True, help="Bring the checkpoints of a run on another machine home as well.")
+@click.option("--fetch", is_flag=True, help="Also copy the checkpoints of a run on another machine to its folder here.")
 @click.option("--prometheus", "port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Serve the run's numbers to Prometheus, on this machine alone, while it is watched.")  # fmt: skip
 @tracker("the same numbers, while the run goes on,")
@@ -30,11 +30,11 @@ def command(run: str, once: bool, fetch: bool, port: int | None, write_to: Path 
             tracker_python: str | None) -> int:  # fmt: skip
     """Follow RUN: its folder, its name or the beginning of it, or `latest` (the default); or another program's log.
 
-    The time left of a log is estimated from the steps that were watched. Ctrl-C ends the display, not the run. Exit
-    code 0 while the run goes on or when it completed or was stopped, else 1. --json looks once.
+    The time left of a log is estimated from the steps that were watched. Ctrl-C ends the display, not the run. The
+    exit code is 0 for a run that is running, completed or was stopped, and 1 for others. --json looks once.
 
-    With --prometheus and --write-to go: step, loss, tokens/s, seconds and dollars so far, each beside what the plan
-    predicts and what is expected now, with the ends of its 80 % interval.
+    --prometheus and --write-to pass on step, loss, tokens/s, seconds and dollars so far, each with the plan's
+    prediction and the current forecast, both with their 80 % intervals.
     """
     once = once or json_asked()
     if once and (port is not None or write_to is not None):

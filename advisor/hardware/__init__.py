@@ -1,1 +1,1 @@
-"""What is known of cards and of renting them: how they are joined, and what so many of them cost."""
+"""Knows GPUs, the links between them, and the prices of renting them."""

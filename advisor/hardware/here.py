@@ -1,4 +1,4 @@
-"""The cards of this machine, found through the driver without importing torch; which device is meant by a name."""
+"""Finds the GPUs of this machine through the driver, without torch, and the device that a name means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Today's rental prices into the user's cache: asked in a child process, known traps rejected, cards matched by name.
+"""Asks providers for today's prices in a child process, rejects invalid ones, and writes the user's cache.
 
 The cache has the format of profiles/prices.csv; a provider in it replaces that provider's shipped rows
 (`prices.load_prices`).
@@ -32,7 +32,7 @@ _FORMS = ("sxm", "pcie", "nvl")
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """What came of asking: rows kept, and per provider why there are none."""
+    """The result of a refresh: the number of prices, and by provider the reason why there are none."""
 
     rows: tuple[PriceRow, ...]
     failures: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What so many cards cost: the one rule by which every part of the program names a price.
+"""Computes the price of a number of GPUs, by one rule for the whole program.
 
 One machine holds all the cards, its idle GPUs paid for; beyond a node several whole nodes do. Machines of fewer GPUs
 side by side never count: what joins them is no link that a step time could be predicted with. A marketplace counts only
@@ -25,7 +25,7 @@ RowsByGpu = Mapping[str, Sequence[PriceRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOffers:
-    """What one provider that has the card asks for so many; neither: it rents fewer together only."""
+    """The offers of one provider for this number of GPUs; without any, it rents only fewer together."""
 
     provider: str
     on_demand: Offer | None
@@ -139,7 +139,7 @@ def check_providers(names: Sequence[str]) -> None:
 def _bills(
     gpu: str, gpus: int, *, spot: bool, providers: Sequence[str] = (), rows: RowsByGpu | None = None
 ) -> list[_Bill]:
-    """The bills that `gpus` cards can be had for."""
+    """Yields the bills for renting `gpus` GPUs."""
     # GPUs that a machine must have to be one of those that share `gpus`; 1 where a link joins whole racks.
     spec = find_gpu(gpu)
     link = read_link(spec.interconnect) if spec else None

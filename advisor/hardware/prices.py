@@ -110,7 +110,7 @@ _DAYS_PER_MONTH = 30.44
 
 
 def drift_factor(age_days: int | None) -> float:
-    """How many times more or less a price may be after so many days, 8 times out of 10; 1 where its age is unknown."""
+    """Returns the factor within which a price stays after this many days in 8 of 10 cases; 1 if its age is unknown."""
     return math.exp(DRIFT_PER_ROOT_MONTH * math.sqrt(max(age_days or 0, 0) / _DAYS_PER_MONTH))
 
 
@@ -122,7 +122,7 @@ FLOOR_USD_PER_TFLOPS = 0.0008
 
 
 def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
-    """Why a row of a price list is no price, in words; None for a price. Shares of a card are judged by the share."""
+    """Says why a row of a price list is invalid; None for a valid price. Shares of a GPU are judged by the share."""
     for dollars in (row.on_demand_usd_per_hour, row.spot_usd_per_hour):
         if dollars is not None and not (dollars > 0 and dollars != NOT_AVAILABLE):
             return f"{dollars} means that there is none"

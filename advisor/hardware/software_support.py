@@ -1,4 +1,4 @@
-"""What of PyTorch a card can run: official wheels with kernels for it, and what its architecture can do.
+"""Knows which official PyTorch wheels have kernels for a GPU, and what its architecture supports.
 
 Reads profiles/pytorch_support.yaml, where every line has its source (format in profiles/README.md). A card of which
 neither capability nor architecture is known is never judged.
@@ -87,7 +87,7 @@ def is_judged(spec: GpuSpec) -> bool:
 
 
 def runs_trainer(spec: GpuSpec) -> bool:
-    """Whether some wheel that the trainer can use runs a card, or nothing is known that speaks against it."""
+    """Tells whether a wheel for the trainer runs on a GPU; True if nothing is known of it."""
     oldest = _number(trainer_release())
     return not is_judged(spec) or any(_number(wheel.torch) >= oldest for wheel in wheels_for(spec))
 

@@ -1,1 +1,1 @@
-"""What became of runs: scored against their plans, held against each other, kept in the ledger."""
+"""Scores runs against their plans, compares them with each other, and lists them."""

@@ -1,4 +1,4 @@
-"""What a run has used so far: seconds and dollars of all attempts, each at the price of its own machine.
+"""Sums the seconds and dollars of all attempts of a run, each at the price of its own machine.
 
 `budget.json` is the account; the log knows attempts that the file here does not (it comes home last, or was lost), and
 how long the one that goes on has lived by now.
@@ -14,7 +14,7 @@ from trainer.budget import Spent
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """One attempt as the log has it."""
+    """One attempt in the log."""
 
     session: str
     seconds: float
@@ -23,7 +23,7 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What all attempts have used."""
+    """The totals of all attempts."""
 
     seconds: float
     usd: float | None  # None: nobody knows a price

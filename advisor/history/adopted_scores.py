@@ -1,4 +1,4 @@
-"""An adopted run against its plan, and what its command learns from it. Pure."""
+"""Scores an adopted run against its plan, and adds its measurement to the command. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
 
 
 def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
-    """Parts of the gap that sum to it."""
+    """Yields the parts of the gap; they sum to it."""
     planned = plan.step_seconds.value
     startup = sum(attempt.startup_seconds or 0.0 for attempt in run.attempts)
     stepped = float(series.finite(run.column("seconds")).sum())
@@ -83,7 +83,7 @@ def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: in
 
 
 def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
-    """Why a run's step time says more of the machine than of its command; None where it is one more burst of it."""
+    """Says why a run's step time is not added to its command's bursts; None if it is."""
     step = scored.actual("step_seconds")
     if step is None:
         return "its log does not say how fast it was"
@@ -101,7 +101,7 @@ def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str |
 def with_run(
     adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: float, reference_seconds: float | None
 ) -> Adopted:
-    """The command with what a finished run of it measured, once."""
+    """Returns the command with the measurement of a finished run, added once."""
     started = float(run.column("unix_seconds")[0])
     if any(burst.source == WHOLE_RUN and burst.started == started for burst in adopted.bursts):
         return adopted

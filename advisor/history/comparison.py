@@ -1,4 +1,4 @@
-"""Several runs against each other: at equal tokens, time, dollars and shares of their schedules.
+"""Compares runs at equal tokens, time, dollars and shares of their schedules.
 
 Losses compare on the same data and in the same learning-rate phase (`laws/phase`). Runs that differ in nothing declared
 are seeds of one group. Differences carry bootstrap intervals: over seeds where a group has two at least, else over the
@@ -172,7 +172,7 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
 
 
 def compare_those_far_enough(cases: Sequence[Case], names: Sequence[str]) -> tuple[Comparison | None, list[str]]:
-    """The runs of a folder against each other, those that broke off early left out; and in words which, or why none."""
+    """Compares the runs of a folder without those that ended early, and says which were left out."""
     reached = [case.run.last_step or 0.0 for case in cases]
     far = [one >= _FAR * max(reached) and len(curve(case.run, "loss")) > 0
            for one, case in zip(reached, cases, strict=True)]  # fmt: skip
@@ -213,7 +213,7 @@ def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
 
 
 def _places(axis: str, entrants: Sequence[_Entrant]) -> list[float]:
-    """Where all runs are compared: quarters of what they all reached, or of their schedules as far as all got."""
+    """Returns the points of comparison: quarters of what all runs reached, or of their schedules."""
     reached = min(float(entrant.courses[axis].place[-1]) for entrant in entrants)
     if axis == "schedule":
         return [share for share in SHARES if share <= reached * (1 + 1e-9)]
@@ -265,7 +265,7 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
 
 
 def _different_models(entrants: Sequence[_Entrant]) -> str | None:
-    """That models of unlike size were trained on data that are not known to be the same; None where neither is so."""
+    """Warns of models of different sizes on data that may differ; None if neither is the case."""
     same_data = len({entrant.case.run.facts.get("data_fingerprint", object()) for entrant in entrants}) == 1
     sizes = [size for entrant in entrants if (size := _size(entrant.case))]
     if same_data or len(sizes) < 2 or max(sizes) <= _SAME_SIZE * min(sizes):
@@ -300,7 +300,7 @@ def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
 
 
 def _grouped(entrants: Sequence[_Entrant]) -> dict[str, list[_Entrant]]:
-    """Runs by what they declare; a run that declares hardly anything is a group of its own."""
+    """Groups runs by their declared settings; a run with hardly any is a group of its own."""
     groups: dict[tuple, list[_Entrant]] = {}
     for number, entrant in enumerate(entrants):
         declared = tuple(str(entrant.case.run.facts.get(name)) for name in _SAME)

@@ -1,4 +1,4 @@
-"""The newest readings of the devices a run is on and their course, from its telemetry as far as it is written."""
+"""Reads the newest readings of a run's devices, and their course, from its telemetry."""
 
 from __future__ import annotations
 

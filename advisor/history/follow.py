@@ -62,7 +62,7 @@ class RunFollower:
         )
 
     def _read_plan(self) -> None:
-        """Again where it was replaced: a run that is measured on arrival goes on by another plan."""
+        """Read the plan again if it was replaced: a machine that is measured first continues with another plan."""
         path = self.run_dir / PLAN
         written = path.stat().st_mtime_ns if path.exists() else None
         if written == self._planned_at:
@@ -99,7 +99,7 @@ class RunFollower:
 
 
 class AdoptedFollower:
-    """The same of a run of an adopted command, which logs steps and no losses."""
+    """Follows a run of an adopted command, which logs steps and no losses."""
 
     def __init__(self, run_dir: Path, store: Store):
         self.run_dir, self._store = run_dir, store
@@ -137,5 +137,5 @@ _FOLLOWERS: dict[str, type[RunFollower] | type[AdoptedFollower]] = {ADOPTED.name
 
 
 def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
-    """What follows the run of a folder: by its trainer, and like ours where the table names no other."""
+    """Returns the follower of a run folder by its trainer."""
     return _FOLLOWERS.get(trainer_of_run(run_dir).name, RunFollower)(run_dir, store)

@@ -1,4 +1,4 @@
-"""What finished runs have taught, by the rows of the ledger: how right predictions were, and one's own loss law."""
+"""Summarises the ledger: the accuracy of predictions, and the user's own corrections of the loss law."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class QuantityAccuracy:
 
 
 def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
-    """Running error and coverage per device and quantity; quantities predicted as 0 count as covered or not only."""
+    """Returns error and coverage by device and quantity; predictions of 0 count for coverage only."""
     groups: dict[tuple[str, str], list[ScoreRow]] = {}
     for row in scores:
         groups.setdefault((row.device_key, row.quantity), []).append(row)
@@ -82,7 +82,7 @@ def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> Qu
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How many outcomes lay in an interval that was to hold a share of them."""
+    """The share of outcomes inside an interval, beside the promised share."""
 
     promised: float
     held: float

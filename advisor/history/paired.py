@@ -1,4 +1,4 @@
-"""Arms of an experiment against the first, over seeds that all of them ran: differences in pairs, and what they need.
+"""Compares the arms of an experiment with the first arm in pairs of equal seeds.
 
 Runs of one seed begin with the same weights and see the same tokens, so what a seed does cancels in the difference.
 Intervals are Student's, of all arms and quantities of one table at once (Bonferroni 1936).
@@ -64,7 +64,7 @@ def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) 
 def _pairs(
     base: Mapping[int, Mapping[str, float | None]], other: Mapping[int, Mapping[str, float | None]], quantity: str
 ) -> list[tuple[float, float]]:
-    """What both came to, seed by seed."""
+    """Returns the values of both arms, seed by seed."""
     both = [(base[seed].get(quantity), other[seed].get(quantity)) for seed in base if seed in other]
     return [(a, b) for a, b in both if a is not None and b is not None]
 

@@ -1,4 +1,4 @@
-"""How far a run is, what is left and what it will have cost: pure arithmetic on log records and the plan.
+"""Computes progress, remaining time and final cost of a run from its log records and its plan. Pure.
 
 The time left is remaining steps × the pace seen, plus what is left of evaluations and checkpoints. The pace starts
 as the plan's prediction and becomes the run's own as steps are seen (both weighted by their certainty, in logarithms).

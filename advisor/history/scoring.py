@@ -1,4 +1,4 @@
-"""A run against its prediction: what was promised, what happened, and where the gap went. Pure.
+"""Scores a run against its prediction and splits the gap into causes. Pure.
 
 Any trainer's run can be scored, also one that still goes on, stopped, or died: what its log does not hold, or what
 cannot be judged yet, is None and left unscored.
@@ -111,7 +111,7 @@ def score_run(
     usd_per_hour: float | None = None,
     energy_kwh: float | None = None,
 ) -> ScoredRun:
-    """Set a run against its plan; without a plan the actual values stand alone.
+    """Compares a run with its plan; without a plan only the actual values are returned.
 
     `case` holds what the log says and nothing of the plan. `usd_per_hour` is what was really paid for all devices
     together, `energy_kwh` what telemetry metered.
@@ -161,7 +161,7 @@ QUANTITIES = (
 
 
 def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
-    """In what the log declares another run than the planned one, in words: promises of that one do not hold for it."""
+    """Says where the log declares another run than the planned one; then nothing is scored."""
     shape = plan.run.model
     meant = {
         "step_tokens": (plan.run.tokens_per_step(plan.workload.gpus), "tokens a step"),
@@ -179,7 +179,7 @@ def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
 
 
 def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, float | None]:
-    """What can be judged of a run that was cut short, too."""
+    """Returns the values that a run has even if it ended early."""
     run, step, pace = case.run, run_metrics.step_seconds(case), run_metrics.pace(case)
     rate = pace.tokens_per_second if pace else None
     source = run.provenance.get("memory_bytes", "").lower()
@@ -198,7 +198,7 @@ def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, flo
 def _totals(
     run: RunTable, plan: Plan | None, usd_per_hour: float | None, energy_kwh: float | None
 ) -> dict[str, float | None]:
-    """What only a complete run has."""
+    """Returns the values that only a complete run has."""
     wall = run_metrics.lifetime_seconds(run)
     return {
         "wall_clock_seconds": wall,

@@ -1,4 +1,4 @@
-"""Where the time of a run went, and how fast the machine itself was by the reference kernel meanwhile. Pure."""
+"""Splits the time of a run into parts, and measures the machine's own speed by the reference kernel. Pure."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _steps(case: Case) -> _Steps:
 
 
 def reference_seconds(run: RunTable) -> float | None:
-    """What the reference kernel took while the median step ran; None without readings, or where they do not agree.
+    """Returns the reference kernel's seconds at the median step; None without readings, or if they disagree.
 
     Readings are taken by the clock, steps are counted: each reading stands for the steps nearer to it than to another,
     or stretches in which the machine crawled would outvote the many steps of the others.
@@ -116,7 +116,7 @@ def reference_seconds(run: RunTable) -> float | None:
 
 
 def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> float | None:
-    """By how much the machine itself made steps longer than when it was calibrated; None where that is not known."""
+    """Returns the factor by which the machine is slower than during calibration; None if unknown."""
     if reference is None or plan is None or not plan.reference_seconds:
         return None
     return (reference / plan.reference_seconds) ** plan.drift_exponent

@@ -1,1 +1,1 @@
-"""What is kept on disk: calibrations, plans, run folders, the index of runs and the ledger of scores."""
+"""Reads and writes calibrations, plans, run folders, the index of runs and the ledger of scores."""

@@ -81,7 +81,7 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def yaml_problem(error: Exception) -> str:
-    """Where a text ceases to be YAML, and why, in the parser's words without its own names for the text."""
+    """Describes where and why a text is not valid YAML, in the parser's words."""
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or " ".join(str(error).split())[:120]
     return reason if mark is None else f"line {mark.line + 1}: {reason}"

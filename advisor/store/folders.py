@@ -34,7 +34,7 @@ def advisor_home() -> Path:
 
 
 def names_apart(paths: Sequence[str]) -> list[str]:
-    """What each is called beside the others: the end of its path that differs from theirs."""
+    """Returns a short name for each path: the end that differs from the others."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-length:]) for part in parts]

@@ -25,7 +25,7 @@ _TAG = re.compile(r"[\w][\w.+-]{0,29}")
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a folder holds a run, be it only half begun."""
+    """Tells whether a folder contains a run, even one that has hardly begun."""
     return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
 
 
@@ -78,7 +78,7 @@ def read_run_plan(run_dir: Path) -> Plan | None:
 
 
 def run_id(run_dir: Path) -> str:
-    """The run's own name for good, the same in a copy of the folder: `run.json`'s id, else folder name and start."""
+    """Returns the permanent id of a run, equal in copies of its folder: from `run.json`, or folder name and start."""
     launch = read_launch(run_dir)
     return launch.id if launch is not None else f"{run_dir.resolve().name}-{int(_started(run_dir))}"
 
@@ -114,7 +114,7 @@ class About:
 
 
 def read_about(run_dir: Path) -> About:
-    """What was written down of a run; AdvisorError when the file is damaged."""
+    """Reads name, note and tags of a run; raises AdvisorError for a damaged file."""
     path = run_dir / ABOUT
     if not path.exists():
         return About()
@@ -130,7 +130,7 @@ def write_about(run_dir: Path, about: About) -> None:
 
 
 def checked(about: About) -> About:
-    """The same, tidied: blanks at the ends gone, each tag once; AdvisorError for what cannot be kept."""
+    """Returns the description without outer blanks and repeated tags; raises AdvisorError if it is invalid."""
     name, note = about.name.strip(), about.note.strip()
     tags = tuple(dict.fromkeys(tag.strip().lower() for tag in about.tags if tag.strip()))
     if len(name) > LONGEST_NAME or any(not letter.isprintable() for letter in name):

@@ -1,4 +1,4 @@
-"""Variants of a run against a base over seeds: run in turn on this machine, then compared in pairs."""
+"""Trains variants of a run and their base with several seeds on this machine, and compares them in pairs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Something that a working trainer does, and whether it was seen to."""
+    """One property of a working trainer, and whether the run showed it."""
 
     arm: str
     what: str
@@ -52,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What came of it. `measured`: by arm and seed; runs that failed are in `checks` alone."""
+    """The results of an experiment. `measured` is by arm and seed; runs that failed are only in `checks`."""
 
     folder: Path
     arms: tuple[Arm, ...]
@@ -79,13 +79,13 @@ def read_arms(paths: Sequence[Path]) -> tuple[Arm, ...]:
 
 
 def expected(store: Store, arms: Sequence[Arm], seeds: int) -> float | None:
-    """Seconds that all runs take by what is known of this device; None: nothing is."""
+    """Returns the predicted seconds of all runs on this device, or None if it was never calibrated."""
     each = [expected_seconds(store, arm.config) for arm in arms]
     return None if None in each else seeds * sum(seconds for seconds in each if seconds is not None)
 
 
 def run_ab(store: Store, arms: Sequence[Arm], seeds: int, folder: Path, tell: Tell) -> Experiment:
-    """Run every arm with every seed, the order turned with each seed; what is done already is kept.
+    """Run every arm with every seed, in an order that rotates with the seed; finished runs are not repeated.
 
     Raises AdvisorError where a run cannot start, or a folder holds another run than this experiment's.
     """
@@ -124,12 +124,12 @@ def run_ab(store: Store, arms: Sequence[Arm], seeds: int, folder: Path, tell: Te
 
 
 def other_text(base: Arm, arm: Arm) -> bool:
-    """Whether an arm's loss is of other tokens than the base's, so that the two do not compare."""
+    """Tells whether an arm's loss is on other tokens than the base's, so that the two cannot be compared."""
     return (base.config.data, base.config.model.vocab_size) != (arm.config.data, arm.config.model.vocab_size)
 
 
 def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
-    """One run to its end; one that was interrupted goes on."""
+    """Train one run to its end, or resume it if it was interrupted."""
     run_dir = folder / config.name
     if not is_run_folder(run_dir):
         tell(f"{config.name}: {config.steps} steps")
@@ -150,7 +150,7 @@ def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
 
 
 def _wait(store: Store, run_dir: Path, enough: Callable[[], bool]) -> None:
-    """Until a run is over, its process too, or it is enough; whoever interrupts this stops the run too."""
+    """Wait until a run and its process have ended, or until it has done enough; an interruption stops the run too."""
     try:
         while run_status(run_dir).state is RunState.RUNNING and not enough():
             time.sleep(_POLL_SECONDS)
@@ -161,7 +161,7 @@ def _wait(store: Store, run_dir: Path, enough: Callable[[], bool]) -> None:
 
 
 def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
-    """Whether a run that is stopped early and gone on with has the losses of the one that was not: the first seed's."""
+    """Tells whether a run that is stopped and resumed has the same losses as one that is not, with the first seed."""
     run_dir = folder / f"{arm.name}-resumed"
     at = max(1, min(_STEPS_TO_RESUME, arm.config.steps // 2))
     if not is_run_folder(run_dir):
@@ -197,7 +197,7 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
 
 
 def _review(store: Store, run_dir: Path) -> Reviewed | None:
-    """A run read and scored; None where it has not come to a step."""
+    """Returns a run read and scored, or None if it has not done a step."""
     check_not_running(run_dir, run_status(run_dir))
     try:
         return review(store, str(run_dir), record=False)
@@ -217,7 +217,7 @@ def _measured(found: Reviewed, evaluated: bool) -> dict[str, float | None]:
 
 
 def _checks(arm: Arm, runs: Mapping[int, Reviewed], seeds: int) -> Iterator[Check]:
-    """What can be seen in the logs of an arm's runs."""
+    """Returns the checks that the logs of an arm's runs allow."""
     done = [found for found in runs.values() if found.scored.complete]
     whole = len(done) == seeds
     yield Check(arm=arm.name, what="trains to its end", passed=whole, evidence=f"{len(done)} of {seeds} runs")

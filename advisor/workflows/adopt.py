@@ -1,4 +1,4 @@
-"""Somebody's own training command: measured and planned, here or in a process beside; and the runs it has had."""
+"""Measures and plans the user's own training command, here or in a child process, and lists its runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OF_A_SHELL = frozenset(("|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """An adopted command, and how well its own bursts are predicted from each other (None: too few)."""
+    """An adopted command with the held-out errors of its bursts (None: too few bursts)."""
 
     adopted: Adopted
     held_out: HeldOut | None
@@ -114,7 +114,7 @@ def adopt_command(
 
 
 def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape | None:
-    """The decoder of a config.json that a command names, or its folder, where the weights were not seen; None: none.
+    """Returns the decoder that a config.json in the command describes, for a program whose weights were not seen.
 
     Where it was seen how much is trained, that must be the whole of it.
     """
@@ -140,14 +140,14 @@ def _is_on_card(base: AdoptedBurst) -> bool:
 
 
 def _most_processes(command: Sequence[str], base: AdoptedBurst) -> int:
-    """How many processes this machine has cards for; of a command that a launcher starts without a card, cores."""
+    """Returns the most processes for this machine: its GPUs, or its cores for a launcher that uses no GPU."""
     if _is_on_card(base):
         return len(visible_cards())
     return os.cpu_count() or 1 if launcher_of(command) is not None else 1
 
 
 def _refuse_unending(command: Sequence[str]) -> None:
-    """A burst is ended with everything that it started, which a client cannot promise of what runs elsewhere."""
+    """Raises AdvisorError for a client of a container or another machine, whose program a burst could not end."""
     program = Path(command[0]).name
     if program in _CONTAINERS and "run" in command and "--init" not in command:
         raise AdvisorError(
@@ -162,7 +162,7 @@ def _refuse_unending(command: Sequence[str]) -> None:
 
 
 def adoption_of(adopted: Adopted) -> Adoption:
-    """What was adopted, with how well its bursts are predicted."""
+    """Returns an adopted command with the held-out errors of its bursts."""
     chosen = choose_fit(adopted)
     return Adoption(adopted=adopted, held_out=chosen.held_out, by_law=chosen.by_law)
 
@@ -180,7 +180,7 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
 
 
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
-    """The recipe with knobs that the user named: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
+    """Returns the recipe with the user's knobs: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
     for name, key in knobs.items():
         if name not in (known := (*NAMES, *SWITCHED_OFF)):
             near = close_matches(name, known)
@@ -192,7 +192,7 @@ def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
 
 
 def plan_adopted(adopted: Adopted, goal: AdoptedGoal) -> AdoptedPlan:
-    """The run to start; raises AdvisorError where nothing fits."""
+    """Plans a run of an adopted command; raises AdvisorError if nothing fits."""
     now = datetime.now(UTC)
     limited = replace(goal, memory_bytes=goal.memory_bytes or _room(adopted))
     return make_plan(
@@ -214,7 +214,7 @@ def save_plan(plan: AdoptedPlan, path: Path) -> None:
 
 
 def _help(command: Sequence[str]) -> str:
-    """What a program says of its options: its command up to the program, with --help; empty where it has no help."""
+    """Returns the output of the program with --help, or "" if it has no help."""
     if shutil.which(command[0]) is None:
         raise AdvisorError(
             f"there is no program {command[0]!r}", "the command after -- is started as it is typed", exit_code=2
@@ -235,7 +235,7 @@ def _help(command: Sequence[str]) -> str:
 
 
 def _program(command: Sequence[str]) -> list[str]:
-    """The command up to what is started: a script, a module, or the first word with its verbs."""
+    """Returns the command up to its program: a script, a module, or the first word with its verbs."""
     launcher = launcher_of(command)
     for place, word in enumerate(command):
         if word.endswith(".py"):
@@ -250,7 +250,7 @@ def _program(command: Sequence[str]) -> list[str]:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """What to call a command: its script, or its program and verbs."""
+    """Returns a name for a command: its script, or its program and verbs."""
     launcher = launcher_of(command)
     program = _program(command)[end_of_launcher(command, launcher) if launcher is not None else 0 :]
     words = [word for word in program if not word.startswith("-") and not VARIABLE.match(word)]
@@ -259,7 +259,7 @@ def _name_of(command: Sequence[str]) -> str:
 
 
 def name_of(command: Sequence[str], given: str = "") -> str:
-    """What an adopted command is called: as its user says, else by its script or its program and verbs."""
+    """Returns the name of an adopted command: the user's, or one from its script or its program and verbs."""
     return _file_name(given or _name_of(command))
 
 
@@ -269,7 +269,7 @@ def _file_name(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Adopting:
-    """The newest adoption that was started this way."""
+    """The state of the newest adoption that was started by `start_adopting`."""
 
     name: str  # of the command
     running: bool
@@ -280,7 +280,7 @@ class Adopting:
 
 
 def typed_command(text: str) -> tuple[str, ...]:
-    """The words of a command as a shell would part them; raises AdvisorError for what only a shell understands."""
+    """Splits a command into words as a shell does; raises AdvisorError for syntax that needs a shell."""
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
@@ -319,7 +319,7 @@ def start_adopting(
 
 
 def look_adopting(store: Store) -> Adopting | None:
-    """How the newest of them stands; None: there was none."""
+    """Returns the state of the newest adoption, or None if there was none."""
     beside = _beside(store)
     state = beside.look()
     if state is None:
@@ -336,7 +336,7 @@ def look_adopting(store: Store) -> Adopting | None:
 
 
 def cancel_adopting(store: Store) -> None:
-    """End it with everything that it started; what it measured is lost."""
+    """Ends the adoption with all its processes; its measurements are lost."""
     _beside(store).cancel(with_children=True)
 
 
@@ -345,7 +345,7 @@ def _beside(store: Store) -> Beside:
 
 
 def runs_of_command(store: Store, name: str) -> list[Path]:
-    """The folders of the runs that were launched of an adopted command, newest first."""
+    """Returns the run folders of an adopted command, newest first."""
     folders = [folder for row in store.runs() if is_run_folder(folder := Path(row.path))]
     launches = [(folder, read_launch(folder)) for folder in folders]
     return [folder for folder, it in launches if it is not None and (it.trainer, it.name) == (ADOPTED.name, name)]

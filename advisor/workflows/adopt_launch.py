@@ -1,4 +1,4 @@
-"""The plan of an adopted command to a run: here or elsewhere; gone on with, looked at beforehand."""
+"""Launches the plan of an adopted command, here or on another machine, checks it beforehand and exports it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Elsewhere:
     folder: str | None = None  # where the command is typed there; may begin with ~/
 
     def of(self, plan: AdoptedPlan) -> AdoptedPlan:
-        """The plan as it holds there. Raises AdvisorError for a folder or a line that cannot be meant."""
+        """Returns the plan for that machine. Raises AdvisorError for an invalid folder or line."""
         folder = self.folder or plan.folder
         if not folder.startswith(("/", "~/")):
             raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
@@ -46,7 +46,7 @@ class Elsewhere:
 
 
 def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
-    """What is to be known of a run elsewhere; `shared`: by a file system that both machines have."""
+    """Returns the warnings for a run on another machine; `shared` means that both have one file system."""
     said = [
         f"what it promises was measured on another machine, {plan.device_key}: compare tells how much that was worth"
     ]
@@ -126,7 +126,7 @@ def launch_adopted(
 
 
 def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Elsewhere) -> list[Check]:
-    """What a launch needs, each looked at: here, or by asking the engine; nothing is started or written."""
+    """Checks everything that a launch needs, here or by asking the engine; starts and writes nothing."""
     if place.engine == HERE.engine:
         _there(plan, place, there)
         folder, program = Path(plan.folder).expanduser(), plan.command[0]
@@ -147,7 +147,7 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Else
 
 
 def _there(plan: AdoptedPlan, place: Place, there: Elsewhere) -> AdoptedPlan:
-    """The plan as it holds where it is launched."""
+    """Returns the plan with its folder and environment on the machine of the launch."""
     if place.engine != HERE.engine:
         return there.of(plan)
     if there != Elsewhere():

@@ -1,4 +1,4 @@
-"""A run that was read and what is known beside it, judged."""
+"""Judges a run from its log and from what is stated beside it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ELSEWHERE = ("l4", "rtx-4090", "l40s", "a100-80gb-sxm", "h100-80gb-sxm", "h200-1
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What the user states beside the log; it wins over what the log says. None: not stated."""
+    """What the user states beside the log, which overrides the log. None: not stated."""
 
     gpu: str | None = None
     gpus: int | None = None
@@ -195,7 +195,7 @@ def _printed(loss: float | None) -> float | str | None:
 
 
 def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str, Any], Plan | None]:
-    """The run with telemetry and configuration added, what is stated by the names of FACTS, and the plan."""
+    """Returns the run with its telemetry, the stated facts by the names of FACTS, and the plan."""
     stated: dict[str, Any] = dict(read_config(given.config)) if given.config else {}
     if given.gpu is not None:
         stated["gpu"] = given.gpu
@@ -210,7 +210,7 @@ def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str
 
 
 def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store: Store) -> Profile | None:
-    """What is believed of the run's card; None where the card is unknown or nothing is known of it."""
+    """Returns the profile of the run's GPU, or None if the GPU or its speed is unknown."""
     inferred = infer(run, stated)
     key = plan.workload.gpu if plan else inferred.gpu
     if key is None:
@@ -224,7 +224,7 @@ def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store:
 
 
 def _places(case: Case, store: Store) -> list[Place]:
-    """Cards the run could have been on, with their prices; none where its workload is not known."""
+    """Returns other GPUs for the run with their prices; none if its workload is unknown."""
     if case.workload is None:
         return []
     places = []
@@ -238,7 +238,7 @@ def _places(case: Case, store: Store) -> list[Place]:
 
 
 def _what_happened(case: Case) -> str:
-    """How the run ended, its main one where the log holds several, with how all of them did before it."""
+    """Describes how the run ended; for several runs in one log the counts of all, then the longest."""
     run, main = case.run, main_part(case.run)
     if len(run.runs) > 1:
         ways = Counter(_in_words(part) for part in run.runs)
@@ -270,7 +270,7 @@ def _in_words(part: RunPart) -> str:
 
 
 def _how_far(case: Case) -> str:
-    """How much of the run its log shows: steps, else epochs, else rows; empty where it shows nothing."""
+    """Describes how much of the run the log shows: steps, or epochs, or rows; "" if it shows nothing."""
     run, done, planned = case.run, steps_done(case.run), planned_steps(case)
     completed = run.status is Status.COMPLETED
     if completed and planned and done and done < planned <= done + max(1.0, print_gap(run)):
@@ -338,7 +338,7 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
 
 
 def _what_was_checked(judged: Coverage) -> str:
-    """How much could be judged, and what to log for the rest: silence is no praise where little was looked at."""
+    """Says which share of the checks could be made, and what to log for the others."""
     possible = (
         f"the {units.format_count(judged.possible)} of {units.format_count(judged.checks)} checks that were possible"
     )

@@ -36,7 +36,7 @@ _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The runs that were found, each judged; several of them against each other, too."""
+    """The judged runs, and the comparison of several."""
 
     analyses: tuple[Analysis, ...]
     comparison: Comparison | None = None
@@ -66,7 +66,7 @@ def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analy
 
 
 def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:
-    """The runs against each other, or in words why not; of a folder those that broke off are left out."""
+    """Compares the runs, or says why not; `forgiving` leaves out runs of a folder that ended early."""
     if len(analyses) < 2:
         return None, []
     cases = [analysis.case for analysis in analyses]
@@ -79,7 +79,7 @@ def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Compari
 
 
 def names_of(analyses: Sequence[Analysis]) -> list[str]:
-    """What each run is called: the end of its path that differs from the others."""
+    """Returns a name for each run: the end of its path that differs from the others."""
     return names_apart([analysis.run.source for analysis in analyses])
 
 
@@ -94,7 +94,7 @@ def analyze(path: Path, given: Given, store: Store, progress: Progress | None = 
 
 
 def _as_it_is(run: RunTable, path: Path) -> RunTable:
-    """The run with what its log cannot say: that it goes on, or that its user stopped it."""
+    """Returns the run with a status that the log cannot tell: still running, or stopped by its user."""
     launch = read_launch(path) if path.is_dir() else None
     if launch is not None:
         state = run_status(path).state
@@ -113,7 +113,7 @@ def _as_it_is(run: RunTable, path: Path) -> RunTable:
 
 
 def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:
-    """A run that was launched here as its trainer reads it, anything else by what it looks like."""
+    """Reads a run that was launched here by its trainer's reader, and any other log by its recognised format."""
     launch = read_launch(path) if given.format is None and path.is_dir() else None
     if launch is not None and launch.trainer in TRAINERS:
         trainer = TRAINERS[launch.trainer]
@@ -128,7 +128,7 @@ def runs_of(path: Path) -> list[Path]:
 
 
 def located(text: Path, store: Store) -> Path:
-    """The path, or the folder of the run that is called so; raises AdvisorError (exit 2) where it is neither."""
+    """Returns an existing path, or the folder of the run with this name; raises AdvisorError (exit 2) for neither."""
     if text.exists():
         return text
     try:
@@ -138,7 +138,7 @@ def located(text: Path, store: Store) -> Path:
 
 
 def _with_folder(path: Path, given: Given) -> Given:
-    """What a run folder of ours says beside its log: its plan and its price."""
+    """Adds the plan and the price of a run folder to what the user stated."""
     if not path.is_dir() or not is_run_folder(path):
         return given
     plan = given.plan or (path / PLAN if (path / PLAN).exists() else None)

@@ -1,4 +1,4 @@
-"""On the machine that will train: calibrate it first, plan again within the same dollars and hours, then decide."""
+"""Calibrates the machine that will train, plans again within the same limits, and decides whether to start."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CHOICE_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """What a machine said of a plan: the plan as it came, as it goes on (None: it does not), and why."""
+    """The result of measuring a machine for a plan: the plan before and after (None: do not start), and why."""
 
     before: Plan
     after: Plan | None
@@ -47,12 +47,12 @@ class Arrival:
     record: ArrivalRecord
 
     def limits(self, asked: Limits) -> Limits:
-        """The limits of the run: what was asked for, else the goal's own, less what the arrival took of them."""
+        """Returns the limits of the run, asked for or of the goal, minus what the calibration used."""
         usd, hours = what_remains(self.before, self.seconds, max_usd=asked.max_usd, max_hours=asked.max_hours)
         return replace(asked, max_usd=usd, max_hours=hours)
 
     def write(self, folder: Path) -> None:
-        """Leave what was learnt in the run's folder: with it the calibration comes home."""
+        """Write the previous plan, the calibration and the record of the arrival to the run folder."""
         with disk_errors("write what was learnt on arrival to", folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(folder / PLAN_BEFORE, dump_plan(self.before))
@@ -62,7 +62,7 @@ class Arrival:
 
 
 def is_unknown(plan: Plan, store: Store, place: Place = Place()) -> bool:  # noqa: B008 - frozen
-    """Whether a plan's speed rests on no calibration that this machine's store has, and the run is worth one.
+    """Tells whether the plan uses no calibration of this store, and its run is long enough to calibrate first.
 
     Of a CPU elsewhere no calibration here says anything: all go by one name.
     """
@@ -141,7 +141,7 @@ def calibration_seconds(plan: Plan) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a machine was measured to be; without a profile, why nothing of it is believed."""
+    """The measurements of a machine; without a profile, the reason why they are not used."""
 
     profile: Profile | None
     calibration: Calibration | None
@@ -156,7 +156,7 @@ def _measure(
     on_start: Callable[[Settings], None],
     on_event: Callable[[Event], None],
 ) -> _Found:
-    """Calibrate, then measure the plan's own configuration as well, if it is one device's and runs there."""
+    """Calibrate, and for one device also measure the planned configuration if it runs there."""
     try:
         done = calibrate(options, store, on_start, on_event)
     except NothingMeasuredError as error:
@@ -175,7 +175,7 @@ def _measure(
 
 
 def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationOptions:
-    """What the plan would run, at its own depth and a smaller one; around it where the depth is open."""
+    """Returns the options of the calibration: the planned depth and a smaller one, or depths around an open one."""
     run, depth = plan.run, plan.workload.shape.depth
     around = (
         (max(1, depth // 2), depth, depth + max(1, depth // 2)) if may_change_depth else (max(1, depth // 2), depth)
@@ -198,7 +198,7 @@ def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationO
 
 
 def _same_work(plan: Plan, profile: Profile) -> Plan | None:
-    """What was planned, as this machine would do it; None: it cannot."""
+    """Predicts the planned work on this machine; None if it cannot do it."""
     meta = read_data(None if plan.goal.data is None else Path(plan.goal.data))
     try:
         return bare_plan(same_work(plan, profile.key), profile, now=datetime.now(UTC), data_meta=meta)
@@ -207,7 +207,7 @@ def _same_work(plan: Plan, profile: Profile) -> Plan | None:
 
 
 def _over(plan: Plan, same: Plan | None, calibration: Calibration) -> float | None:
-    """By which share the planned work, with the calibration, costs more than planned; hours without a price."""
+    """Returns by which share the planned work and the calibration cost more than planned (or take longer, if free)."""
     if same is None:
         return None
     planned, found = plan.chosen, same.chosen
@@ -218,7 +218,7 @@ def _over(plan: Plan, same: Plan | None, calibration: Calibration) -> float | No
 
 
 def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tuple[Plan | None, str]:
-    """The plan for what is left, None where nothing fits it, and why."""
+    """Returns the plan for the remaining limits (None: nothing fits) and the reason."""
     if any(left is not None and left <= 0 for left in (goal.budget_usd, goal.deadline_seconds)):
         return None, "the calibration took all that was given"
     try:

@@ -40,7 +40,7 @@ _LONGEST = 1.5  # times what it may take: a calibration that was cut off has use
 
 def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: float | None,
                  seconds: float | None = None) -> ArrivalRecord:  # fmt: skip
-    """Measure, plan again, and leave what follows in the run folder; raises AdvisorError for damaged files."""
+    """Measure, plan again, and write the results to the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
     started = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
@@ -71,7 +71,7 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
 
 
 def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> ArrivalRecord:
-    """Write what goes on, then what was found, which vouches for it."""
+    """Write the new configuration and plan, and last the record that makes them valid."""
     record, after = replace(arrival.record, seconds=arrival.seconds), arrival.after
     if after is not None:
         try:
@@ -90,7 +90,7 @@ def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> Arriva
 
 
 def _count(run: Path, seconds: float, plan: Plan, config: RunConfig) -> None:
-    """Let the run's budget say that so much was used before its first step."""
+    """Book the seconds before the first step in the run's budget."""
     price = plan.offer.usd_per_hour if config.stop.usd_per_hour is None else config.stop.usd_per_hour
     attempt = Attempt(session="arrival", host=socket.gethostname(), began=time.time() - seconds,
                       seconds=round(seconds, 3), usd_per_hour=price, ended=True)  # fmt: skip
@@ -99,7 +99,7 @@ def _count(run: Path, seconds: float, plan: Plan, config: RunConfig) -> None:
 
 
 def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
-    """An arrival that learnt nothing: the plan stays, and what it took counts."""
+    """Returns an arrival without a measurement: the plan stays, and the time that was used counts."""
     record = ArrivalRecord(
         calibration=None,
         device_key=None,
@@ -114,7 +114,7 @@ def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
 
 
 def main() -> int:
-    """Say what follows, and give it as the exit status."""
+    """Print whether the run starts; the exit status says the same."""
     parser = argparse.ArgumentParser(prog="python -m advisor.workflows.arrive_there", description=__doc__)
     parser.add_argument("--run", metavar="DIR", type=Path, required=True, help="run folder")
     parser.add_argument("--may-change-depth", action="store_true", help="the new plan may have another depth")

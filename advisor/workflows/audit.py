@@ -1,4 +1,4 @@
-"""Reports and run cards judged, with what is believed here of the devices that they name."""
+"""Judges reports and run cards, with the calibrations and priors of the devices that they name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST = 400_000  # characters of a text that an assistant is asked about
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """What an assistant is given: the prompt with the text, and the schema of its answer."""
+    """What an assistant receives: the prompt with the text, and the schema of its answer."""
 
     prompt: str
     schema: Mapping[str, Any]
@@ -47,7 +47,7 @@ def audit_cards(
     """
 
     def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
-        """The card's calibration here, else the prior; None where the datasheet has no rate for this precision."""
+        """Returns the profile of a GPU: its calibration here, or the prior; None without a rate for this precision."""
         compiled = bool(setup.compile)
         try:
             return load_profile(spec.key, store, family=setup.family, precision=setup.precision, compile=compiled)
@@ -68,14 +68,14 @@ def kinds_with_examples() -> list[Mapping[str, Any]]:
 
 
 def write_draft(report: Path, path: Path, reader: Reader | None = None, answer: str | None = None) -> int:
-    """Write the card of a report's text, to be corrected and judged again; how many claims it has."""
+    """Write the card of a report, which can be corrected and judged again; returns its number of claims."""
     raw = _read(report, reader, answer)
     write_atomic(path, _as_yaml(raw))
     return len(raw["claims"])
 
 
 def drafted(paper: Path, answer: str | None = None) -> str | None:
-    """The same card as text; None where the paper is a card already."""
+    """Returns the card of a paper as text; None if the paper is a card."""
     return None if paper.suffix.lower() in CARDS else _as_yaml(_read(paper, None, answer))
 
 
@@ -84,7 +84,7 @@ def _as_yaml(raw: Mapping[str, Any]) -> str:
 
 
 def _card(path: Path, reader: Reader | None, answer: str | None) -> Card:
-    """A card's file as it is, any other text by who reads it."""
+    """Returns the card in a file, or the card that the assistant or the rules read from another text."""
     if path.suffix.lower() in CARDS:
         return load_card(path)
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""A run that came from elsewhere, by hand or by an engine that we do not watch: brought in, and then like any other."""
+"""Imports a run from another machine, so that it is listed and scored like any other."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _header(source: Path) -> dict[str, Any]:
 
 
 def _config(source: Path, header: dict[str, Any]) -> RunConfig:
-    """What was trained, by the log's own word: files beside it may be of a later attempt."""
+    """Returns the configuration in the log, because files beside it may belong to a later attempt."""
     try:
         return config_from_dict(header["config"])
     except (ConfigError, KeyError) as error:
@@ -93,7 +93,7 @@ def _plan_of(source: Path) -> Plan | None:
 
 
 def _record(header: dict[str, Any], config: RunConfig, plan: Plan | None) -> LaunchRecord:
-    """A launch record of a run that nobody here launched, from its log and its plan."""
+    """Makes a launch record for an imported run from its log and its plan."""
     began = datetime.fromtimestamp(header["time"], UTC)
     return LaunchRecord(
         id=f"{config.name}-{began:%Y%m%d-%H%M%S}",
@@ -109,7 +109,7 @@ def _record(header: dict[str, Any], config: RunConfig, plan: Plan | None) -> Lau
 
 
 def _copy(source: Path, folder: Path, *, checkpoints: bool) -> None:
-    """What a run folder holds, and no links: they could lead anywhere."""
+    """Copies the files of a run folder, without links, which could point anywhere."""
     with disk_errors("copy the run to", folder):
         for path in sorted(source.iterdir()):
             wanted = path.name in (LOG, STDOUT, CONFIG, PLAN) or path.name.startswith(_TELEMETRY)

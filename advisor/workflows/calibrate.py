@@ -1,4 +1,4 @@
-"""A calibration from options to profile: the worker, its bursts, the fit and what leaving each out says of it."""
+"""Runs a calibration: the worker process, its bursts, the fit and its held-out errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainer.token_folder import TokenMeta
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A finished calibration, raw, the profile fitted to it, and its held-out errors (None: too few)."""
+    """A finished calibration, the profile fitted to it, and its held-out errors (None: too few configurations)."""
 
     calibration: Calibration
     profile: Profile
@@ -58,7 +58,7 @@ def calibrate(
 
 
 def judged(calibration: Calibration, store: Store) -> Calibrated:
-    """What a calibration says, with what runs on its card have taught since."""
+    """Fits a calibration together with the later runs on its GPU."""
     held = Evidence(calibration).held_out()
     profile = profile_of(calibration, store.observations(calibration.settings.gpu))
     return Calibrated(calibration=calibration, profile=profile, held_out=held)

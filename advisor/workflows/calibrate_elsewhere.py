@@ -1,4 +1,4 @@
-"""Places elsewhere, each calibrated by a job of its own: that one fails changes nothing for the others.
+"""Calibrates other machines, each by a job of its own; a failure does not affect the others.
 
 A place has one calibration at a time, in the store's `measuring/PLACE`: whoever asks for it again joins it.
 """
@@ -31,7 +31,7 @@ COLLECTED = "collected"  # in the folder: its calibration has been told
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How the calibration of one place stands."""
+    """The state of the calibration of one place."""
 
     place: Place
     folder: Path
@@ -51,7 +51,7 @@ class Measured:
 
 
 def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]:
-    """Each place by itself: a job of Slurm that names several partitions starts in the one that is free first.
+    """Returns one place for each partition, since Slurm would start a job for several in the first free one.
 
     Raises AdvisorError (exit 2) for what nobody elsewhere can be asked.
     """
@@ -69,7 +69,7 @@ def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]
 
 
 def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime) -> Measured:
-    """Hand over the calibration of a place, or join the one that goes on there; a failure is its answer."""
+    """Submit the calibration of a place, or follow the one that is running there; a failure is returned as a state."""
     backend = _backend(place, store)
     folder = store.home / "measuring" / f"{place.engine}-{place.name or 'default'}"
     with disk_errors("make the folder", folder):
@@ -93,7 +93,7 @@ def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime
 
 
 def look(measured: Measured, store: Store) -> Measured:
-    """How it stands now; once it is over, what it found is in the store."""
+    """Returns the current state; a finished calibration is copied to the store."""
     if measured.is_over:
         return measured
     folder = measured.folder

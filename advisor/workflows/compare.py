@@ -1,4 +1,4 @@
-"""From a run to its score: read from its folder or any log, held against its plan and remembered."""
+"""Reads a run from its folder or any log, scores it against its plan, and records the scores."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Reviewed:
 
 @dataclass(frozen=True, kw_only=True)
 class TakenBack:
-    """A run that the ledger and the profiles shall not know."""
+    """A run that was removed from the ledger and the profiles."""
 
     run_id: str
     was_recorded: bool
@@ -103,7 +103,7 @@ def take_back(store: Store, text: str, now: datetime) -> TakenBack:
 
 
 def _find(store: Store, text: str) -> tuple[Path, bool]:
-    """A run folder of ours, or the log or folder of another trainer; and whether it is ours."""
+    """Returns the run folder or log that a text names, and whether it is a run folder of this program."""
     path = Path(text).expanduser()
     if is_run_folder(path.parent) and path.name == trainer_of_run(path.parent).log_name:
         path = path.parent
@@ -117,14 +117,14 @@ def _plan_beside(path: Path) -> Plan | None:
 
 
 def read_adopted(run_dir: Path, plan: None) -> Reviewed:
-    """The run of an adopted command, scored under device and command by the plan in its folder."""
+    """Reads the run of an adopted command and scores it against the plan in its folder."""
     run, adopted = _read_launched(run_dir), load_adopted_plan(run_dir / ADOPTED_PLAN)
     case, scored = score_adopted(run, adopted, run_id=run_id(run_dir), place=_elsewhere(run_dir))
     return Reviewed(path=run_dir, case=case, scored=scored)
 
 
 def learn_adopted(store: Store, reviewed: Reviewed, created: str) -> str | None:
-    """Add a run's step time to the bursts of its command; gives why not, in words, where it is not added."""
+    """Add a run's step time to the bursts of its command; returns the reason if it is not added."""
     run, scored, plan = reviewed.case.run, reviewed.scored, load_adopted_plan(reviewed.path / ADOPTED_PLAN)
     if place := _elsewhere(reviewed.path):
         return f"it ran on {place}, and its command was measured here"
@@ -140,7 +140,7 @@ def learn_adopted(store: Store, reviewed: Reviewed, created: str) -> str | None:
 
 
 def _elsewhere(run_dir: Path) -> str:
-    """Where an adopted run was started, in words; empty: on this machine, where its command was measured."""
+    """Describes where an adopted run was started; "" means on this machine, where its command was measured."""
     launch = read_launch(run_dir)
     if launch is None or launch.place.engine == "local":
         return ""
@@ -148,7 +148,7 @@ def _elsewhere(run_dir: Path) -> str:
 
 
 def read_own(run_dir: Path, plan: Plan | None) -> Reviewed:
-    """A run folder of ours: what was launched says price and device."""
+    """Reads a run folder of this program; its launch record has price and device."""
     run, launch, trainer = _read_launched(run_dir), read_launch(run_dir), trainer_of_run(run_dir)
     price = launch.usd_per_hour if launch is not None else None
     if launch is not None and price is not None and launch.attempt > 1:
@@ -159,7 +159,7 @@ def read_own(run_dir: Path, plan: Plan | None) -> Reviewed:
 
 
 def _read_launched(run_dir: Path) -> RunTable:
-    """What the run of a folder logged, by the trainer that was started there; raises AdvisorError."""
+    """Reads the log of a run folder with its trainer's reader; raises AdvisorError."""
     trainer = trainer_of_run(run_dir)
     path = run_dir / trainer.log_name
     if not path.exists():
@@ -174,7 +174,7 @@ def _read_launched(run_dir: Path) -> RunTable:
 
 
 def _id_of(path: Path, run: RunTable) -> str:
-    """The same for a copy of the log, another for a run that began with other losses."""
+    """Returns an id that is equal for copies of a log and differs for runs that begin with other losses."""
     began = run.column("loss")[:_ROWS_OF_ID].tobytes()
     return f"{path.resolve().stem}-{hashlib.sha256(began).hexdigest()[:8]}"
 
@@ -204,7 +204,7 @@ def _reviewed(
 
 
 def _too_short(reviewed: Reviewed) -> str | None:
-    """Why a run's step time is that of a moment, in words; None where it has enough timed steps."""
+    """Says that a run has too few timed steps to use its step time; None if it has enough."""
     scored, times = reviewed.scored, run_metrics.step_times(reviewed.case)
     timed = round(len(times.steady_seconds) * times.stride) if times is not None else 0
     planned = scored.steps_planned or 0
@@ -216,7 +216,7 @@ def _too_short(reviewed: Reviewed) -> str | None:
 
 
 def learn_own(store: Store, reviewed: Reviewed, created: str) -> str | None:
-    """Add a run's step time to what its device's profile is fitted to; gives why not, in words."""
+    """Add a run's step time to the measurements of its device; returns the reason if it is not added."""
     scored, run = reviewed.scored, reviewed.case.run
     if run.format != own_log.NAME:
         return "profiles are of our own trainer's steps"
@@ -241,13 +241,13 @@ def learn_own(store: Store, reviewed: Reviewed, created: str) -> str | None:
 
 
 def workload_of(run: RunTable, device_key: str) -> Workload | None:
-    """What a run of ours was, as predictions are about it: its header leaves nothing open but the card's key."""
+    """Returns the workload of a run of this program; its header says everything but the GPU's key."""
     workload = infer(run, {"gpu": "cpu"}).workload
     return replace(workload, gpu=device_key) if workload is not None else None
 
 
 def _device_key(run: RunTable, plan: Plan | None, launch: LaunchRecord | None) -> str:
-    """The device the run was on: as launched, as planned, or by its own word."""
+    """Returns the device of a run: from its launch record, its plan, or its log."""
     if launch is not None and launch.device_key:
         return launch.device_key
     if plan is not None:

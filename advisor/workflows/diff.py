@@ -60,7 +60,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What is predicted of one run. None: cannot be said."""
+    """The prediction for one run. None: unknown."""
 
     step_seconds: Estimate | None
     tokens_per_second: Estimate | None
@@ -73,7 +73,7 @@ class Promise:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One setting that differs, and what changing it alone, in the first run, is predicted to do."""
+    """A setting that differs, and the predicted effect of changing only this setting in the first run."""
 
     setting: str
     one: Any
@@ -95,7 +95,7 @@ class Diff:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationDiff:
-    """Two calibrations: what was asked and found, and what each makes of the same configurations."""
+    """Two calibrations: their settings, and their predictions for the same configurations."""
 
     one: Calibration
     other: Calibration
@@ -170,7 +170,7 @@ def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:
 
 
 def _measured(store: Store, folder: Path) -> Mapping[str, float | None] | None:
-    """What a run came to; None where it has not come to a step."""
+    """Returns the measured quantities of a run, or None if it has not done a step."""
     try:
         scored = review(store, str(folder), record=False).scored
     except AdvisorError:  # never started, or ended before its first step: there is nothing to set beside
@@ -210,7 +210,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _difference(store: Store, a: Side, b: Side, name: str, one: Any, other: Any, different: list[str]) -> Difference:
-    """One setting's difference; those of a group are judged together, at the first of them."""
+    """Describes the difference of one setting; the settings of a group are judged together at the first of them."""
     first = next((n for n in different if _group(n) == _group(name)), name)
     if first != name:
         return Difference(setting=name, one=one, other=other, promise=None, unjudged=f"with {first}")
@@ -220,14 +220,14 @@ def _difference(store: Store, a: Side, b: Side, name: str, one: Any, other: Any,
 
 
 def _group(name: str) -> str:
-    """Sizes make one model, and micro-batch and accumulation one batch: alone, one of them is no choice."""
+    """Returns the group of a setting: the sizes of a model, or micro-batch and accumulation, change together."""
     if name in ("micro_batch", "grad_accum"):
         return "batch"
     return "sizes" if name.startswith("model.") and name.removeprefix("model.") not in _APART else name
 
 
 def _changed(a: Side, b: Side, name: str) -> tuple[Side | None, str]:
-    """The first run with this setting of the second, or this group of settings; or why that says nothing."""
+    """Returns the first run with this setting, or group, of the second; or why nothing is predicted."""
     work, shape = a.workload, a.workload.shape
     other, group = b.workload, _group(name)
     if name in ("gpu", "gpus"):
@@ -267,7 +267,7 @@ def _no_law(name: str) -> str:
 
 
 def promise(store: Store, side: Side) -> Promise:
-    """What is predicted of one run, by what is believed of its card now; else what its plan promised."""
+    """Predicts one run with the current profile of its GPU, or else returns the prediction of its plan."""
     work = side.workload
     found: Prediction | None
     why_not = ""
@@ -292,7 +292,7 @@ def promise(store: Store, side: Side) -> Promise:
 
 
 def _told(c: Calibration) -> dict[str, Any]:
-    """What was asked of a calibration and what it was made with."""
+    """Returns the settings of a calibration and its software."""
     return {
         "device": c.device.name or c.device_key,
         "torch": c.environment.torch,

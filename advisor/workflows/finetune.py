@@ -1,4 +1,4 @@
-"""A run gone on from, stage by stage: other data, a fresh schedule, what each stage takes and costs.
+"""Plans further stages of training from a run: other data, a new schedule, the time and cost of each stage.
 
 The run has trained, or is a plan still: then it is the first of the stages, and all of them are planned at once.
 """
@@ -31,7 +31,7 @@ RUNS = "runs"
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One run of a pipeline; it begins with the weights that the one before it leaves."""
+    """One run of a pipeline, which begins with the weights of the stage before."""
 
     name: str
     config: RunConfig | None  # None: of a plan that has its own file
@@ -158,7 +158,7 @@ def _config(
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """What a run's own log says of its steps, and of what lies around them."""
+    """The seconds of steps and of other parts of a run, from its log."""
 
     cards: int
     step_tokens: int  # over all of them
@@ -200,7 +200,7 @@ class _Pace:
 
 @dataclass(frozen=True)
 class _PlannedPace:
-    """What a plan promises of its run's steps, and of what lies around them, as one of its cards would take."""
+    """The predicted seconds of steps and of other parts of a plan's run, on one of its GPUs."""
 
     plan: Plan
 

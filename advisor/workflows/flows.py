@@ -1,4 +1,4 @@
-"""What is done with a plan or a run of each trainer: it is launched, resumed, exported and scored."""
+"""Says for each trainer how its plans and runs are launched, exported and scored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What the plans and runs of one trainer go through; `refused` has the options they do not take, by command."""
+    """The functions for the plans and runs of one trainer; `refused` has the options they do not take, by command."""
 
     launching: Callable[..., Any]  # (store, path of a plan, LaunchOptions, say, measure) -> Launching
     export: Callable[..., Any]  # (store, path of a plan, target, ExportOptions) -> Exported
@@ -76,7 +76,7 @@ FLOWS = {
 
 
 def flow_of(trainer: Trainer, command: str = "", options: Any = None) -> Flow:
-    """The flow of a trainer; one that is not in the table configures and logs as ours.
+    """Returns the flow of a trainer; a trainer that is not in the table has the flow of this project's own.
 
     Raises AdvisorError (exit 2) where the options of this command have one that the trainer does not take.
     """

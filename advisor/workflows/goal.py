@@ -1,4 +1,4 @@
-"""The goal that options state: the same of the command line, the page and the Python call."""
+"""Turns options into a goal, equally for the command line, the page and the Python call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FP8 = "`advisor predict --precision fp8` estimates what other software takes"
 
 
 def read_option(option: Option, value: Any) -> Any:
-    """The value of an option as typed or as Python has it; raises AdvisorError (exit 2) for what it cannot be."""
+    """Reads the value of an option from text or from Python; raises AdvisorError (exit 2) for an invalid value."""
     if option.several:
         values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
         return tuple(str(one) for one in values)
@@ -90,7 +90,7 @@ def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS
 
 
 def readings(typed: Options, deadline: str = "") -> list[str]:
-    """How names of GPUs and the moment of a deadline were read, where that is not plain."""
+    """Says how ambiguous names of GPUs, and a deadline given as a moment, were read."""
     names = [*str(typed.get("gpu", "")).split(","), *(text.rpartition("=")[0] for text in typed.get("price", ()))]
     names += [text for text in typed.get("own", ()) if Path(text).suffix.lower() not in FILES_OF_MACHINES]
     read = [read_gpus(name).reading for name in names if name.strip()]
@@ -226,7 +226,7 @@ def refuse_idle_budget(goal: Goal) -> None:
 
 
 def with_shape(options: Options, *, nearly: bool = False) -> dict[str, Any]:
-    """The options with a named model's shape; raises AdvisorError (exit 2) where the shape is said twice or by half.
+    """Returns the options with the shape of a named model; raises AdvisorError (exit 2) for two or incomplete shapes.
 
     With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `nearly` as in `find_model`.
     """
@@ -299,7 +299,7 @@ def _in_hub_cache(name: str) -> Path | None:
 
 
 def _with_counts(options: Options) -> dict[str, Any]:
-    """The options with GPUs by their keys, and with the number that --gpu says beside them, as in 8xh100."""
+    """Returns the options with GPUs by their keys and with the number of GPUs in --gpu, as in 8xh100."""
     asked, gpus = options.get("gpu", OPTIONS["gpu"].default), options.get("gpus")
     named = [read_gpus(text) for text in asked.split(",") if text.strip()]
     counts = {one.count for one in named}
@@ -313,7 +313,7 @@ def _with_counts(options: Options) -> dict[str, Any]:
 def _devices(
     options: Options, prices: tuple[GpuPrice, ...]
 ) -> tuple[list[str], tuple[OwnMachine, ...], tuple[GpuPrice, ...]]:
-    """What may be rented, what is the user's own, and the prices of the former.
+    """Returns the GPUs that may be rented, the user's own machines, and the user's prices for rented GPUs.
 
     A card among several that costs nothing is the user's own, and one card where --gpus does not say how many.
     """
@@ -340,7 +340,7 @@ def device_keys(asked: str) -> list[str]:
 
 
 def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...]]:
-    """A price without a card, and prices by card; raises AdvisorError (exit 2) for what is neither."""
+    """Returns the price without a GPU's name and the prices by GPU; raises AdvisorError (exit 2) for other text."""
     alone, by_card = None, []
     for text in texts:
         name, equals, amount = text.rpartition("=")

@@ -1,4 +1,4 @@
-"""Runs named, described, tagged and deleted."""
+"""Names, describes, tags and deletes runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a plan to a run: the plan is claimed, its job started by one engine; later stopped, or resumed there."""
+"""Launches a plan: claims it, starts its job on an engine, and later stops or resumes it there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What may end a run early, as a person gives it. None: no limit; for a resumed run: as before."""
+    """The limits that may end a run early. None: no limit, or for a resumed run the limit it had."""
 
     max_usd: float | None = None
     max_hours: float | None = None
@@ -77,7 +77,7 @@ def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Launching:
-    """The launch of a plan's file: what it needs, what it would do, and doing it."""
+    """The launch of a plan in a file: its checks, its dry run and its start."""
 
     checks: Callable[[], list[Check]]
     request: Callable[[], LaunchRequest]
@@ -148,7 +148,7 @@ def place_of(options: LaunchOptions) -> Place:
 def _arriving(
     store: Store, source: Plan | RunConfig, place: Place, asked: Arriving, first: bool | None
 ) -> Arriving | None:
-    """How a run on another machine is measured when it arrives there; None: it runs here, or is not measured.
+    """Returns how another machine is measured before the run starts there; None for a run here or without measurement.
 
     `first` says whether it is to be measured; None: if this store has no calibration of that machine.
     """
@@ -179,7 +179,7 @@ def refuse_other_software(source: Plan | RunConfig) -> None:
 
 
 def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfig:
-    """What to launch, told where the end of its machine is announced: a file, or an address of that machine itself."""
+    """Returns the plan with the file or address at which the end of its machine is announced."""
     if notice is None:
         return source
     if "://" not in notice and not Path(notice).is_absolute():
@@ -197,7 +197,7 @@ def with_synthetic(source: Plan, asked: bool) -> Plan: ...
 @overload
 def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig: ...
 def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
-    """The plan or configuration, with random tokens where these were asked for; AdvisorError where it has data."""
+    """Returns the plan or configuration with random tokens if asked for; raises AdvisorError if it has data."""
     config = source.run if isinstance(source, Plan) else source
     if not asked:
         return source
@@ -330,7 +330,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
 
 
 def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
-    """What an engine says of a launch, or why it would not take it."""
+    """Returns what an engine answers to a launch request, as checks."""
     try:
         return [Check(of=engine, finding=Finding.FINE, words=words) for words in ask()]
     except AdvisorError as error:
@@ -354,7 +354,7 @@ def _job(
     place: Place = HERE,
     arriving: Arriving | None = None,
 ) -> Job:
-    """The first attempt, in a folder that need not be there yet."""
+    """Makes the job of a first attempt; its folder need not exist."""
     now = datetime.now(UTC)
     if isinstance(source, AdoptedPlan):
         name = source.trainer

@@ -1,4 +1,4 @@
-"""The numbers of a run that goes on, for other programs: served to Prometheus, or written to the user's tracker."""
+"""Gives the numbers of a running run to other programs: to Prometheus, or to the user's tracker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Metric:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """What is known of it: its value, and of an estimate both ends."""
+        """The value, and for an estimate both ends of its interval."""
         if isinstance(self.value, Estimate):
             return {"value": self.value.value, "low": self.value.low, "high": self.value.high}
         return {"value": float(self.value)}
@@ -63,10 +63,10 @@ class Sink(Protocol):
     """Where a run's numbers go while it is followed."""
 
     def take(self, seen: Seen) -> None:
-        """Hand over how the run stands now; raises AdvisorError where nobody takes it any more."""
+        """Pass on the current state of the run; raises AdvisorError if the receiver is gone."""
 
     def close(self) -> str | None:
-        """End; gives what was done, in words."""
+        """Close, and return a sentence about what was written."""
 
 
 class Prometheus:

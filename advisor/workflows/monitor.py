@@ -1,4 +1,4 @@
-"""Every card of this machine beside any program: a child process samples, its lines are kept and summed up."""
+"""Watches every GPU of this machine: a child process reads the sensors, and its lines are stored and summed up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUANTITIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedCard:
-    """A card as the driver describes it, with what it did so far."""
+    """A GPU as the driver describes it, with its readings so far."""
 
     name: str
     power_limit_watts: float | None
@@ -48,7 +48,7 @@ class Watched:
 
 @dataclass(kw_only=True)
 class _Sum:
-    """One quantity of one card, summed up as it comes."""
+    """The running sum of one quantity of one GPU."""
 
     total: float = 0.0
     low: float = float("inf")
@@ -68,7 +68,7 @@ class _Sum:
 
 @dataclass(kw_only=True)
 class _Tally:
-    """One card, summed up as its readings come; energy by its counter, else by power times time."""
+    """The running sums of one GPU; energy is from its counter, or else power times time."""
 
     places: dict[str, int]  # column behind "gpu0_" → its place in a line
     sums: dict[str, _Sum] = field(default_factory=dict)
@@ -197,7 +197,7 @@ def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLo
 
 
 def _watch(lines: IO[str], kept: TextIO | None, on_look: OnLook) -> Watching | None:
-    """Sum up a sampler's lines until its end; None where it had not even a header."""
+    """Sum up the lines of a sampler until it ends; None if it printed no header."""
     described, header = lines.readline(), lines.readline()
     if not header.endswith("\n"):
         return None
@@ -209,7 +209,7 @@ def _watch(lines: IO[str], kept: TextIO | None, on_look: OnLook) -> Watching | N
 
 
 def _opened(csv: Path | None) -> AbstractContextManager[TextIO | None]:
-    """The file for the readings, which must be a new one; nothing where none is wanted."""
+    """Opens a new file for the readings, if one is wanted."""
     if csv is None:
         return nullcontext()
     try:

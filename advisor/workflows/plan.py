@@ -1,4 +1,4 @@
-"""From a goal to a plan: profiles from the store, the search, the user's own data and, if asked for, one more burst."""
+"""Makes a plan for a goal: profiles from the store, the search, the user's data and an optional extra burst."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recommend(
     on_text: Callable[[str], None] = lambda text: None,
     seen: MeasuredStep | None = None,
 ) -> Plan:
-    """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for.
+    """Returns the plan for a goal, with one more burst at the chosen configuration if asked for.
 
     `on_text` receives a sentence when the burst begins; `seen` is a run that says how fast the software is.
     Raises AdvisorError for unknown devices and unusable data.
@@ -57,7 +57,7 @@ def recommend(
 
 
 def what_if(goal: Goal, profile: Profile, store: Store, *, scaled: bool = False) -> Plan:
-    """The plan for a goal that leaves nothing open, on one device; nothing is weighed beside it."""
+    """Returns the plan for a goal that fixes everything, on one device, without a search."""
     data_meta = read_data(goal.data)
     plan = planner.what_if(goal, profile, now=datetime.now(UTC), data_meta=data_meta, scaled=scaled)
     return _finished(plan, store, data_meta)
@@ -110,7 +110,7 @@ def beside(
 
 
 def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = None) -> Profile:
-    """What is believed of a device that the goal names, for the software that the goal names.
+    """Returns the profile of a device for the goal's software.
 
     Calibrations, and a run that was seen, are not of other people's software.
     """
@@ -131,7 +131,7 @@ def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = 
 
 
 def load_profiles(goal: Goal, store: Store, seen: MeasuredStep | None = None) -> tuple[list[Profile], list[str]]:
-    """What is believed of each device that the goal names, and in words which cards could not be looked at.
+    """Returns the profile of each device of the goal, and sentences about the GPUs that were left out.
 
     "any" leaves out what is no CUDA card: the trainer has not run there. It leaves out what no PyTorch wheel for the
     trainer runs, unless it was calibrated. Errors of devices that were named are raised.

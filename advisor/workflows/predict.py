@@ -144,7 +144,7 @@ def gpu_count(gpu: str, gpus: int | None) -> int:
 
 
 def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
-    """The model's sizes as a plan takes them, and which of length and vocabulary nobody stated."""
+    """Returns the shape of the model, and the context length or vocabulary that had to be assumed."""
     lengths: dict[str, Any] = {
         "seq_len": stated.get("seq_len") or profile.seq_len or SEQ_LEN[profile.device_type],
         "vocab_size": stated.get("vocab_size") or profile.vocab_size or VOCAB_SIZE[profile.device_type],
@@ -158,7 +158,7 @@ def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
 
 
 def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool) -> tuple[Prediction, list[str]]:
-    """The configuration predicted, at the batch rule's micro-batch where none was given; and how that was chosen."""
+    """Predicts the configuration, by the batch rule if no micro-batch was given, and says how it was chosen."""
     if micro_batch_given:
         return predict_batch(profile, [workload])[0], []
     answers = predict_batch(profile, [replace(workload, micro_batch=size) for size in MICRO_BATCHES])
@@ -169,7 +169,7 @@ def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool)
 
 
 def _adapters(key: str, options: PredictOptions) -> Adapters | None:
-    """What is trained beside frozen weights; AdvisorError where the options contradict each other."""
+    """Returns the adapters that are trained; raises AdvisorError if the options contradict each other."""
     if options.lora_rank is None:
         if options.qlora or options.lora_targets != "all":
             given = "--qlora" if options.qlora else "--lora-targets"
@@ -180,7 +180,7 @@ def _adapters(key: str, options: PredictOptions) -> Adapters | None:
 
 
 def _frozen(key: str, options: PredictOptions, depth: int | None) -> int:
-    """How many blocks are frozen; AdvisorError where none would be left, or adapters are trained as well."""
+    """Returns the number of frozen blocks; raises AdvisorError if no block is left to train, or with adapters."""
     if options.freeze_blocks is None:
         return 0
     if options.lora_rank is not None:

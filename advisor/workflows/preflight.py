@@ -62,7 +62,7 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path
 
 
 def told(checks: list[Check]) -> list[str]:
-    """The warnings and what the other machine reports, as text; AdvisorError with everything that is missing."""
+    """Returns the warnings and the engine's answers as text; raises AdvisorError with everything that is missing."""
     lacking = [f"{check.of}: {check.words}" for check in checks if check.finding is Finding.MISSING]
     if lacking:
         hint = "launch it where all is there (the plan is all it needs): advisor launch PLAN.yaml --on ssh:HOST"
@@ -128,7 +128,7 @@ def _torch(plan: Plan) -> Iterator[Check]:
 
 
 def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
-    """The predicted peak beside what is free now, on the fullest of the cards."""
+    """Compares the predicted peak with the free memory of the fullest GPU."""
     peak = plan.prediction.peak_reserved_bytes
     if config.device == "cpu" or plan.workload.gpu == "cpu":
         free: int | None = psutil.virtual_memory().available
@@ -144,7 +144,7 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
 
 
 def _disk(plan: Plan, folder: Path) -> Iterator[Check]:
-    """All checkpoints that are kept at once, and the log, beside what is free."""
+    """Compares the size of all stored checkpoints and the log with the free disk space."""
     needed = (plan.bill.disk_bytes or 0) + plan.run.steps * LOG_BYTES_PER_STEP
     there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
@@ -229,7 +229,7 @@ def _tokenizer_of(config: RunConfig) -> bytes | None:
 
 
 def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]:
-    """Whether a run writes a checkpoint on its way, and what is at stake where it does not."""
+    """Warns if a run writes no checkpoint before its end, with the time that an interruption would lose."""
     config = source.run if isinstance(source, Plan) else source
     kept = config.checkpoint
     on_the_way = kept.every_seconds is not None or (kept.every_steps or config.steps) < config.steps
@@ -250,7 +250,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
 
 
 def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
-    """What a run takes: by its plan, by its own word, or by what is known of this device; None: nothing is."""
+    """Returns the expected seconds of a run by its plan, its configuration or this device's profile, or None."""
     if isinstance(source, Plan):
         return source.bill.wall_clock.total_seconds.value
     if source.stop.step_seconds is not None:

@@ -1,4 +1,4 @@
-"""The same run elsewhere: what a run or a log says was trained, as options of a plan, and both beside each other."""
+"""Plans a run again: turns a run or a log into options of a plan, and compares the plan with the run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class There:
-    """What the run came to where it was. None: its log does not say."""
+    """The measured results of the run. None: not in its log."""
 
     gpu: str | None
     gpus: int
@@ -89,7 +89,7 @@ class There:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One setting, there and here."""
+    """One setting of the run and of the plan."""
 
     name: str
     there: Any
@@ -115,7 +115,7 @@ class Replan:
 
 
 def given_of(was: str | None, config: Path | None) -> Given:
-    """What is stated beside a run: its cards, as "h100:8", and its configuration. Raises AdvisorError (exit 2)."""
+    """Returns the stated GPUs of a run, such as "h100:8", and its configuration. Raises AdvisorError (exit 2)."""
     if was is None:
         return Given(config=config)
     named = read_gpus(was)
@@ -219,7 +219,7 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
 
 
 def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[MeasuredStep | None, str]:
-    """What the run says of the speed of its software, or why nothing."""
+    """Returns the run's measured step, or the reason why it cannot be used."""
     times, run = run_metrics.step_times(case), case.run
     seconds, timed = run_metrics.step_seconds(case), round(len(times.steady_seconds) * times.stride) if times else 0
     if not known:
@@ -240,7 +240,7 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
 
 
 def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The run as options of a plan: what was typed goes before what it had. Raises AdvisorError (exit 2)."""
+    """Returns the run as options of a plan; typed options replace the run's. Raises AdvisorError (exit 2)."""
     work, kept = origin.workload, _kept(origin, typed)
     if "gpu" not in typed and not typed.get("own"):
         if not origin.card_known:
@@ -256,7 +256,7 @@ def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run had that no option replaces: model, tokens, global batch, precision, data."""
+    """Returns the run's model, tokens, global batch, precision and data that no typed option replaces."""
     work, shape = origin.workload, origin.workload.shape
     kept: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
     kept |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
@@ -304,7 +304,7 @@ def current_run(origin: Origin | None, plan: Plan) -> Workload | None:
 
 
 def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
-    """The run and the plan of it, knob by knob; what was measured there beside what is believed of either place."""
+    """Compares the run and its plan setting by setting, with measured and predicted results."""
     work = origin.workload
     predicted, words = _predicted_there(origin, store), origin.unseen
     if origin.seen is not None:
@@ -330,7 +330,7 @@ def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
 
 
 def _fate(origin: Origin) -> str:
-    """How the run ended that is planned again, and its gravest fault: planned alike, it may come to the same."""
+    """Says how the run ended and what its gravest fault was, since an equal plan may end equally."""
     run, loud = origin.case.run, [f for f in origin.analysis.findings if f.severity is Severity.ERROR]
     if run.status in _WELL and not loud:
         return ""
@@ -339,7 +339,7 @@ def _fate(origin: Origin) -> str:
 
 
 def _predicted_there(origin: Origin, store: Store) -> Prediction | None:
-    """What its own card should have done, as far as that is known without it."""
+    """Predicts the run on its own GPU without using its measurement."""
     work = origin.workload
     if not origin.card_known:
         return None

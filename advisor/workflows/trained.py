@@ -1,4 +1,4 @@
-"""A run's newest checkpoint put to use: a child process has the model, here is what it says."""
+"""Uses the newest checkpoint of a run: a child process loads the model, and its output is returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advisor.options import SampleOptions
 
 
 def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[str, Any]]:
-    """What the model's process says, line by line (`trainer/sample.py`); raises AdvisorError where it cannot."""
+    """Yields the records of a process that generates text (`trainer/sample.py`); raises AdvisorError if it fails."""
     given = {name: value for name, value in vars(options).items() if value is not None and name != "chat"}
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     yield from _records(["trainer.sample", str(run_dir), *words, *(["--chat"] if options.chat else [])], prompt)
@@ -25,7 +25,7 @@ def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[
 def evaluate(
     run_dir: Path, *, tokens: int, tasks: Sequence[Path], device: str = "auto", tokenizer: Path | None = None
 ) -> Iterator[dict[str, Any]]:
-    """What its held-out loss is and how often it answers rightly, line by line (`trainer/evaluate.py`)."""
+    """Yields the held-out loss and the scores on tasks, record by record (`trainer/evaluate.py`)."""
     words = ["--tokens", str(tokens), "--device", device, *(word for task in tasks for word in ("--task", str(task)))]
     if tokenizer is not None:
         words += ["--tokenizer", str(tokenizer)]
@@ -33,7 +33,7 @@ def evaluate(
 
 
 def to_huggingface(run_dir: Path, out: Path, tokenizer: Path | None = None) -> Iterator[dict[str, Any]]:
-    """What was written of its weights, configuration and tokenizer, line by line (`trainer/huggingface.py`)."""
+    """Yields records about the written weights, configuration and tokenizer (`trainer/huggingface.py`)."""
     words = ["--out", str(out), *(["--tokenizer", str(tokenizer)] if tokenizer is not None else [])]
     yield from _records(["trainer.huggingface", str(run_dir), *words], "")
 

@@ -1,4 +1,4 @@
-"""Which settings make a run faster on this device, measured; the best of them calibrated, so that plans use it."""
+"""Measures which settings make a run faster on this device, and calibrates the best ones for plans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BUDGETS = {"cpu": 180.0, "cuda": 420.0}  # a card's settings are compiled, some
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What was measured, on what, and the calibration of the best settings; None: not asked for."""
+    """The measurements, their device, and the calibration of the best settings (None: not asked for)."""
 
     device_key: str
     device: WorkerDevice

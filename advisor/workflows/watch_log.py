@@ -1,4 +1,4 @@
-"""Another program's log while it is written: how far it is, and how fast it was seen to go on."""
+"""Follows another program's log while it is written: its progress, and its speed as watched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_SECONDS = 2.0  # between two looks
 
 @dataclass(frozen=True, kw_only=True)
 class LogLook:
-    """How a log stood when it was looked at. None: it does not say."""
+    """The state of a log at one look. None: not in the log."""
 
     path: Path
     status: Status
@@ -39,12 +39,12 @@ class LogLook:
 
     @property
     def good(self) -> bool:
-        """Whether it goes on, as far as anybody can tell, or ended as it was to."""
+        """Whether it seems to continue, or ended as planned."""
         return not self.over or self.status in _GOOD
 
     @property
     def left_seconds(self) -> float | None:
-        """What is left to its planned end, as fast as it was seen to go."""
+        """Seconds to the planned end at the watched speed."""
         if self.over or None in (self.seconds_per_step, self.planned, self.step):
             return None
         assert self.seconds_per_step is not None and self.planned is not None and self.step is not None
@@ -73,7 +73,7 @@ def look(path: Path, *, clock: Callable[[], float] = time.time) -> LogLook:
 
 
 class Follower:
-    """Looks at one log again and again; what it gains between looks is how fast it goes."""
+    """Reads one log repeatedly and measures its speed from the growth between two looks."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time):
         self._path, self._clock = path, clock

@@ -1,4 +1,4 @@
-"""A run's prediction and score, or its numbers while it goes on, in the run that the user's own tracker has of it.
+"""Writes predictions, scores or current numbers of a run to its run in the user's tracker.
 
 The tracker is known by its files. Its library, in the Python that the user names or that trained, does the writing.
 """
@@ -52,7 +52,7 @@ class Written:
 
 
 class TrackerWriter:
-    """The user's own Python, in which the library of the tracker writes to one run, for as long as it is kept open.
+    """A process of the user's Python in which the tracker's library writes to one run until it is closed.
 
     Raises AdvisorError where there is no such run, or the library is not there or refuses.
     """
@@ -147,7 +147,7 @@ class LiveTracker:
 
 
 def _moment(seen: Seen) -> dict[str, Any]:
-    """The numbers of a run as a tracker has them, by names with the advisor's in front."""
+    """Returns the numbers of a run for a tracker; each name begins with "advisor/"."""
     found = {
         f"advisor/{metric.name}" + ("" if bound == "value" else f"_{bound}"): value
         for metric in metrics(seen)
@@ -166,7 +166,7 @@ def _refused(library: str, python: str, said: str) -> AdvisorError:
 
 
 def parameters_of(scored: ScoredRun) -> Parameters:
-    """Names and values of what was promised, and what came of it."""
+    """Returns names and values of the predictions and the results."""
     found: Parameters = {"advisor.run": scored.run_id, "advisor.device": scored.device_key}
     for score in scored.scores:
         if score.predicted is None:

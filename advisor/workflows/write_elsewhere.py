@@ -1,4 +1,4 @@
-"""A plan as the file that other software starts from, in that software's own names (profiles/exports.yaml)."""
+"""Writes a plan as the file that other software starts from, with that software's names (profiles/exports.yaml)."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
 
 
 def _uneven(layers: int, pipeline: int, virtual: int) -> str | None:
-    """Megatron's words for stages of unequal numbers of layers, the first and the last with fewer; None where they come
+    """Megatron's words for stages of unequal numbers of layers, the first and the last with fewer; None if they come
     out even.
     """
     stages = pipeline * virtual
