@@ -17,12 +17,13 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from advisor.documents import stamped
-from advisor.errors import AdvisorError, close_matches
-from advisor.options import OPTIONS
+from advisor.errors import AdvisorError
+from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions, filled, options_of
 from advisor.records import Estimate, Plan, Run
 
 if TYPE_CHECKING:
@@ -158,15 +159,9 @@ def predict(**options: Any) -> Answer[Predicted]:
     """
     from advisor.report.prediction import ESTIMATES, document, heading
     from advisor.store.store import default_store
-    from advisor.workflows.predict import PredictOptions
     from advisor.workflows.predict import predict as predicted
 
-    read = _read(PredictOptions, options)
-    if isinstance(gpus := read.get("gpus"), tuple):
-        if len(gpus) > 1:
-            raise AdvisorError("a prediction is of one number of GPUs", "gpus=8", exit_code=2)
-        read["gpus"] = gpus[0]
-    found = predicted(PredictOptions(**read), default_store())
+    found = predicted(_read(PredictOptions, options), default_store())
     rows = [{"quantity": name, "": getattr(found, name)} for name in ESTIMATES]
     return Answer(found, heading(found), "predict", document(found), rows)
 
@@ -178,50 +173,35 @@ def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any
     """
     from advisor.calibration.quality import burst_lines
     from advisor.store.store import default_store
-    from advisor.workflows.calibrate import CalibrationOptions, to_document
     from advisor.workflows.calibrate import calibrate as calibrated
+    from advisor.workflows.calibrate import to_document
 
-    asked = CalibrationOptions(**_read(CalibrationOptions, options))
+    asked = _read(CalibrationOptions, options)
     done = calibrated(asked, default_store(), lambda settings: None, lambda event: on_text(event.text))
     rows = [dataclasses.asdict(line) for line in burst_lines(done.calibration, done.held_out)]
     sentence = f"calibration {done.calibration.id} of {done.profile.name}, {len(done.calibration.bursts)} bursts"
     return Answer(done, sentence, "calibrate", to_document(done), rows)
 
 
-def launch(
-    plan: Plan | Answer[Plan] | str | Path,
-    *,
-    on: str = "local",
-    run_dir: str | Path | None = None,
-    budget: str | float | None = None,
-    deadline: str | None = None,
-    synthetic: bool = False,
-    again: bool = False,
-) -> Answer[Started]:
-    """Start a plan, or the plan in a file, here or elsewhere, and return at once; the run goes on by itself.
+def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Started]:
+    """Start a plan, or the plan in a file, as `advisor launch` does, and return at once; the run goes on by itself.
 
-    `budget` (dollars) and `deadline` end the run early. Unlike the command this does not calibrate first. The plan of
-    an adopted command is given by its file. What the command would say before the start is a Python warning.
+    Unlike the command this calibrates first only with `calibrate=True`. The plan of an adopted command is given by its
+    file. What the command would say before the start is a Python warning.
     """
-    from advisor.engines.engines import parse_place
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_plan
-    from advisor.workflows import launch as workflow
+    from advisor.trainers.own import OWN
+    from advisor.workflows.arrive import arrive_to_start
     from advisor.workflows.flows import flow_of
-    from advisor.workflows.goal import read_options
 
-    read = read_options({"budget": budget, "deadline": deadline})
-    seconds = read.get("deadline")
-    limits = workflow.Limits(max_usd=read.get("budget"), max_hours=None if seconds is None else seconds / 3600)
-    store, place, folder = default_store(), parse_place(on), Path(run_dir) if run_dir is not None else None
-    if isinstance(plan, str | Path):
-        flow = flow_of(trainer_of_plan(Path(plan)))
-        flow.refuse("launch", {"budget": budget, "deadline": deadline, "synthetic": synthetic})
-        asked = workflow.Asked(limits=limits, synthetic=synthetic, again=again, first=False, say=warnings.warn)
-        started = flow.launching(store, Path(plan), folder, place, asked).start()
-    else:
-        source = workflow.with_synthetic(plan.record if isinstance(plan, Answer) else plan, synthetic)
-        started = workflow.launch(store, source, folder, limits=limits, again=again, place=place)
+    source: Any = plan.record if isinstance(plan, Answer) else plan
+    source = Path(source) if isinstance(source, str) else source
+    asked, store = _read(LaunchOptions, options), default_store()
+    flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", asked)
+    asked = dataclasses.replace(asked, calibrate=bool(asked.calibrate))
+    measure = partial(arrive_to_start, store=store)
+    started = flow.launching(store, source, asked, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"
     return Answer(started, sentence, "launch", document, [document])
@@ -238,7 +218,7 @@ def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
     from advisor.workflows.analyze import analyze as analyzed
     from advisor.workflows.analyze import given_of, judge_all
 
-    stated, store = given_of(given), default_store()
+    stated, store = given_of(_read(AnalyzeOptions, given)), default_store()
     judged = judge_all([Path(path) for path in paths], store, lambda path: analyzed(path, stated, store))
     documents = [to_document(analysis) for analysis in judged.analyses]
     against = {} if judged.comparison is None else judged.comparison.to_document()
@@ -390,21 +370,11 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _read(record: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a command's record by name, with their text read as the table of options says."""
-    from advisor.workflows.goal import read_option
+def _read(record: type[Record], options: Mapping[str, Any]) -> Record:
+    """The record of a command's options, with their text read and their ranges checked as the table of options says."""
+    from advisor.planning.ranges import check_options
+    from advisor.workflows.goal import read_options
 
-    names = [field.name for field in dataclasses.fields(record)]
-    _refuse_unknown(options, names)
-    given = {name: value for name, value in options.items() if value is not None}
-    free = ("precision", "sharding")  # of which predict has more than the table
-    known = [name for name in given if name in OPTIONS and name not in free]
-    return given | {name: read_option(OPTIONS[name], given[name]) for name in known}
-
-
-def _refuse_unknown(given: Iterable[str], names: Sequence[str]) -> None:
-    for name in given:
-        if name not in names:
-            close = close_matches(name, names)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
-            raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)
+    read = filled(record, read_options(options, options_of(record)))
+    check_options(read)
+    return read

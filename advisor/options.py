@@ -1,8 +1,8 @@
 """The table of all shared options, from which the command line, the page and the Python API are generated.
 
-Each option of `plan` is a field of `Goal`: the field contains the value, and its metadata the name, parser, label and
-range. `SHARED` lists the options of other commands. A new option needs an entry here and the code in which it takes
-effect.
+Each option of a command is a field of its record (`Goal` of `plan`, `PredictOptions` of `predict`, …): the field
+contains the value, and its metadata the name, parser, help and range. `SHARED` lists the options that several commands
+have. A new option needs an entry here and the code in which it takes effect.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+Record = TypeVar("Record")
 MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any machine of the catalog can train
 _DECADE = 3650 * 86400.0
 FAMILIES = ("nanochat", "gpt2", "llama")
@@ -44,6 +46,9 @@ class Kind(StrEnum):
     FOLDER = "folder"
     FILE = "file"  # to read
     NEW_FILE = "new file"  # to write
+    NEW_FOLDER = "new folder"
+    EXISTING = "path"  # of a file or a folder
+    SHARE = "percentage"  # 10%
     TEXT = "text"
 
 
@@ -73,7 +78,7 @@ class Option:
     several: bool = False  # may be given several times
     metavar: str | None = None
     also: tuple[str, ...] = ()  # other spellings on the command line
-    field: str = ""  # name of the field in `Goal`
+    field: str = ""  # name of the field in its record
 
     @property
     def flag(self) -> str:
@@ -355,11 +360,22 @@ class Goal:
     )  # fmt: skip
 
 
+def options_of(record: type) -> dict[str, Option]:
+    """The options by name that are fields of a record."""
+    fields = [field for field in dataclasses.fields(record) if "option" in field.metadata]
+    return {
+        field.metadata["option"].name: dataclasses.replace(field.metadata["option"], field=field.name)
+        for field in fields
+    }
+
+
+def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """A command's record with these values by the names of its options; other names are passed over."""
+    return record(**{option.field: values[name] for name, option in options_of(record).items() if name in values})
+
+
 # The options of the goal by name.
-OPTIONS: Final[Mapping[str, Option]] = MappingProxyType({
-    f.metadata["option"].name: dataclasses.replace(f.metadata["option"], field=f.name)
-    for f in dataclasses.fields(Goal) if "option" in f.metadata
-})  # fmt: skip
+OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(options_of(Goal))
 
 _A_DAY = 86400.0
 
@@ -381,10 +397,6 @@ SHARED: Final[Mapping[str, Option]] = MappingProxyType({
     "account": Option(name="account", kind=Kind.TEXT, help="Slurm account."),
     "qos": Option(name="qos", kind=Kind.TEXT, help="Slurm quality of service."),
     "constraint": Option(name="constraint", kind=Kind.TEXT, help="Slurm constraint, as h100."),
-    "bootstrap": Option(name="bootstrap", kind=Kind.TEXT, metavar="LINE",
-                        help="For an adopted command on another machine: the line that makes its environment there."),
-    "folder": Option(name="folder", kind=Kind.TEXT, metavar="FOLDER",
-                     help="For an adopted command on another machine: the folder where it runs. Default: as here."),
     "device": Option(name="device", kind=Kind.CHOICE, help="Where the model runs.", choices=("auto", "cpu", "cuda"),
                      default="auto"),
     "tokenizer": Option(name="tokenizer", kind=Kind.FILE,
@@ -392,3 +404,257 @@ SHARED: Final[Mapping[str, Option]] = MappingProxyType({
     "plan": Option(name="plan", kind=Kind.FILE, help="The plan.yaml of the run. Default: the one in its folder."),
     "md": Option(name="md", kind=Kind.NEW_FILE, help="Write a report to this Markdown file."),
 })  # fmt: skip
+
+
+def _like(name: str, help: str = "", **changes: Any) -> Any:
+    """Make a field of a command's record from an option of the tables, with another help or other settings there."""
+    option = OPTIONS.get(name) or SHARED[name]
+    option = dataclasses.replace(option, help=help or option.help, **changes)
+    return field(default=() if option.several else option.default, metadata={"option": option})
+
+
+def _own(name: str, kind: Kind, help: str, **settings: Any) -> Any:
+    """Make a field of a command's record from an option that no other command has."""
+    option = Option(name=name, kind=kind, help=help, **settings)
+    return field(default=option.default, metadata={"option": option})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """The options of `predict`. None: not given."""
+
+    gpu: str = _like("gpu", "auto, cpu, or a GPU: h100, 8xh100, l4, …")
+    gpus: int | None = _like("one_count", "Data-parallel GPUs. Default: 1, or as --gpu 8xh100 says.")
+    model: str | None = _like("model")
+    params: int | None = _like("params")
+    family: str = _like("family")
+    depth: int | None = _like("depth", "Number of transformer blocks.")
+    width: int | None = _like("width")
+    heads: int | None = _like("heads")
+    kv_heads: int | None = _like("kv_heads")
+    head_dim: int | None = _own("head_dim", Kind.WHOLE, "Size of a head. Default: width / heads.", section=_MODEL,
+                                least=1, most=100_000)  # fmt: skip
+    ffn_width: int | None = _like("ffn_width")
+    tied: bool = _own("tied", Kind.SWITCH, "The head is the embedding table, as it always is in gpt2.", section=_MODEL,
+                      default=False)  # fmt: skip
+    seq_len: int | None = _like("seq_len")
+    vocab_size: int | None = _like("vocab_size")
+    software: str | None = _like("software")
+    micro_batch: int | None = _like(
+        "micro_batch", "Sequences per GPU and forward pass. Default: the smallest that is within 2 % of the fastest."
+    )
+    grad_accum: int = _like("grad_accum", default=1)
+    precision: str = _like("precision", "fp8: products of the blocks in 8-bit floats, the rest in bf16.",
+                           choices=(*PRECISIONS, "fp8"))  # fmt: skip
+    compile: bool | None = _like("compile")
+    activation_checkpointing: str | None = _like(
+        "activation_checkpointing",
+        "Which activations are recomputed in the backward pass. Default: none, or as the software does.",
+    )
+    sharding: str | None = _like(
+        "sharding", "What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
+        "Default: none, or as the software does.", choices=("none", "optimizer", "full"),
+    )  # fmt: skip
+    optimizer: str | None = _like("optimizer")
+    lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
+                                  section=_ADVANCED)  # fmt: skip
+    lora_targets: str = _own("lora_targets", Kind.CHOICE, "The matrices of a block that have adapters.",
+                             section=_ADVANCED, choices=("all", "attention"), default="all")  # fmt: skip
+    qlora: bool = _own("qlora", Kind.SWITCH, "With --lora-rank: hold the frozen weights of the blocks in 4 bits.",
+                       section=_ADVANCED, default=False)  # fmt: skip
+    freeze_blocks: int | None = _own(
+        "freeze_blocks", Kind.WHOLE, "Freeze the embeddings and this many first blocks; train the rest.",
+        section=_ADVANCED, least=1, most=100_000,
+    )  # fmt: skip
+    depths: tuple[int, ...] | None = _like("depths")
+    tokens: int | None = _like("tokens", "Say how much text this many training tokens are, in shards and gigabytes.")
+    download_rate: float | None = _like(
+        "download_rate", "Bytes a second for that text, e.g. 100MB. Default: 25 to 400 MB."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BurstOptions:
+    """The options of the commands that run bursts here. None: as is usual on the device at hand."""
+
+    gpu: str = _like("gpu", "auto, cpu, or the GPU you expect here (l4, h200, …).")
+    family: str = _like("family")
+    seq_len: int | None = _like("seq_len", "Tokens per sequence. Default: 256 on a CPU, 2048 on a GPU.")
+    vocab_size: int | None = _like(
+        "vocab_size", "Rows of the embedding table. Default: the data's, else 4096 on a CPU, 32768 on a GPU."
+    )  # fmt: skip
+    data: Path | None = _like("data", "Token folder from `advisor data prepare`. Default: random tokens.")
+    precision: str = _like("precision")
+    compile: bool | None = _like("compile", "Use torch.compile. Default: yes on a GPU, no on a CPU.")
+    activation_checkpointing: str = _like(
+        "activation_checkpointing", "Which activations are recomputed in the backward pass.", default="none"
+    )  # fmt: skip
+    optimizer: str = _like("optimizer", "The optimizer of the bursts.", default="adamw")
+    price: float | None = _like("one_price", "Dollars per GPU-hour, for the cost of the measurement.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions(_BurstOptions):
+    """The options of `calibrate`."""
+
+    depths: tuple[int, ...] | None = _like(
+        "depths", "Depths to measure: 2-8 or 2,4,6. Default: 2-8 on a CPU, 4-20 on a GPU."
+    )
+    budget_seconds: float | None = _like("budget_seconds", "Time for the bursts. Default: 90s on a CPU, 120s on a GPU.")
+    fresh: bool = _own("fresh", Kind.SWITCH, "Start over even if an interrupted calibration could be continued.",
+                       default=False)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(_BurstOptions):
+    """The options of `calibrate --tune`, for a run of these sizes where no plan is given."""
+
+    depth: int | None = _like("depth", "Number of transformer blocks. Default: 4 on a CPU, 12 on a GPU.")
+    micro_batch: int | None = _like(
+        "micro_batch", "Sequences per forward pass of the base. Default: 4 on a CPU, 16 on a GPU."
+    )
+    grad_accum: int | None = _like("grad_accum", "Micro-batches per step of the first configuration. Default: 2.")
+    budget_seconds: float | None = _like(
+        "budget_seconds", "Time for the bursts. Default: 180s on a CPU, 420s on a GPU.", least=30.0
+    )
+    calibrate: bool = _own(
+        "calibrate", Kind.YES_NO, "Calibrate with the best settings afterwards, so that plans use them (the default).",
+        default=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StartOptions:
+    """The options of a run that is started here or elsewhere, or exported."""
+
+    budget: float | None = _like("budget", "Stop the run, with a checkpoint, before more than this is spent.")
+    deadline: float | None = _like(
+        "deadline", "Stop the run, with a checkpoint, after this time, e.g. 8h; or at a moment."
+    )
+    synthetic: bool = _like("synthetic", "Train on random tokens where the plan has no data: a speed test.")
+    bootstrap: str | None = _own(
+        "bootstrap", Kind.TEXT, "For an adopted command on another machine: the line that makes its environment there.",
+        metavar="LINE",
+    )  # fmt: skip
+    folder: str | None = _own(
+        "folder", Kind.TEXT, "For an adopted command on another machine: the folder where it runs. Default: as here.",
+        metavar="FOLDER",
+    )  # fmt: skip
+    account: str | None = _like("account")
+    qos: str | None = _like("qos")
+    constraint: str | None = _like("constraint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(_StartOptions):
+    """The options of `launch`."""
+
+    on: str = _own("on", Kind.TEXT, "Where: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, "
+                   "skypilot:CLOUD/REGION,... Default: local.", default="local", metavar="ENGINE[:NAME]")  # fmt: skip
+    run_dir: Path | None = _own("run_dir", Kind.NEW_FOLDER, "Run folder. Default: ADVISOR_HOME/runs/NAME-TIME.")
+    stop_loss: tuple[str, ...] = _like("stop_loss")
+    gate: tuple[str, ...] = _like("gate")
+    notice: str | None = _own(
+        "notice", Kind.TEXT, "Save and end when FILE appears or this URL of the machine answers: signs that the "
+        "machine is about to be taken away.", metavar="FILE|URL",
+    )  # fmt: skip
+    again: bool = _own("again", Kind.SWITCH, "Start the run even if another run of the same plan is still going on.",
+                       default=False)  # fmt: skip
+    calibrate: bool | None = _own(
+        "calibrate", Kind.YES_NO, "First measure this machine, two minutes at most, and plan again within the same "
+        "limits. On by default if the plan's GPU was never calibrated.",
+    )  # fmt: skip
+    may_change: str | None = _own("may_change", Kind.CHOICE, "The new plan may change this too, not only steps and "
+                                  "batch.", choices=("depth",))  # fmt: skip
+    stop_if_over: float | None = _own(
+        "stop_if_over", Kind.SHARE, "Do not start where the planned work costs this much more there: 10%."
+    )
+    gpu_ids: str | None = _own(
+        "gpu_ids", Kind.TEXT, "Which GPUs of this machine. Default: the first that no run uses.", metavar="0,1"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions:
+    """The options of `resume`."""
+
+    price: float | None = _like("one_price", "GPU-hour price when the run resumes; earlier attempts keep theirs.")
+    budget: float | None = _like("budget", "New limit on dollars, earlier attempts included.")
+    deadline: float | None = _like("deadline", "New limit on time, earlier attempts included, e.g. 8h.")
+    stop_loss: tuple[str, ...] = _like("stop_loss", "New stop on the loss, or `none`.")
+    synthetic: bool = _like(
+        "synthetic", "Train on random tokens from here on, though the run's run.yaml does not ask for them."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(_StartOptions):
+    """The options of `export` for a plan."""
+
+    data_at: str | None = _own("data_at", Kind.TEXT, "Where the token folder lies on the machines that run it.")
+    partition: str | None = _own("partition", Kind.TEXT, "Slurm partition.")
+    image: str | None = _own("image", Kind.TEXT, "Container image for Kubernetes, to be built from the Dockerfile.")
+    volume_claim: str | None = _own(
+        "volume_claim", Kind.TEXT, "Volume that outlives the job, for Kubernetes and dstack."
+    )
+    infra: str | None = _own(
+        "infra", Kind.TEXT, "Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions:
+    """The options of `analyze` that state what a log does not say, or ask about the rest of its run."""
+
+    gpu: str | None = _like("gpu", "The GPU, if the log does not say: h100, 8xh100, l4, … or cpu.", default=None)
+    gpus: int | None = _like("one_count")
+    price: float | None = _like("one_price", "Dollars per GPU-hour. Default: the catalog's cheapest for the GPU.")
+    config: Path | None = _own("config", Kind.EXISTING, "The run's configuration, if the log does not contain it.")
+    telemetry: Path | None = _own("telemetry", Kind.EXISTING, "nvidia-smi or other readings of the GPU.")
+    plan: Path | None = _like("plan")
+    format: str | None = _own("format", Kind.TEXT, "Read it as this format instead of guessing.")
+    target_loss: float | None = _own(
+        "target_loss", Kind.NUMBER, "Say whether the run will get there.", least=0, most=1e6
+    )
+    budget: float | None = _like("budget", "Say whether the whole run stays within this many dollars.")
+    deadline: float | None = _like(
+        "deadline", "Say whether the whole run ends in this time, e.g. 8h.", kind=Kind.SECONDS
+    )
+    next_data: str | None = _own(
+        "next_data", Kind.TEXT, "Other data, as text (91MB, or a file) or tokens (2B, or a token folder): time and "
+        "cost of the next run on them.", metavar="SIZE|PATH",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedGoal:
+    """What is wanted of an adopted command. None: not said; with nothing said it does the steps of its own command."""
+
+    deadline_seconds: float | None = _like(
+        "deadline", "Plan as many steps as can finish by this time: 3min, 8h, 'Monday 9:00'."
+    )
+    budget_usd: float | None = _like("budget", "Plan as many steps as this pays for, at --price.")
+    usd_per_gpu_hour: float | None = _like("one_price")
+    steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", least=1, most=1e12)
+    tokens: int | None = _like("tokens", "Plan this many training tokens; with --epochs: the tokens of one epoch.")
+    rows: int | None = _own("samples", Kind.COUNT, "The same in samples, for data without tokens.", least=1, most=1e15)
+    epochs: float | None = _like("epochs", "Plan this many passes over the data.")
+    gpus: int | None = _like("one_count", "Plan for this many processes. Default: the command's own.", most=1024)
+    memory_bytes: float | None = None  # that may be filled; None: not limited
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The options of `model sample`: how text is drawn."""
+
+    tokens: int = _own("max_tokens", Kind.WHOLE, "Tokens of each text, at most.", default=200, least=1, most=1e7)
+    samples: int = _own("texts", Kind.WHOLE, "Number of texts, each with its own seed.", default=1, least=1, most=1e7)
+    temperature: float = _own("temperature", Kind.NUMBER, "0: the likeliest token.", default=0.8, least=0, most=1e6)
+    top_k: int | None = _own("top_k", Kind.WHOLE, "Draw from this many likeliest tokens.", least=1, most=1e7)
+    top_p: float | None = _own(
+        "top_p", Kind.NUMBER, "Draw from the likeliest tokens that together have this probability.", least=1e-6, most=1
+    )
+    seed: int = _own("seed", Kind.WHOLE, "Seed of the first text.", default=0, least=0, most=1e7)
+    chat: bool = _own("chat", Kind.SWITCH, "Treat the prompt as a user's message to a chat model.", default=False)
+    device: str = _like("device")
+    tokenizer: Path | None = _like("tokenizer")

@@ -141,14 +141,15 @@ def main() -> None:
             if one.due:
                 shares.append(len(one.named) / len(one.due))
             if args.wrong:
-                _show(name, one)
+                show(name, one)
     due, named, right, accused, others = totals
     print(f"wrong or unfounded, high or medium: {named} of {due} named ({named / max(1, due):.0%})")
     print(f"each text counted once: {sum(shares) / max(1, len(shares)):.0%} named, mean of {len(shares)} texts")
     print(f"right: {accused} of {right} accused ({accused / max(1, right):.1%}); {others} other accusations")
 
 
-def _show(name: str, one: Score) -> None:
+def show(name: str, one: Score) -> None:
+    """Print what was named, missed and accused in a text."""
     print(f"{name}: {len(one.named)} of {len(one.due)} named, {len(one.accused)} of {len(one.right)} accused")
     for key in one.due:
         print(f"  {'named ' if key in one.named else 'MISSED'} {key.line}: {key.claim[:110]}")

@@ -38,13 +38,11 @@ from advisor.planning.layouts import search  # noqa: E402
 from advisor.planning.models import require_architecture  # noqa: E402
 from advisor.prediction.layout_batch import predict_layouts  # noqa: E402
 from advisor.prediction.layout_memory import (  # noqa: E402
-    FACTORS,
     MEMORY_PARTS,
     STAGES,
     MemoryLaw,
     counted,
-    fit_chance,
-    peak_parts,
+    peak_and_chance,
     read_memory_law,
 )
 from advisor.prediction.layout_rows import LayoutReading, LayoutRows  # noqa: E402
@@ -70,6 +68,7 @@ BELIEFS = {
     "weights": (2.0, 0.7),
     "data": (1.0, 0.5),
     "shared_out": (1.0, 0.6),
+    "copies": (3.0, 0.5),
     "data_calls": (1.0, 0.8),
     "gathered": (1.0, 0.5),
 }
@@ -291,84 +290,69 @@ def _line(name: str, off: np.ndarray, share: np.ndarray) -> None:
     print(f"| {name} | {len(off)} | {middle:.1%} | {tail:.1%} | {math.expm1(quantile(off, share, 0.5)):+.1%} |")
 
 
-# Named whole runs: model, GPU, GPUs, tokens, length, sequences a step, GPU hours taken, software, layout (tensor,
-# pipeline, data, expert) or None where nobody publishes it. Llama 2: arXiv 2307.09288, table 2; Llama 3: Meta's model
-# cards, 405B by arXiv 2407.21783, table 4; DeepSeek-V3: 2412.19437, §1 (H800, 8 bits); Pythia: 2304.01373, table 6;
-# BLOOM: 2211.05100, §3.2; OPT: 2205.01068, §2.5, without restarts; GPT-3 on A100 as 2104.04473, §5.1, reckons;
-# MPT-7B: databricks.com/blog/mpt-7b; OLMo 2 has no hours.
-WHOLE = (
-    ("Llama 2 7B", "llama-2-7b", "a100-80gb-sxm", 256, 2e12, 4096, 1024, 184_320, None, None),
-    ("Llama 2 70B", "llama-2-70b", "a100-80gb-sxm", 1024, 2e12, 4096, 1024, 1_720_320, None, None),
-    ("Llama 3 8B", "llama-3-8b", "h100-80gb-sxm", 1024, 15e12, 8192, 1024, 1.3e6, None, None),
-    ("Llama 3 70B", "llama-3-70b", "h100-80gb-sxm", 4096, 15e12, 8192, 2048, 6.4e6, None, None),
-    ("Llama 3.1 405B", "llama-3.1-405b", "h100-80gb-sxm", 16384, 15.6e12, 8192, 2048, 30.84e6, None, (8, 16, 128, 1)),
-    ("DeepSeek-V3", "deepseek-v3", "h800-80gb-sxm", 2048, 14.8e12, 4096, 15360, 2.664e6, None, (1, 16, 128, 64)),
-    ("Pythia 12B", "pythia-12b", "a100-40gb-sxm", 256, 300e9, 2048, 1024, 72_300, "gpt-neox", (4, 1, 64, 1)),
-    ("BLOOM 176B", (70, 14336, 112, 57344, 250880), "a100-80gb-sxm", 384, 366e9, 2048, 2048, 1_082_990,
-     "megatron-deepspeed", (4, 12, 8, 1)),
-    ("OPT-175B", (96, 12288, 96, 49152, 50272), "a100-80gb-sxm", 992, 180e9, 2048, 992, 811_456, "megatron",
-     (8, 1, 124, 1)),
-    ("GPT-3 175B", (96, 12288, 96, 49152, 51200), "a100-80gb-sxm", 1024, 300e9, 2048, 1536, 835_584, "megatron",
-     (8, 8, 16, 1)),
-    ("MPT-7B", (32, 4096, 32, 16384, 50432), "a100-40gb-sxm", 440, 1e12, 2048, 1760, 100_320, "llm-foundry",
-     (1, 1, 440, 1)),
-)  # fmt: skip
-OWNERS = {
-    name: next(
-        (by for by, names in (("DeepSeek", "DeepSeek"), ("EleutherAI", "Pythia"), ("BigScience", "BLOOM"),
-                              ("NVIDIA", "GPT-3"), ("Databricks", "MPT")) if name.startswith(names)),
-        "Meta",
-    )
-    for name, *_ in WHOLE
-}  # fmt: skip
+@dataclass(frozen=True)
+class Whole:
+    """One named whole run of benchmarks/whole_layouts.csv, and the GPU hours by the law without its `whole`."""
+
+    name: str
+    owner: str
+    run: LayoutRun
+    predicted: Estimate
+    hours: float  # GPU hours taken
 
 
-def whole_errors(law: LayoutLaw) -> list[tuple[str, LayoutRun, Estimate, float]]:
-    """Named whole runs: name, run, GPU hours by the law without its `whole`, and those taken."""
+def whole_runs(law: LayoutLaw) -> list[Whole]:
+    """Named whole runs: their layouts as published, else the search's own."""
     cards, found = load_published_gpus(), []
     bare = replace(law, whole=0.0, whole_deviation=0.0)
-    for name, model, gpu, gpus, tokens, length, sequences, hours, software, cut in WHOLE:
-        shape = _gpt(*model) if isinstance(model, tuple) else require_architecture(model).model
-        eight = "fp8" if name.startswith("DeepSeek") else "bf16"
-        run = LayoutRun(
-            model=shape, layout=Layout(), gpu=cards[gpu], seq_len=length, micro_batch=1, micro_batches=1,
-            precision=eight, software=software or "nemo",
-        )  # fmt: skip
-        if cut is None:
-            best = search(run, gpus, sequences).best
-            assert best is not None
-            run = best.run
-        else:
-            tensor, pipeline, data, expert = cut
-            full = software == "llm-foundry" or name.startswith("OPT")
-            layout = Layout(
-                tensor=tensor, sequence=tensor > 1, pipeline=pipeline, data=data, expert=expert,
-                virtual=8 if "405B" in name else 1, sharding="full" if full else "optimizer",
-            )  # fmt: skip
-            recompute = "full" if name.startswith(("BLOOM", "GPT-3", "OPT")) else "none"
-            micro = 4 if name.startswith(("Pythia", "MPT")) else 8 if name.startswith("OPT") else 1
-            run = replace(
-                run, layout=layout, micro_batch=micro, micro_batches=max(1, sequences // (data * micro)),
-                recompute=recompute, fused_attention=not name.startswith(("BLOOM", "GPT-3", "OPT")),
-            )  # fmt: skip
-        step = predict_layouts([run])[0].step_seconds
-        takes = whole_run(step, tokens / run.step_tokens, gpus, run.model.parameters, bare)
-        found.append((name, run, takes.seconds.scaled(gpus / 3600), hours))
+    with (REPO / "benchmarks" / "whole_layouts.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            sizes = [int(size) for size in row["model"].split("x")] if row["model"][0].isdigit() else None
+            gpus, sequences = int(row["gpus"]), int(row["sequences"])
+            run = LayoutRun(
+                model=_gpt(*sizes) if sizes else require_architecture(row["model"]).model,
+                layout=Layout(),
+                gpu=cards[row["gpu"]],
+                seq_len=int(row["seq_len"]),
+                micro_batch=1,
+                micro_batches=1,
+                precision=row["precision"],
+                software=row["software"],
+                fused_attention=row["fused_attention"] == "yes",
+                hidden_experts=row["hidden_experts"] == "yes",
+            )
+            if row["tensor"]:
+                degrees = {name: int(row[name]) for name in ("tensor", "pipeline", "virtual", "data", "expert")}
+                micro = int(row["micro_batch"])
+                run = replace(
+                    run,
+                    layout=Layout(**degrees, sequence=degrees["tensor"] > 1, sharding=row["sharding"]),
+                    micro_batch=micro,
+                    micro_batches=max(1, sequences // (degrees["data"] * micro)),
+                    recompute=row["recompute"],
+                )
+            else:
+                best = search(run, gpus, sequences).best
+                assert best is not None
+                run = best.run
+            step, steps = predict_layouts([run])[0].step_seconds, float(row["tokens"]) / run.step_tokens
+            hours = whole_run(step, steps, gpus, run.model.parameters, bare).seconds.scaled(gpus / 3600)
+            found.append(Whole(row["run"], row["owner"], run, hours, float(row["gpu_hours"])))
     return found
 
 
-def fit_whole(law: LayoutLaw, without: str | None = None) -> tuple[float, float]:
+def fit_whole(runs: Sequence[Whole], without: str | None = None) -> tuple[float, float]:
     """Log of how much longer whole runs take than the law says, and their log standard deviation: the median of the
     owners' medians, and what holds 80 % of the runs, each owner once. `without` is an owner left out.
 
-    GPT-3's hours are reckoned from a measured step: no whole run.
+    GPT-3's hours are reckoned from a measured step by NVIDIA: no whole run.
     """
-    runs = [(OWNERS[name], math.log(hours / takes.value)) for name, _, takes, hours in whole_errors(law)
-            if OWNERS[name] not in (without, "NVIDIA")]  # fmt: skip
-    owners = sorted({owner for owner, _ in runs})
-    middle = float(np.median([np.median([off for by, off in runs if by == owner]) for owner in owners]))
-    share = np.array([1 / sum(by == owner for by, _ in runs) for owner, _ in runs])
-    spread = quantile(np.abs(np.array([off for _, off in runs]) - middle), share, 0.8) / Z80
+    runs = [w for w in runs if w.owner not in (without, "NVIDIA")]
+    off = {owner: [math.log(w.hours / w.predicted.value) for w in runs if w.owner == owner]
+           for owner in sorted({w.owner for w in runs})}  # fmt: skip
+    middle = float(np.median([np.median(mine) for mine in off.values()]))
+    share = np.array([1 / len(mine) for mine in off.values() for _ in mine])
+    spread = quantile(np.abs(np.concatenate(list(off.values())) - middle), share, 0.8) / Z80
     return round(middle, 3), round(spread, 3)
 
 
@@ -376,16 +360,17 @@ def whole() -> None:
     """Hours of named whole runs, by the law of all sources; what whole runs take besides by the other owners'."""
     law, off, held = load_law(), [], []
     print("| run | layout | GPU hours: predicted (80 % interval) | taken | error | inside |\n|---|---|---|---|---|---|")
-    for name, run, bare, hours in whole_errors(law):
-        beyond, deviation = fit_whole(law, OWNERS[name])
+    runs = whole_runs(law)
+    for w in runs:
+        beyond, deviation = fit_whole(runs, w.owner)
         unsure = math.exp(Z80 * max(0.0, deviation - law.deviation))
-        step = bare.scaled(math.exp(beyond))
-        step = replace(step, low=step.low / unsure, high=step.high * unsure)
-        off.append(step.value / hours - 1)
-        held.append(step.contains(hours))
+        hours = w.predicted.scaled(math.exp(beyond))
+        hours = replace(hours, low=hours.low / unsure, high=hours.high * unsure)
+        off.append(hours.value / w.hours - 1)
+        held.append(hours.contains(w.hours))
         print(
-            f"| {name} | {layout_words(run)} | {step.value:,.0f} ({step.low:,.0f}-{step.high:,.0f}) | {hours:,.0f} "
-            f"| {off[-1]:+.0%} | {'yes' if held[-1] else 'no'} |"
+            f"| {w.name} | {layout_words(w.run)} | {hours.value:,.0f} ({hours.low:,.0f}-{hours.high:,.0f}) "
+            f"| {w.hours:,.0f} | {off[-1]:+.0%} | {'yes' if held[-1] else 'no'} |"
         )
     print(f"\nwithin 35 %: {sum(abs(e) <= 0.35 for e in off)} of {len(off)}; inside: {sum(held)} of {len(held)}")
 
@@ -415,8 +400,8 @@ def weighed(runs: Sequence[LayoutRun]) -> np.ndarray:
 
 def fit_factors(parts: np.ndarray, bytes_: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Log factors of one software's peaks: a robust fit that begins at the usual."""
-    mean = np.array([MEMORY_BELIEFS[f][0] for f in FACTORS])
-    deviation = np.array([MEMORY_BELIEFS[f][1] for f in FACTORS])
+    mean = np.array([MEMORY_BELIEFS[f][0] for f in MEMORY_PARTS])
+    deviation = np.array([MEMORY_BELIEFS[f][1] for f in MEMORY_PARTS])
 
     def residuals(x: np.ndarray) -> np.ndarray:
         off = (np.log(parts @ np.exp(x)) - np.log(bytes_)) / MEMORY_ROW
@@ -456,8 +441,8 @@ def score_memory(rows: Sequence[Measured]) -> dict[str, Any]:
     spread = quantile(np.abs(off), once, 0.8) / Z80
     whole = quantile(np.abs(np.concatenate(unseen)), np.concatenate(weight), 0.8) / Z80
     return {
-        "software": {n: _named(FACTORS, factors[n]) for n in MEMORY_SOFTWARE},
-        "usual": _named(FACTORS, np.mean([factors[n] for n in MEMORY_SOFTWARE], axis=0)),
+        "software": {n: _named(MEMORY_PARTS, factors[n]) for n in MEMORY_SOFTWARE},
+        "usual": _named(MEMORY_PARTS, np.mean([factors[n] for n in MEMORY_SOFTWARE], axis=0)),
         "spread": round(spread, 3),
         "unknown": round(math.sqrt(max(whole**2 - spread**2, 0.0)), 3),
         "limit": 0.92,
@@ -477,8 +462,7 @@ def score_failures(rows: Sequence[Measured], memory: MemoryLaw) -> None:
     room = np.array([run.gpu.memory_bytes for run in runs])
     unseen = np.mean([memory.factors[n] for n in MEMORY_SOFTWARE if n != "nanotron"], axis=0)
     for name, factors in (("nanotron's factors", memory.factors["nanotron"]), ("those of the others", unseen)):
-        peak = sum(peak_parts(z, factors, np.zeros(len(runs))).values())
-        chance = fit_chance(z, peak, memory.spread, room, memory)
+        peak, chance = peak_and_chance(z, factors, memory.spread, room, memory)
         rank = rankdata(chance)
         area = (rank[ran].sum() - ran.sum() * (ran.sum() + 1) / 2) / (ran.sum() * (~ran).sum())
         small = peak < 0.7 * room
@@ -514,7 +498,7 @@ def main() -> None:
     }
     if asked.what == "fit":
         law = read_time_law(document["time"])
-        document["time"]["whole"], document["time"]["whole_deviation"] = fit_whole(law)
+        document["time"]["whole"], document["time"]["whole_deviation"] = fit_whole(whole_runs(law))
         text = yaml.safe_dump(document, sort_keys=False)
         (REPO / "profiles" / "layouts.yaml").write_text(HEADER + text, encoding="utf-8")
     inside(off, s, read_time_law(document["time"]))

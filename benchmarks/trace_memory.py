@@ -14,6 +14,7 @@ import datetime
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,6 @@ from advisor.prediction.memory_terms import (
     device_type,
     repeats_keys,
     structure_from_dict,
-    structure_to_dict,
 )
 from advisor.records import Workload
 from trainer.schema import ModelShape, make_shape
@@ -200,6 +200,28 @@ def check(structure: Structure) -> str:
     worst = f"error median {100 * np.median(size):.2f} %, largest {100 * size.max():.2f} %"
     table = ["| kind | sizes | peak in | traced GiB | predicted GiB | error |", "|---|---|---|---|---|---|", *rows]
     return "\n".join([f"{len(rows)} unseen workloads: {worst}.", "", *table])
+
+
+def structure_to_dict(structure: Structure) -> dict:
+    """Convert the structure to plain dicts, with coefficients rounded to six digits."""
+    cells = {
+        name: [{"phase": m.phase, "bytes": _rounded(m.coefficients)} for m in moments]
+        for name, moments in structure.cells.items()
+    }
+    chunks = {
+        kind: {"chunk_bytes": c.chunk_bytes, "fewest_tokens": c.fewest_tokens} for kind, c in structure.chunks.items()
+    }
+    return {
+        "schema": 1,
+        "source": structure.source,
+        "chunks": chunks,
+        "muon": _rounded(structure.muon),
+        "cells": cells,
+    }
+
+
+def _rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
+    return {term: float(f"{value:.6g}") for term, value in coefficients.items()}
 
 
 def main(arguments: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from advisor.adopt.session import batch_of, drift_of, memory_kind
 from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
+from advisor.options import AdoptedGoal
 from advisor.prediction.micro_batch import Tries, one_micro_batch
 from advisor.records import Basis, Estimate, worst_basis
 from advisor.store.adopted import LOG, PROBE, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
@@ -23,21 +24,6 @@ from advisor.units import format_estimate, format_seconds, format_usd
 _ONCE_MORE = (
     1.15  # factor by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdoptedGoal:
-    """What is wanted of an adopted command. None: not said; with nothing said it does the steps of its own command."""
-
-    deadline_seconds: float | None = None
-    budget_usd: float | None = None
-    steps: int | None = None
-    tokens: int | None = None
-    rows: int | None = None  # samples, where tokens mean nothing
-    epochs: float | None = None  # of so many tokens or samples, where they are said, else of the command's own data
-    usd_per_gpu_hour: float | None = None
-    memory_bytes: float | None = None  # that may be filled; None: not limited
-    gpus: int | None = None  # processes that train together; None: as the command itself has them
 
 
 def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str) -> AdoptedPlan:

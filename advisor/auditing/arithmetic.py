@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from advisor.auditing.fields import quantity_as
 from advisor.auditing.quantity import LEAST_SLACK, SHAPE, Quantity, parse_quantity
 from advisor.auditing.relations import Graph, Term, interval
 from advisor.auditing.verdict import Judgement, Question, compare, holds, show_as, unknown, wrong
@@ -36,7 +35,7 @@ class _Operands(Graph):
 
 
 def reckon(reading: str, operands: Sequence[Term]) -> Term | None:
-    """The result over all that the operands can mean; None where it is no arithmetic or divides by zero."""
+    """The result over all that the operands can mean; None if it is no arithmetic or divides by zero."""
     count = iter(range(len(operands)))
     source = OPERAND.sub(lambda _: f"v{next(count)}", reading)
     if set(source) - set("v0123456789.+-*/() "):
@@ -96,7 +95,7 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
 def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bool = False) -> list[Term]:
     """The operands of an expression; `rounded`: whole numbers without a unit were rounded too."""
     terms = []
-    quantities = [quantity_as(text) for text in OPERAND.findall(reading)]
+    quantities = [parse_quantity(text) for text in OPERAND.findall(reading)]
     # hours are counted in seconds, so a rent that meets them is one for a second
     timed = not bare and any(quantity.dimension == "seconds" for quantity in quantities)
     for quantity, text in zip(quantities, OPERAND.findall(reading), strict=True):
@@ -112,7 +111,7 @@ def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bo
 
 def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
     """The result of an expression with the value, in each sense in which both can be meant."""
-    operands = [quantity_as(text) for text in OPERAND.findall(reading)]
+    operands = [parse_quantity(text) for text in OPERAND.findall(reading)]
     result = reckon(reading, _terms(reading))
     # operations by operations a second are seconds, however both are written: no number of hours
     seconds = value.dimension == "seconds" and [q.dimension for q in operands] in (["flops"] * 2, ["work", "flops"])
@@ -181,7 +180,7 @@ def agreement(q: Question) -> Judgement:
         if len(different) == 1:
             return holds("said the same way each time", " = ".join(words))
         with suppress(ValueError):  # they are numbers: one may be rounded, or have a sign that the other leaves out
-            read = [quantity_as(word.strip().removeprefix("+")) for word in words]
+            read = [parse_quantity(word.strip().removeprefix("+")) for word in words]
             same = len({number.dimension for number in read}) == 1
             if same and max(number.least for number in read) <= min(number.most for number in read):
                 return holds("the statements agree within their rounding", " / ".join(words))

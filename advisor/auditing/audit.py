@@ -79,14 +79,14 @@ def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
 
 
 def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
-    """The claim with what it rests on: a wrong premise is accused once, what rests on it is listed as resting on it."""
+    """Returns the verdict of a claim with what it rests on.
+
+    A claim needs all its premises: one wrong premise, at whatever distance, is enough to excuse it. The wrong premise
+    is accused once, and what rests on it is listed as resting on it. Written arithmetic is judged for itself.
+    """
     claim, judgement = judged.claim, judged.judgement
-    premises = [others[name] for name in claim.premises if name in others]
-    failed = [premise for premise in premises if premise.judgement.ruling in BAD]
-    whole = claim.form == "rests_on"
-    if whole and (not failed or len(failed) < len(premises)):
-        return judged if not premises else replace(judged, judgement=unknown("not all that it rests on is wrong"))
-    if failed and (whole or (judgement.ruling in BAD and claim.kind != "arithmetic")):
+    failed = _wrong_premises(claim, others)
+    if failed and (claim.form == "rests_on" or (judgement.ruling in BAD and claim.kind != "arithmetic")):
         so = f"it rests on {_place(failed[0])}, which is wrong: {failed[0].judgement.so}"
         words = "; ".join(f"{_place(one)}: {one.claim.text}" for one in failed[:3])
         return replace(judged, judgement=does_not_follow(so, words, severity=Severity.NOTE), finding=None)
@@ -96,6 +96,20 @@ def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
         so = f"{judgement.so}, reckoned from {_place(wrong[0])}, which is wrong"
         return replace(judged, judgement=replace(judgement, so=so))
     return judged
+
+
+def _wrong_premises(claim: Claim, others: Mapping[str, Judged]) -> list[Judged]:
+    """The wrong claims that a claim rests on, directly or through others, without those that rest on one."""
+    reached: dict[str, Judged] = {}
+    waiting = list(claim.premises)
+    while waiting:
+        name = waiting.pop()
+        if name in others and name != claim.id and name not in reached:
+            reached[name] = others[name]
+            waiting += others[name].claim.premises
+    wrong = {name: one for name, one in reached.items() if one.judgement.ruling in BAD}
+    roots = [one for one in wrong.values() if not wrong.keys() & set(one.claim.premises)]
+    return sorted(roots or wrong.values(), key=lambda one: one.claim.line or 0)
 
 
 def _place(judged: Judged) -> str:

@@ -44,7 +44,7 @@ class Setup:
     step_tokens: int | None = _stated("whole")
     steps: int | None = _stated("whole")
     steps_done: int | None = _stated("whole")
-    gpu: str | None = _stated("card")
+    gpu: str | None = _stated("gpu")
     machine: str | None = _stated("text")  # the provider's name of it
     backend: str | None = _stated("text")
     precision: str | None = _stated("bf16|fp16|fp32")
@@ -60,7 +60,8 @@ class Setup:
     dataset: Quantity | None = _stated("bytes")
     dataset_tokens: Quantity | None = _stated("count")
     bytes_per_token: float | None = _stated("float")
-    price: Quantity | None = _stated("usd_per_hour")  # of all GPUs, or of each
+    price: Quantity | None = _stated("usd_per_hour")  # of one GPU
+    price_of: str | None = _stated("gpu|machine")  # machine: the text says that `price` is of all GPUs together
     step_time: Quantity | None = _stated("seconds")
     throughput: Quantity | None = _stated("rate")  # all GPUs together
     memory_used: Quantity | None = _stated("bytes")  # per GPU
@@ -118,7 +119,7 @@ class Claim:
     because: str = ""
 
     def get(self, name: str) -> Any:
-        """A field of the claim's kind, None where the claim leaves it out."""
+        """A field of the claim's kind, None if the claim leaves it out."""
         return self.says.get(name)
 
 
@@ -142,6 +143,6 @@ class Card:
         return {"run": self.run, **{other.name: other for other in self.others}}[name]
 
     def column(self, name: str) -> list[float | None]:
-        """A measured column, empty where the report has none."""
+        """A measured column, empty if the report has none."""
         assert name in COLUMNS, name
         return list(self.rows.get(name, ()))

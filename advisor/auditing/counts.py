@@ -81,7 +81,7 @@ def families(setup: Setup) -> tuple[str, ...]:
 
 
 def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
-    """The declared shape in one family and vocabulary; None where it is open or makes no model."""
+    """The declared shape in one family and vocabulary; None if it is open or makes no model."""
     if setup.depth is None or (setup.width is None and setup.family is None):
         return None  # only a named family has a width for each depth
     try:
@@ -115,7 +115,7 @@ def _of(setup: Setup, family: str, vocab_size: int) -> Iterator[Reading]:
 
 
 def workload_of(setup: Setup, gpu: str) -> Workload | None:
-    """The run as predictions are about it, on one GPU; None where shape, batch or length are not declared.
+    """The run as predictions are about it, on one GPU; None if shape, batch or length are not declared.
 
     Where the family is open, GPT-2's blocks stand for all: the same matrix products at the same width.
     """

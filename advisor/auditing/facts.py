@@ -11,12 +11,15 @@ from typing import Any
 import yaml
 
 from advisor.auditing import run
-from advisor.auditing.fields import cards_named
+from advisor.auditing.fields import gpus_meant
 from advisor.auditing.quantity import Quantity, parse_quantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between, show_as
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops
 from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import load_prices
+from advisor.laws.flops import IMPOSSIBLE_MFU
+from advisor.laws.initial_loss import FAULT_BELOW, SOUND
+from advisor.laws.repetition import FREE_EPOCHS, WASTEFUL_EPOCHS
 from advisor.prediction.loss import effective_tokens
 from advisor.store.folders import profiles_folder
 from advisor.units import format_bandwidth, format_bytes, format_count, format_flops, format_usd_rate
@@ -32,8 +35,16 @@ _NVLINK = re.compile(r"nvlink\d\S* (\d+(?:\.\d+)?)")  # of the catalog: both dir
 # (bits, exponent bits, explicit mantissa bits): IEEE 754 for fp32 and fp16; bfloat16; NVIDIA's TF32
 FORMATS = {"fp32": (32, 8, 23), "tf32": (19, 8, 10), "bf16": (16, 8, 7), "fp16": (16, 5, 10)}
 _AVERAGED = ("Ampere", "Ada", "Hopper", "Blackwell")  # power over one second, GA100 excepted (NVML documentation)
-# how a report says that a price is of one GPU
+# how a report says that a price is of one GPU, and that it is of all of them
 _EACH = re.compile(r"(?:/|\bper|\ban?)[ -]?(?:\w+[ -])?(?:GPU|card)\b|\beach\b|GPU[- ]?(?:hour|hr|h)\b", re.IGNORECASE)
+_WHOLE = re.compile(
+    r"\b(?:machine|node|instance|server|box|cluster|VM|pod|rig|workstation|together|in (?:all|total))s?\b"
+    r"|\d\s?[x×]\s?[A-Z]+\d",
+    re.IGNORECASE,
+)
+# limits that findings about logs share
+_LIMITS = {"impossible_mfu": IMPOSSIBLE_MFU, "fault_below": FAULT_BELOW, "sound_start": SOUND}
+_LIMITS |= {"free_epochs": FREE_EPOCHS, "wasteful_epochs": WASTEFUL_EPOCHS}
 _CLOSE = 0.08  # of a data sheet's number: editions, binary units, roundings
 
 
@@ -43,7 +54,9 @@ def quantity_of(number: float) -> Quantity:
 
 
 def known(q: Question, name: str, *, alone: bool) -> Known | None:
-    """A quantity of the claim's GPU or (not where the claim stands alone) of its run; None: not known."""
+    """A limit, a quantity of the claim's GPU or, unless the claim stands alone, of its run; None if it is not known."""
+    if name in _LIMITS:
+        return _LIMITS[name], _LIMITS[name], f"{_LIMITS[name]:g}"
     found = _OF_GPU[name](q) if name in _OF_GPU else None
     if found is not None or alone:
         return found or ((1.0, 1.0, "1") if name == "gpus" else None)
@@ -52,13 +65,18 @@ def known(q: Question, name: str, *, alone: bool) -> Known | None:
 
 def _is_of_run(q: Question) -> bool:
     """Whether a claim names no GPU but the one of its configuration."""
-    return q.get("gpu") is None or run.spec_of(q.setup) in cards_named(q.get("gpu"))
+    return q.get("gpu") is None or any(spec in gpus_meant(q.get("gpu")) for spec in _gpus_of_run(q))
 
 
 def gpus_of(q: Question) -> list[GpuSpec]:
     """Every GPU that the claim can mean: by the name that it states, else that of its configuration."""
-    spec = run.spec_of(q.setup) if q.get("gpu") is None else None
-    return [spec] if spec else cards_named(q.get("gpu") or "") if q.get("gpu") else []
+    return gpus_meant(q.get("gpu")) if q.get("gpu") else _gpus_of_run(q)
+
+
+def _gpus_of_run(q: Question) -> list[GpuSpec]:
+    """The GPU of the claim's configuration; every form of it where the name leaves that open."""
+    spec = run.spec_of(q.setup)
+    return [spec] if spec else gpus_meant(q.setup.gpu) if q.setup.gpu else []
 
 
 def peak_in(spec: GpuSpec, precision: str | None) -> float | None:
@@ -76,10 +94,10 @@ def half(spec: GpuSpec) -> float | None:
 
 def _peak(q: Question) -> Known | None:
     specs = gpus_of(q)
-    if q.get("gpu") is None and specs:
-        rate = run.peak(q.setup)
-        return None if rate is None else (rate, rate, f"{format_flops(rate)} dense")
-    rates = [rate for spec in specs if (rate := peak_in(spec, q.get("precision")))]
+    if q.get("gpu") is None:
+        rates = [rate for spec in specs if (rate := run.peak(spec, q.setup.precision))]
+    else:
+        rates = [rate for spec in specs if (rate := peak_in(spec, q.get("precision")))]
     # products in FP8 are often reckoned by the 16-bit peak
     rates += [rate for spec in specs if q.get("precision") == "fp8" and (rate := half(spec))]
     return (min(rates), max(rates), f"{between((min(rates), max(rates)), format_flops)} dense") if rates else None
@@ -115,6 +133,14 @@ def _price(q: Question) -> Known | None:
     """The price that the claim states, else that of its configuration, unless the claim is about another GPU."""
     price = q.get("price") or (q.setup.price if _is_of_run(q) else None)
     return (price.low, price.high, price.text) if price else None
+
+
+def _price_of_all(q: Question) -> Known | None:
+    """The same price where the words or the configuration say that it is of all GPUs together."""
+    words = f"{q.claim.quote} {q.claim.text}"
+    said = _WHOLE.search(words) and not _EACH.search(words)
+    of_run = q.get("price") is None and q.setup.price_of == "machine"
+    return _price(q) if said or of_run else None
 
 
 def _gpus_paid(q: Question) -> Known:
@@ -164,7 +190,7 @@ _OF_GPU: dict[str, Callable[[Question], Known | None]] = {
     "memory_of_value": _memory_of_value,
     "price": lambda q: _price(q),
     "gpus_paid": _gpus_paid,
-    "price_of_all": lambda q: None if _EACH.search(f"{q.claim.quote} {q.claim.text}") else _price(q),
+    "price_of_all": _price_of_all,
     "rent_without_price": lambda q: None if _price(q) else _listed_rent(q),
     "flops_each": lambda q: _flops_each(q),
 }
@@ -200,7 +226,7 @@ def _ratios(figures: Sequence[Callable[[GpuSpec], float | None]], q: Question, t
     """The least and the largest ratio of figures between any editions of two GPUs."""
     found = [
         mine / its
-        for one in gpus_of(q) for other in cards_named(than) for figure in figures
+        for one in gpus_of(q) for other in gpus_meant(than) for figure in figures
         if (mine := figure(one)) and (its := figure(other))
     ]  # fmt: skip
     if not found:
@@ -212,7 +238,7 @@ def _speed_ratio(q: Question, than: str) -> Known:
     """Between the ratios of bandwidth and of dense 16-bit peak; of a GPU that the claim names with FP8 and software."""
     low, high = _ratios((lambda spec: spec.memory_bytes_per_second, half), q, than)
     if q.get("gpu"):
-        eights = [f / h for c in gpus_of(q) for o in cards_named(than) if (f := c.fp8_flops) and (h := half(o))]
+        eights = [f / h for c in gpus_of(q) for o in gpus_meant(than) if (f := c.fp8_flops) and (h := half(o))]
         high = 1.3 * max([high, *eights])
     return low, high, "peak or bandwidth of one over the other"
 
@@ -249,7 +275,7 @@ def _peak_of_format(q: Question, precision: str) -> Known:
 def _have_memory(q: Question, gpu: str, other: str, memory: Any) -> Known:
     """1 for two GPUs that have so much memory; of others nothing is said."""
     for name in (gpu, other):
-        sizes = [spec.memory_gb * 1e9 for spec in cards_named(name)]
+        sizes = [spec.memory_gb * 1e9 for spec in gpus_meant(name)]
         if not any((1 - _CLOSE) * size <= memory.high and memory.low <= (1 + _CLOSE) * size for size in sizes):
             raise UnstatedError(f"{name} with {memory.text}")
     return 1.0, 1.0, ""
@@ -370,7 +396,7 @@ def _machine_has(q: Question, name: str, gpu: str, count: Any) -> Known:
     rows = [row for row in load_prices() if row.instance_type.lower() == name.lower() and row.gpu]
     if not rows:
         raise UnstatedError(f"a machine {name}")
-    held, keys = {(row.gpu, row.gpu_count) for row in rows}, {spec.key for spec in cards_named(gpu)}
+    held, keys = {(row.gpu, row.gpu_count) for row in rows}, {spec.key for spec in gpus_meant(gpu)}
     right = float(any(key in keys and count.low <= number <= count.high for key, number in held))
     return right, right, f"a {name} has {', '.join(f'{number:g} × {key}' for key, number in sorted(held))}"
 
@@ -412,10 +438,10 @@ def _published(q: Question, name: str, fact: str) -> Known:
     """What the publication of a training says: tokens or GPU-hours, or whether the GPU is the one that is claimed."""
     found = [(len(match[0]), at, row) for at, (names, row) in enumerate(trainings()) if (match := names.search(name))]
     row = max(found)[2] if found else {}
-    if fact != "card":
+    if fact != "gpu":
         known = _nearest(q.get("value"), [float(n) for n in row.get(fact, ())], format_count, f"the training of {name}")
         return known[0], known[1], f"{name}: {row['source']}"
-    said, names = q.get("words"), row.get("cards", ())
+    said, names = q.get("words"), row.get("gpus", ())
     if said is None or not names:
         raise UnstatedError(f"the GPU of {name}")
     right = float(any(said.upper().startswith(one.upper()) for one in names))

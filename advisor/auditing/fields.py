@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from advisor.auditing.paper.numbers import figures
 from advisor.auditing.quantity import DIMENSIONS, Quantity, parse_quantity
 from advisor.errors import close_matches
 from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
-
-# what a number without its unit is where a table's head or the field has the unit
-_MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_hours"): " GPU-h", ("count", "usd"): ""}
-_MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
 
 def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[str], **names: Any) -> dict[str, Any]:
     """The fields of a mapping, converted; problems are added with the path of the field.
 
     A spec is a dimension ("seconds": a quantity of time) or several ("seconds or gpu_hours"), "number" (a quantity of
-    any dimension), "text", "whole", "float", "flag", "card" (of the catalog, by a name that may mean several), "setup"
+    any dimension), "text", "whole", "float", "flag", "gpu" (of the catalog, by a name that may mean several), "setup"
     (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it: optional.
     """
     if not isinstance(raw, Mapping):
@@ -63,7 +58,7 @@ def _quantity(value: Any, spec: str, where: str, problems: list[str]) -> Quantit
         problems.append(f"{where}: expected a quantity, found {value!r}")
         return None
     try:
-        quantity = quantity_as(value, () if spec == "number" else spec.split(" or "))
+        quantity = parse_quantity(value, () if spec == "number" else spec.split(" or "))
     except (ValueError, OverflowError) as error:
         problems.append(f"{where}: {error}")
         return None
@@ -77,17 +72,17 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
         good = isinstance(value, bool)
     elif spec == "text":
         good = isinstance(value, str) and bool(value.strip())
-    elif spec == "card":
-        good = isinstance(value, str) and bool(cards_named(value))
+    elif spec == "gpu":
+        good = isinstance(value, str) and bool(gpus_meant(value))
         if not good and isinstance(value, str):
             close = close_matches(value.lower(), load_gpus(), 1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            problems.append(f"{where}: unknown GPU {value!r}{hint}; `advisor gpus` lists the known cards")
+            problems.append(f"{where}: unknown GPU {value!r}{hint}; `advisor gpus` lists the known ones")
             return value
     else:
         try:
             # a bare number as people write it: "2,048", "32K"
-            counted = quantity_as(value, ("count",)) if isinstance(value, str) else None
+            counted = parse_quantity(value, ("count",)) if isinstance(value, str) else None
             number = float(value) if counted is None else counted.middle if counted.dimension == "count" else math.nan
             number = math.nan if isinstance(value, bool) else number
         except (TypeError, ValueError, OverflowError):
@@ -98,7 +93,7 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
         kinds = {
             "flag": "true or false",
             "text": "text",
-            "card": "a card's name",
+            "gpu": "a GPU's name",
             "whole": "a whole number above 0",
             "float": "a number",
         }
@@ -106,30 +101,6 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
     return value
 
 
-def cards_named(name: str) -> list[GpuSpec]:
-    """Every card of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
+def gpus_meant(name: str) -> list[GpuSpec]:
+    """Every GPU of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
     return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]
-
-
-def quantity_as(text: str | float, dimensions: Sequence[str] = ()) -> Quantity:
-    """A quantity as people write it ("7B", "102 hours"), in one of the dimensions; ValueError where it is none."""
-    found = figures(str(text))
-    first = found[0].quantity if len(found) == 1 and not any(map(str.isdigit, str(text)[found[0].end :])) else None
-    try:
-        plain = parse_quantity(text)
-    except ValueError:
-        if first is None:
-            raise
-        plain = first
-    glued = str(text)[-1:] == "B" and str(text)[-2:-1].isdigit()  # "7B" is seven billion, "7 B" are bytes
-    for quantity in (first, plain) if glued else (plain, first):
-        if quantity is not None and (not dimensions or quantity.dimension in dimensions):
-            return quantity
-    for dimension in dimensions:
-        if (plain.dimension, dimension) == ("count", "fraction") and 0 <= plain.low <= plain.high <= 100:
-            times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, and 42 in a column of per cent
-            return parse_quantity(f"{times * plain.low:.6g}-{times * plain.high:.6g} %")
-        if (plain.dimension, dimension) in _MEANT:
-            sign = "$" if dimension == "usd" else ""
-            return parse_quantity(f"{sign}{plain.text}{_MEANT[plain.dimension, dimension]}")
-    return plain

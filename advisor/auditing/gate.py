@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
 from advisor.auditing.arithmetic import OPERAND
 from advisor.auditing.card import SCHEMA, SETUP_FIELDS
-from advisor.auditing.fields import cards_named
+from advisor.auditing.fields import gpus_meant
 from advisor.auditing.kinds import named
 from advisor.auditing.load import problems_of
 from advisor.auditing.quantity import DIMENSIONS
+from advisor.hardware.catalog import load_gpus
 
 _DIGITS = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _PLAIN = str.maketrans(
@@ -28,6 +30,7 @@ _WORDS = {name: str(number) for number, name in enumerate(_SPELT, 1)}
 _MANY = re.compile(r"\b(?:GPUs|cards|nodes|cluster|pod|devices|[A-Z]{1,2}\d{2,4}s)\b")
 # what one device holds or reaches: said of "the GPUs" without their number, it is of nobody knows how many
 _OF_ONE_DEVICE = ("training_memory", "weights_fit", "memory_fits", "largest_model", "fits_memory", "exceeds_memory")
+_NO_CHIP = re.compile(r"\d+gb|sxm\d?|\d+00|\D+")  # parts of a GPU's key: memory, socket, numbers that mean anything
 _HEAD = ("id", "title", "source")
 # numbers that words say without printing them: "a GPU", "in 16 bits", a gated feed-forward
 _UNDERSTOOD = {"gpus": ("1",), "count": ("1",), "than_gpus": ("1",), "bytes_each": ("0.5", "1", "2", "4"),
@@ -50,6 +53,8 @@ def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
         unplaced += problems
     everything = _numbers(text)
     card["run"] = _setup(raw.get("run"), everything, "run", unplaced)
+    titled = _subject([next(filter(_level, lines), ""), *lines[:2]])
+    card["run"] |= {"gpu": titled} if titled and "gpu" not in card["run"] else {}
     for number, one in enumerate(_list(raw.get("others"))):
         other = _setup(one, everything, f"others[{number}]", unplaced)
         problems = problems_of(others=[*card["others"], other])
@@ -61,7 +66,8 @@ def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
             unplaced.append(f"claim {number} is no object")
             continue
         entry = {"id": f"c{number}", "text": str(claim.get("quote")), **claim}
-        problem = _placed(entry, lines, plain)
+        about: dict[str, Any] = next((one for one in card["others"] if one["name"] == entry.get("about")), {})
+        problem = _placed(entry, {**card["run"], **about}.get("gpu", ""), lines, plain)
         entry.pop("also", None)
         # of two claims with one id, the second gets its number
         entry["id"] = f"{entry['id']}-{number}" if any(one["id"] == entry["id"] for one in placed) else entry["id"]
@@ -76,8 +82,11 @@ def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
     return card | {"claims": placed, **({"unplaced": unplaced} if unplaced else {})}
 
 
-def _placed(claim: dict[str, Any], lines: Sequence[str], plain: Sequence[str]) -> str | None:
-    """Why a claim's quotes do not carry it; None where they do, with its line put right."""
+def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain: Sequence[str]) -> str | None:
+    """Returns why a claim's quotes do not carry it, else None.
+
+    Puts right the claim's line. A claim that names no GPU gets that of the heading over it, if it is not the run's.
+    """
     quotes = [str(quote) for quote in (claim.get("quote"), *_list(claim.get("also"))) if quote]
     if not claim.get("quote"):
         return "it quotes nothing"
@@ -98,15 +107,18 @@ def _placed(claim: dict[str, Any], lines: Sequence[str], plain: Sequence[str]) -
     missing = [number for number in _printed(claim) if number not in there]
     if missing:
         return f"its quote does not have the number {missing[0]}"
-    section = _section(lines, places[0][0]).lower()
+    above = _above(lines, places[0][0])
     for name in ("gpu", "than_gpu"):
         if gpu := claim.get(name):
-            keys = [spec.key.split("-") for spec in cards_named(str(gpu))]
+            keys = [spec.key.split("-") for spec in gpus_meant(str(gpu))]
             chips = {key[0] for key in keys} | {_bare(str(gpu))}
             chips |= {part for key in keys for part in key if sum(map(str.isdigit, part)) > 2}
-            if not any(chip in _bare(f"{around}\n{section}") for chip in chips if len(chip) > 1):
+            if not any(chip in _bare("\n".join((around, *above))) for chip in chips if len(chip) > 1):
                 return f"its place in the text does not name the GPU {gpu}"
     found = named(claim)
+    if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(_chips_in, quotes)):
+        chip = _subject(above[1:])
+        claim |= {"gpu": chip} if chip and chip not in _chips_in(gpu_of_run) else {}
     of_one = found is not None and found[0].name in _OF_ONE_DEVICE
     if of_one and _MANY.search(around) and not _EACH.search(around):
         return "it speaks of several GPUs and does not say how many"
@@ -166,13 +178,40 @@ def _found(quote: str, plain: Sequence[str], line: Any) -> tuple[int, int] | Non
     return min(spans, key=lambda span: (span[0] != span[1], abs(span[0] - near)), default=None)
 
 
-def _section(lines: Sequence[str], at: int) -> str:
-    """The title, the headings and the paragraph or table that a line stands in."""
-    headings = [line for line in lines[: at + 1] if line.lstrip().startswith("#")]
-    first = at
-    while first > 0 and lines[first - 1].strip() and not lines[first - 1].lstrip().startswith("#"):
+def _above(lines: Sequence[str], at: int) -> list[str]:
+    """What stands over a line, nearest first: its paragraph or table, a table's heading, the headings, the title."""
+    first, level = at, 7
+    while first > 0 and lines[first - 1].strip() and not _level(lines[first - 1]):
         first -= 1
-    return "\n".join((*lines[:2], *headings[:1], *headings[-2:], *lines[first : at + 1]))
+    found = ["\n".join(lines[first : at + 1])]
+    if "|" in lines[at]:
+        before = next((line.strip() for line in reversed(lines[:first]) if line.strip()), "")
+        heads = before.startswith(("**", "Table")) or before.endswith(":")
+        found += [lines[first], *([before] if heads else [])]
+    for line in reversed(lines[: at + 1]):
+        if 0 < _level(line) < level:
+            level = _level(line)
+            found.append(line)
+    return [*found, *lines[:2]]
+
+
+def _level(line: str) -> int:
+    """The level of a heading, as # has 1 and ## has 2; 0 for other lines."""
+    return len(line.lstrip()) - len(line.lstrip().lstrip("#"))
+
+
+def _subject(headings: Sequence[str]) -> str | None:
+    """The GPU that the nearest heading with a GPU names; None if it names several, or none does."""
+    chips: frozenset[str] = next(filter(None, map(_chips_in, headings)), frozenset())
+    return next(iter(chips)) if len(chips) == 1 else None
+
+
+@cache
+def _chips_in(text: str) -> frozenset[str]:
+    """The chips of the catalog that a text names: "h100", "4090". A round number ("5000") is not taken for one."""
+    known = {part for key in load_gpus() if key[:3] != "tpu" for part in key.split("-") if not _NO_CHIP.fullmatch(part)}
+    words = re.findall(r"[a-z]*\d+[a-z]*", re.sub(r"\d+\s*[x×]\s*", "", text.lower()))
+    return frozenset(known.intersection(word if word in known else word.removesuffix("s") for word in words))
 
 
 def _bare(text: str) -> str:

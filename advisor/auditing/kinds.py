@@ -103,7 +103,7 @@ def _form(name: str, entry: Mapping[str, Any], kind: str, shared: Mapping[str, s
 
 
 def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
-    """The form of a claim as it is written, and its fields in that form's names; None where no form is named so."""
+    """The form of a claim as it is written, and its fields in that form's names; None if no form is named so."""
     entry = dict(claim)
     kind, that = str(entry.pop("kind", "")), entry.pop("that", None)
     name = kind if kind in forms() or kind in table()["aliases"] else ""
@@ -121,6 +121,8 @@ def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
         entry = {alias.get("rename", {}).get(key, key): value for key, value in entry.items()}
         entry = {key: value for key, value in entry.items() if key not in alias.get("drop", ())}
         entry |= alias.get("set", {})
+        if "fact" in entry:
+            entry["fact"] = alias.get("values", {}).get(str(entry["fact"]), entry["fact"])
     form = forms().get(name)
     return (form, entry) if form else None
 

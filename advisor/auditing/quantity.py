@@ -1,14 +1,18 @@
-"""Numbers as reports print them: value, unit and precision."""
+"""Numbers as reports print them: value, unit and precision; alone in a field of a card, or inside a piece of text."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+from advisor.units import parse_seconds
 
 DIMENSIONS = (
     "seconds",
@@ -32,7 +36,7 @@ DIMENSIONS = (
 _ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of itself
 LEAST_SLACK = 0.005  # reports round intermediate results; half a per cent accuses nobody
 
-_NUMBER = r"\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 SHAPE = re.compile(
     rf"(?P<approximately>~\s*)?(?P<side>[<>]\s*)?(?P<dollar>\$\s*)?(?P<first>-?{_NUMBER})"
     rf"(?:\s*-\s*\$?(?P<second>{_NUMBER}))?(?P<more>\+)?\s*(?P<unit>[A-Za-z%][A-Za-z/ -]*|/h|/kWh)?"
@@ -81,13 +85,42 @@ class Quantity:
         return self.low if math.isfinite(self.low) else self.high
 
 
-def parse_quantity(raw: str | float | int) -> Quantity:
-    """Read "~17.4 M", "20-23 GB", "43.8 %", "<2.7", "60-80+", "$20.44" or a bare number; ValueError otherwise.
+# what a number without its unit is where a table's head or the field has the unit
+_MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_hours"): " GPU-h", ("count", "usd"): ""}
+_MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
-    The unit words: ms s min h d days weeks months, B KiB MiB GiB kB MB GB TB, %, x, tok/s, $, $/h, TFLOP/s, GB/s,
-    $/kWh, k M billion T, W kW MW, Wh kWh MWh, Hz, bits. "1,217" is a number with a thousands separator.
+
+def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Quantity:
+    """Reads a quantity as people write it ("~17.4 M", "20-23 GB", "7B", "102 hours"); ValueError if it is none.
+
+    Of two readings the one in one of `dimensions` is taken. `units.yaml` has the units.
     """
-    text = str(raw).strip().replace("–", "-").replace("×", "x")
+    text = str(raw)
+    found = figures(text)
+    spelt = found[0].quantity if len(found) == 1 and not any(map(str.isdigit, text[found[0].end :])) else None
+    try:
+        plain = _parsed(text)
+    except ValueError:
+        if spelt is None:
+            raise
+        plain = spelt
+    glued = text[-1:] == "B" and text[-2:-1].isdigit()  # "7B" is seven billion, "7 B" are bytes
+    for quantity in (spelt, plain) if glued else (plain, spelt):
+        if quantity is not None and (not dimensions or quantity.dimension in dimensions):
+            return quantity
+    for dimension in dimensions:
+        if (plain.dimension, dimension) == ("count", "fraction") and 0 <= plain.low <= plain.high <= 100:
+            times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, and 42 in a column of per cent
+            return _parsed(f"{times * plain.low:.6g}-{times * plain.high:.6g} %")
+        if (plain.dimension, dimension) in _MEANT:
+            sign = "$" if dimension == "usd" else ""
+            return _parsed(f"{sign}{plain.text}{_MEANT[plain.dimension, dimension]}")
+    return plain
+
+
+def _parsed(raw: str) -> Quantity:
+    """Reads a number with a unit as `units.yaml` writes it: "60-80+", "<2.7", "$20.44", "1,217 ms"."""
+    text = raw.strip().replace("–", "-").replace("×", "x")
     match = SHAPE.fullmatch(text)
     if match is None:
         raise ValueError(f"{raw!r} is not a quantity: write it like ~17.4 M, 20-23 GB, 43.8 %, <2.7 or $20.44")
@@ -114,12 +147,18 @@ def parse_quantity(raw: str | float | int) -> Quantity:
 
 
 @cache
+def _table() -> dict[str, Any]:
+    """The file of units, as it is written."""
+    raw: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("units.yaml").read_text(encoding="utf-8"))
+    return raw
+
+
+@cache
 def _units() -> dict[str, tuple[str, float, float]]:
     """Each unit with its dimension, its factor to the house's unit, and the factor if powers of 1024 were meant."""
-    rows = yaml.safe_load(Path(__file__).with_name("units.yaml").read_text(encoding="utf-8"))
     found: dict[str, tuple[str, float, float]] = {}
-    for dimension, units in rows.items():
-        for unit, factor in units.items():
+    for dimension in DIMENSIONS:
+        for unit, factor in _table()[dimension].items():
             factors = factor if isinstance(factor, list) else [factor, factor]
             found[unit] = (dimension, float(factors[0]), float(factors[1]))
     return found
@@ -145,3 +184,111 @@ def _last_place(number: str) -> float:
     if not zeros:
         return 10.0**power
     return min(10.0**zeros, max(10.0 ** max(0, len(digits) - 2), _ROUND * float(digits))) * 10.0**power
+
+
+_ABOUT = r"~|≈|∼|about|around|roughly|approximately|approx\.?|nearly|almost|close to|some|an estimated|circa|c\."
+_SIDE = r"<=?|>=?|≤|≥|up to|at least|at most|more than|less than|over|under|below|above|no more than|as little as"
+_HEAD = re.compile(
+    rf"(?<![\w.,/-])(?:(?P<side>{_SIDE})\s*)?(?:(?P<about>{_ABOUT})\s*)?(?P<dollar>(?:US)?\$\s?)?(?P<first>{_NUMBER})"
+    rf"(?P<scale1>[kKMBT](?![A-Za-z]))?(?:\s?(?:-|to)\s?[~$]?\s?(?P<second>{_NUMBER})(?![-/]\d))?(?P<more>\+)?"
+    r"(?:\s?(?P<scale>[kKMBTG](?![A-Za-z])|thousand|million|billion|trillion|bn\b|mn\b))?",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(
+    r"(?:\d+\s?d(?:ays?)?,?\s?)?\d+\s?h(?:ours?|rs?)?,?\s?\d{1,2}\s?m(?:in(?:utes?)?)?\b"
+    r"|\d{1,3}:[0-5]\d:[0-5]\d(?:\.\d+)?(?![\d:])"
+)
+_SCALES = {"k": "k", "thousand": "k", "m": "M", "million": "M", "mn": "M", "b": "billion", "billion": "billion"}
+_SCALES |= {"bn": "billion", "g": "billion", "t": "T", "trillion": "T", "": ""}
+_FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "billion": 1e9, "T": 1e12}
+_PRICE = re.compile(
+    r"\s?(?:/|per|an?)\s?(?:(?:\w{1,6}[- ])?(?:(?:NVIDIA )?(?:GPU|card|device|chip|accelerator|[A-Z]{1,3}\d{1,4}\w*)"
+    r"(?:[- ]|\s?/\s?|\s?per\s?))?(?P<hour>hour|hr|h)\b|(?P<energy>kWh)\b)",
+    re.IGNORECASE,
+)
+_IN_A_NAME = re.compile(r"[.:]\d|[A-Za-z_]\w*\d")
+_REMEMBERED = 20_000  # texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One number or range of a text, with its place."""
+
+    quantity: Quantity
+    start: int
+    end: int
+    raw: str
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def figures(text: str) -> tuple[Figure, ...]:
+    """All numbers of a text in order; years, versions and numbers inside names are left out."""
+    found: list[Figure] = []
+    at = 0
+    while match := _HEAD.search(text, at):
+        low, high = (float((match[name] or match["first"]).replace(",", "")) for name in ("first", "second"))
+        if low > high and not match["scale1"]:  # a difference or a change: the other number comes next
+            match = _HEAD.search(text[: match.end("first")], at) or match
+        figure = _figure(text, match)
+        found += [figure] if figure else []
+        at = max(figure.end if figure else 0, match.end("first"))
+    return tuple(found)
+
+
+def _figure(text: str, match: re.Match[str]) -> Figure | None:
+    """The quantity that begins at a match, written as a card has it; None if it is none."""
+    signs = ("~" if match["about"] else "") + ("$" if match["dollar"] else "")
+    clock = _CLOCK.match(text, match.start("first"))
+    if clock:
+        seconds = parse_seconds(clock[0].replace(",", ""))
+        written, end = f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds:g} s", clock.end()
+    else:
+        own, other = (_SCALES[(match[name] or "").lower()] for name in ("scale1", "scale"))
+        first, second = match["first"].lower(), (match["second"] or "").lower()
+        if own and other and not second:
+            return None
+        if own and other and own != other:  # 500k-1M is 0.5-1 in millions
+            first = f"{float(first.replace(',', '')) * _FACTORS[own] / _FACTORS[other]:g}"
+        scale = (other if second else "") or own or other
+        unit, end = _spelt_unit(text, match.end(), bool(match["dollar"]), scale)
+        if unit is None or _is_name(text, match, end, unit or scale):
+            return None
+        written = f"{first}{'-' if second else ''}{second}{'+' if match['more'] else ''} {unit}".strip()
+    try:
+        quantity = _parsed(signs + written)
+    except ValueError:
+        return None
+    return Figure(quantity=quantity, start=match.start(), end=end, raw=text[match.start() : end])
+
+
+@cache
+def _spellings() -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """Units in the order of trying, and the pattern of whatever stands behind a number that is in one of them."""
+    rows = [(unit, pattern) for row in _table()["spellings"] for unit, pattern in row.items()]
+    choices = "|".join(f"(?P<u{at}>{pattern})" for at, (_, pattern) in enumerate(rows))
+    return tuple(unit for unit, _ in rows), re.compile(rf"\s?-?(?:{choices})", re.IGNORECASE)
+
+
+def _spelt_unit(text: str, end: int, dollar: bool, scale: str) -> tuple[str | None, int]:
+    """The unit behind a number as a card writes it, and where it ends; None: it cannot be written so."""
+    if dollar:
+        price = None if scale else _PRICE.match(text, end)
+        return ("/kWh" if price["energy"] else "/h", price.end()) if price else (scale, end)
+    names, pattern = _spellings()
+    match = pattern.match(text, end)
+    unit = next((names[int(name[1:])] for name, part in match.groupdict().items() if part), "") if match else ""
+    scaled = f"{'B' if scale == 'billion' else scale} {unit}"
+    if match and scale and unit[:3] in ("tok", "GPU"):
+        return scaled if scaled in _units() else None, match.end()
+    return (unit, match.end()) if match and (not scale or unit in ("x", "%")) else (scale, end)
+
+
+def _is_name(text: str, match: re.Match[str], end: int, unit: str) -> bool:
+    """Whether the digits belong to a name, a link or a version: "v1.2", "arXiv:2309.09530", "Llama 2 chat"."""
+    before, after = text[: match.start("first")], text[end:]
+    word = before.rstrip().lower().rpartition(" ")[2]
+    linked = word in ("arxiv", "arxiv:") or (word.startswith("http") and before[-1] != " ")
+    if before.endswith(("#", "@")) or linked or _IN_A_NAME.match(after):
+        return True
+    year = len(match["first"]) == 4 and match["first"][:2] in ("19", "20") and after[:1] in (",", ")", "-")
+    return not unit and not match["dollar"] and (year or (after[:2].isalpha() and len(after) > 1))

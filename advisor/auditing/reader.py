@@ -81,7 +81,7 @@ def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
 
 
 def card_in(answer: str) -> dict[str, Any]:
-    """The JSON object of an answer, in a code fence or between other words; raises AdvisorError where there is none."""
+    """The JSON object of an answer, in a code fence or between other words; raises AdvisorError if there is none."""
     fenced = _FENCE.search(answer)
     start, end = answer.find("{"), answer.rfind("}")
     text = fenced[1] if fenced else answer[start : end + 1] if start >= 0 else ""

@@ -186,7 +186,7 @@ class Graph:
         return self._walk(_parsed(source), barred)
 
     def _stated(self, name: str) -> Any:
-        """What the claim itself says of a name; None where it says nothing."""
+        """What the claim itself says of a name; None if it says nothing."""
         value = self.q.get("value" if name == self.target else name)
         if name == "gpus" and self.q.get("per_gpu"):
             return Term(low=1.0, high=1.0, text="1", given=frozenset(("per_gpu",)))

@@ -38,18 +38,17 @@ _BANDS = {
 
 
 def spec_of(setup: Setup) -> GpuSpec | None:
-    """The GPU of a configuration, None where none or an unknown one is named."""
+    """The GPU of a configuration, None if none or an unknown one is named."""
     return find_gpu(setup.gpu) if setup.gpu else None
 
 
-def peak(setup: Setup) -> float | None:
-    """Dense FLOP/s of the GPU at the declared precision, bf16 where none is; None without a known GPU."""
-    spec, precision = spec_of(setup), setup.precision or "bf16"
-    return (peak_flops(spec, precision) or peak_flops(spec, "fp16")) if spec else None
+def peak(spec: GpuSpec | None, precision: str | None) -> float | None:
+    """Dense FLOP/s of a GPU at the precision of a run, bf16 if it states none; None if the GPU is not known."""
+    return (peak_flops(spec, precision or "bf16") or peak_flops(spec, "fp16")) if spec else None
 
 
 def declared(q: Question, name: str) -> Known | None:
-    """A field of the configuration that is a number; None where it is none, or is not stated."""
+    """A field of the configuration that is a number; None if it is none, or is not stated."""
     field = {"rate": "throughput", "stated_step_tokens": "step_tokens"}.get(name, name)
     value = getattr(q.setup, field, None)
     if isinstance(value, Quantity):
@@ -66,7 +65,7 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
 
 
 def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
-    """What is believed of the GPU, and the run as a prediction is about it; None where either is not known."""
+    """What is believed of the GPU, and the run as a prediction is about it; None if either is not known."""
     spec = spec_of(setup)
     workload = workload_of(setup, spec.key) if spec else None
     profile = q.believe(spec, setup) if spec and workload else None
@@ -74,14 +73,14 @@ def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
 
 
 def expected(q: Question, setup: Setup | None = None) -> Prediction | None:
-    """What the GPUs should give at this shape, all together, by calibration or prior; None where it cannot be said."""
+    """What the GPUs should give at this shape, all together, by calibration or prior; None if it cannot be said."""
     believed = _believed(q, setup or q.setup)
     return predict_batch(believed[0], [believed[1]])[0] if believed else None
 
 
 def _utilization(q: Question) -> Known | None:
     """MFU of the measured speed, of a shape in every reading of it."""
-    s, model, most = q.setup, counts(q.setup), peak(q.setup)
+    s, model, most = q.setup, counts(q.setup), peak(spec_of(q.setup), q.setup.precision)
     if most is None or model is None or s.rate is None or s.seq_len is None:
         return None
     each = model.flops(s.seq_len)
@@ -112,7 +111,8 @@ def _expected_rate(q: Question) -> Known | None:
 
 def _product_share(q: Question) -> Known | None:
     """The share of the step that matrix products need at their best measured rate."""
-    spec, use, most = spec_of(q.setup), _utilization(q), peak(q.setup)
+    spec, use = spec_of(q.setup), _utilization(q)
+    most = peak(spec, q.setup.precision)
     if spec is None or use is None or most is None:
         return None
     best = (spec.mamf_bf16_flops if (q.setup.precision or "bf16") == "bf16" else None) or most
@@ -133,7 +133,8 @@ def _memory_share(q: Question) -> Known | None:
 
 def _cpu_signs(q: Question) -> Known | None:
     """How many signs say that the work is not done on the GPU, each at the most that the report's words can mean."""
-    s, model, spec, use, most = q.setup, counts(q.setup), spec_of(q.setup), _utilization(q), peak(q.setup)
+    s, model, spec, use = q.setup, counts(q.setup), spec_of(q.setup), _utilization(q)
+    most = peak(spec, s.precision)
     first, later = _first_step(q) or (None, None)
     readings = cpu_fallback.Readings(
         parameters=model.parameters[0] if model else None,
@@ -269,7 +270,8 @@ def _run_bill(q: Question) -> Known | None:
     if seconds is None or s.steps is None:
         return None
     low, high = s.steps * seconds[0] / 3600, s.steps * seconds[1] / 3600
-    bill = f" and {between((low * s.price.low, high * s.price.high), format_usd)}" if s.price else ""
+    count, price = (1 if s.price_of == "machine" else s.gpus), s.price
+    bill = f" and {between((count * low * price.low, count * high * price.high), format_usd)}" if price else ""
     return low, high, f"{between((low, high), '{:,.1f} h'.format)}{bill}"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA, SETUP_FIELDS
 from advisor.auditing.kinds import forms, kinds
 from advisor.auditing.quantity import DIMENSIONS
+from advisor.auditing.verdict import Ruling
 
 _SHORT = 90  # characters of a list of choices that the prompt repeats
-OPINIONS = ("holds", "wrong", "does not follow", "cannot be judged")
 _CLAIM = {
     "id": {"type": "string", "description": "short and unique"},
     "text": {"type": "string", "description": "the claim in a short sentence of your own"},
@@ -22,8 +22,12 @@ _CLAIM = {
     },
     "line": {"type": "integer", "minimum": 1, "description": "of the quote"},
     "about": {"type": "string", "description": "run (the default) or the name of one of `others`"},
-    "premises": {"type": "array", "items": {"type": "string"}, "description": "ids of the claims that it rests on"},
-    "opinion": {"enum": list(OPINIONS), "description": "what you yourself think of the claim"},
+    "premises": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "ids of the claims without which it falls; if one of them is wrong, the claim is excused",
+    },
+    "opinion": {"enum": [ruling.value for ruling in Ruling], "description": "what you yourself think of the claim"},
     "because": {"type": "string", "description": "why you think so, in one sentence"},
 }
 
@@ -136,7 +140,7 @@ def _of(spec: str) -> dict[str, Any]:
         "whole": {"type": "integer", "minimum": 1},
         "float": {"type": "number"},
         "flag": {"type": "boolean"},
-        "card": {"type": "string", "description": "a GPU's name"},
+        "gpu": {"type": "string", "description": "a GPU's name"},
         "setup": {"type": "string", "description": "run, or the name of one of `others`"},
     }
     return plain.get(spec, {"type": "string"})

@@ -76,12 +76,12 @@ class Question:
 
     @property
     def steps(self) -> float | None:
-        """The steps that the claim is about: its own, else those of the configuration; None where neither is stated."""
+        """The steps that the claim is about: its own, else those of the configuration; None if neither is stated."""
         own = self.get("steps")
         return own.low if own else self.setup.steps
 
     def get(self, name: str) -> Any:
-        """A field of the claim, None where it is left out."""
+        """A field of the claim, None if it is left out."""
         return self.claim.get(name)
 
 

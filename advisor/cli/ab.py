@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from advisor.cli.params import FILE
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.verb import answer, option, options, verb
+from advisor.options import Kind
 from advisor.report import render
 
 
 @verb()
 @click.argument("base", metavar="BASE.yaml", type=FILE)
 @click.argument("variants", metavar="VARIANT.yaml...", nargs=-1, required=True, type=FILE)
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True,
-              help="Number of runs of each of the two configurations.")  # fmt: skip
+@option("seeds", Kind.WHOLE, "Number of runs of each configuration.", default=3, least=1, most=100)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs. Default: ab-BASE beside BASE.yaml.")
 @options("md")
 def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None, md: Path | None) -> None:

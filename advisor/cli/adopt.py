@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import ADOPTED_PLAN_FILE, SIZE, TOKENS
-from advisor.cli.verb import json_asked, options, verb
+from advisor.cli.params import ADOPTED_PLAN_FILE
+from advisor.cli.verb import json_asked, options, options_in, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
+from advisor.options import AdoptedGoal, filled
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -23,21 +24,11 @@ if TYPE_CHECKING:
 @click.option("--name", help="Name of the adopted command. Without CMD: plan for the command of this name.")
 @click.option("--knob", "knobs", multiple=True, metavar="KNOB=OPTION",
               help="How to set a knob: micro_batch=--bsz; bsz= for bsz=VALUE, $BSZ for a variable.")  # fmt: skip
-@options(
-    *("budget_seconds", "deadline", "budget", "one_price"),
-    budget_seconds={"default": "240s", "least": 20.0, "help": "Time for the bursts."},
-    deadline="Plan as many steps as can finish by this time: 3min, 8h, 'Monday 9:00'.",
-    budget="Plan as many steps as this pays for, at --price.",
-)
-@click.option("--steps", type=SIZE, help="Plan this many optimizer steps.")
-@options("tokens", tokens="Plan this many training tokens; with --epochs: the tokens of one epoch.")
-@click.option("--samples", type=TOKENS, help="The same in samples, for data without tokens.")
-@options("epochs", "one_count", epochs="Plan this many passes over the data.",
-         one_count={"most": 1024, "help": "Plan for this many processes. Default: the command's own."})  # fmt: skip
+@options("budget_seconds", budget_seconds={"default": "240s", "least": 20.0, "help": "Time for the bursts."})
+@options_in(AdoptedGoal)
 @click.option("--out", type=ADOPTED_PLAN_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
 def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], budget_seconds: float,
-            deadline: float | None, budget: float | None, price: float | None, steps: int | None, tokens: int | None,
-            samples: int | None, epochs: float | None, gpus: int | None, out: Path | None) -> None:  # fmt: skip
+            out: Path | None, **wanted: Any) -> None:  # fmt: skip
     """Calibrate CMD, any command that trains, by short bursts on this machine, and plan a run of it.
 
     Its knobs (micro-batch, accumulation, sequence length, steps) are found in its help or in the recipe of a known
@@ -45,7 +36,7 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     a probe that PyTorch loads sees its steps, or else its log does. Then use advisor launch PLAN, watch, stop, resume
     and compare as for any run.
     """
-    from advisor.adopt.plan import AdoptedGoal, says_how_long
+    from advisor.adopt.plan import says_how_long
     from advisor.adopt.splits import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
@@ -57,12 +48,8 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     if not json_asked():
         tables = on_console(report.knobs_table(adopted)), on_console(report.bursts_table(adopted))
         render.show(*tables, *report.adoption_lines(done))
-    limits = (deadline, budget, steps, tokens, samples, epochs)
-    if says_how_long(adopted) or any(limit is not None for limit in limits):
-        goal = AdoptedGoal(
-            deadline_seconds=deadline, budget_usd=budget, steps=steps, tokens=tokens, rows=samples, epochs=epochs,
-            usd_per_gpu_hour=price, gpus=gpus,
-        )  # fmt: skip
+    goal = filled(AdoptedGoal, wanted)
+    if says_how_long(adopted) or any(wanted[name] is not None for name in wanted.keys() - {"price", "gpus"}):
         plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
         save_plan(plan, path)
     if json_asked():
@@ -70,7 +57,7 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     elif plan is None:
         render.show(f"next: advisor adopt --name {adopted.name} --deadline 3h")
     else:
-        table = report.options_table(batch_options(adopted, gpus), plan)
+        table = report.options_table(batch_options(adopted, goal.gpus), plan)
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import EXISTING, GPU, NEW_FILE, NEW_FOLDER, NamedPath, Number
-from advisor.cli.verb import json_asked, options, verb
+from advisor.cli.params import NEW_FILE, NEW_FOLDER, NamedPath
+from advisor.cli.verb import json_asked, options, options_in, verb
 from advisor.documents import print_json
-from advisor.options import Kind
+from advisor.options import AnalyzeOptions
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -20,18 +20,7 @@ if TYPE_CHECKING:
 
 @verb()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=NamedPath())
-@click.option("--gpu", type=GPU, help="The GPU, if the log does not say: h100, 8xh100, l4, … or cpu.")
-@options("one_count", "one_price",
-         one_price="Dollars per GPU-hour. Default: the catalog's cheapest for the GPU.")  # fmt: skip
-@click.option("--config", type=EXISTING, help="The run's configuration, if the log does not hold it.")
-@click.option("--telemetry", type=EXISTING, help="nvidia-smi or other readings of the GPU.")
-@options("plan")
-@click.option("--format", help="Read it as this format instead of guessing.")
-@click.option("--target-loss", type=Number(min=0), help="Say whether the run will get there.")
-@options("budget", "deadline", budget="Say whether the whole run stays within this many dollars.",
-         deadline={"kind": Kind.SECONDS, "help": "Say whether the whole run ends in this time, e.g. 8h."})  # fmt: skip
-@click.option("--next-data", metavar="SIZE|PATH", help="Other data, as text (91MB, or a file) or tokens (2B, or a "
-              "token folder): time and cost of the next run on them.")  # fmt: skip
+@options_in(AnalyzeOptions)
 @click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")
 @options("md")
 @click.option("--table", type=NEW_FILE, help="Write the table that was read to a CSV file.")
@@ -49,9 +38,12 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
     from advisor.store.store import default_store
     from advisor.workflows.analysis import to_document
     from advisor.workflows.analyze import given_of, judge_all
+    from advisor.workflows.goal import readings
 
     reports = {name: options.pop(name) for name in ("html", "md", "table", "tables", "plots")}
-    given, store = given_of(options), default_store()
+    given, store = given_of(AnalyzeOptions(**options)), default_store()
+    for words in readings({"gpu": options["gpu"] or ""}):
+        render.remark(words)
     judged = judge_all(paths, store, lambda path: _analyzed(path, given, store))
     analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out
     written = write_reports(analyses, reports, comparison=comparison, left_out=left_out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from advisor.cli.params import CARD_FILE, FILE
-from advisor.cli.verb import answer, json_asked, options, verb
+from advisor.cli.verb import answer, json_asked, options, told, verb
 from advisor.documents import print_json
 from advisor.report import render
 
@@ -39,11 +39,11 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     claims, as docs/file-formats.md describes; --card writes one, to be corrected and judged again. Speeds are compared
     with the GPU's calibration, if there is one here, else with published runs.
     """
+    from advisor import api
     from advisor.readers.chunks import read_text
-    from advisor.report.audit import document, kind_lines, markdown, text_lines
+    from advisor.report.audit import kind_lines, markdown, text_lines
     from advisor.store.disk import write_atomic
-    from advisor.store.store import default_store
-    from advisor.workflows.audit import asking, audit_cards, kinds_with_examples, write_draft
+    from advisor.workflows.audit import asking, kinds_with_examples, write_draft
 
     if kinds:
         listed = kinds_with_examples()
@@ -67,17 +67,11 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
         count = write_draft(papers[0], card, asks, said)
         render.remark(f"{count} claims written to {card}: correct it, then advisor audit {card}")
         papers, asks, said = (card,), None, None  # the assistant is asked once
-    audits = audit_cards(papers, default_store(), asks, said)
+    found = api.audit(*papers, reader=asks, answer=said)
     if md is not None:
-        write_atomic(md, markdown(audits))
+        write_atomic(md, markdown(found.record))
         render.remark(f"written to {md}")
-    documents = [document(one) for one in audits]
-    several = len(documents) != 1
-    answer(
-        "audit-several" if several else "audit",
-        lambda: {"audits": documents} if several else documents[0],
-        lambda: (line for one in audits for line in (*text_lines(one), "")),
-    )
+    told(found, lambda: (line for one in found.record for line in (*text_lines(one), "")))
 
 
 def _reader(command: str | None, url: str | None, model: str | None) -> Reader | None:

@@ -6,23 +6,15 @@ from typing import Any
 
 import click
 
-from advisor.cli.calibrating import HERE, is_rejected, lines, run
-from advisor.cli.params import NUMBERS
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.calibrating import is_rejected, lines, run
+from advisor.cli.verb import answer, options, options_in, verb
 from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError
+from advisor.options import CalibrationOptions
 
 
 @verb()
-@options("gpu", "family", gpu=HERE["gpu"])
-@click.option("--depths", type=NUMBERS, help="Depths to measure: 2-8 or 2,4,6. Default: 2-8 on a CPU, 4-20 on a GPU.")
-@options(
-    *("seq_len", "vocab_size", "data", "budget_seconds", "precision", "compile", "activation_checkpointing"),
-    *("optimizer", "one_price"),
-    **HERE,
-    budget_seconds="Time for the bursts. Default: 90s on a CPU, 120s on a GPU.",
-)
-@click.option("--fresh", is_flag=True, help="Start over even if an interrupted calibration could be continued.")
+@options_in(CalibrationOptions)
 @click.option("--on", multiple=True, metavar="ENGINE:NAME",
               help="Measure other machines: slurm:PARTITION,PARTITION,... or ssh:HOST. May be repeated.")  # fmt: skip
 @options("account", "qos", "constraint")
@@ -34,7 +26,7 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
     A rejected calibration, which no plan uses, ends with exit code 1.
     With --on a job measures each place, and its calibration is stored here.
     """
-    from advisor.workflows.calibrate import CalibrationOptions, to_document
+    from advisor.workflows.calibrate import to_document
 
     if on:
         from advisor.cli.measuring import measure

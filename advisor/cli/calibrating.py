@@ -14,20 +14,9 @@ from advisor.report.calibration import consequence
 
 if TYPE_CHECKING:
     from advisor.calibration.session import Event
+    from advisor.options import CalibrationOptions
     from advisor.store.calibration import Settings
-    from advisor.workflows.calibrate import Calibrated, CalibrationOptions
-
-# how options of the tables are meant where this machine is measured
-HERE: dict[str, Any] = {
-    "gpu": "auto, cpu, or the GPU you expect here (l4, h200, …).",
-    "seq_len": "Tokens per sequence. Default: 256 on a CPU, 2048 on a GPU.",
-    "vocab_size": "Rows of the embedding table. Default: the data's, else 4096 on a CPU, 32768 on a GPU.",
-    "data": "Token folder from `advisor data prepare`. Default: random tokens.",
-    "compile": "Use torch.compile. Default: yes on a GPU, no on a CPU.",
-    "activation_checkpointing": {"default": "none", "help": "Which activations are recomputed in the backward pass."},
-    "optimizer": {"default": "adamw", "help": "The optimizer of the bursts."},
-    "one_price": "Dollars per GPU-hour, for the cost of the measurement.",
-}
+    from advisor.workflows.calibrate import Calibrated
 
 
 def is_rejected(done: Calibrated) -> bool:

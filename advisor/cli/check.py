@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.params import FILE, Number
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.params import FILE
+from advisor.cli.verb import answer, option, options, verb
+from advisor.options import Kind
 from advisor.report.render import table
 
 
 @verb("check")
 @click.argument("documents", metavar="DOCUMENT.json...", nargs=-1, required=True, type=FILE)
-@click.option("--slower", type=Number(min=0, max=1), default=0.02, show_default=True,
-              help="Share of the accepted run's speed that may be lost.")  # fmt: skip
+@option("slower", Kind.NUMBER, "Share of the accepted run's speed that may be lost.", default=0.02, least=0, most=1)
 @options("md")
 def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
     """Judge what `predict`, `plan`, `compare ACCEPTED NEW` or `ab` printed under --json, as a check in CI.

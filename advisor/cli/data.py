@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER
+from advisor.cli.verb import answer, option, options, verb
+from advisor.options import Kind
 from advisor.records import Estimate
 from advisor.report.data import facts
 from advisor.report.render import progress, remark, table
@@ -31,12 +32,11 @@ def command() -> None:
 @verb("prepare")
 @click.argument("inputs", nargs=-1, type=EXISTING)
 @click.option("--out", required=True, type=NEW_FOLDER, help="Token folder to write.")
-@click.option("--vocab-size", type=click.IntRange(257, 2**32 - 1), default=4096, show_default=True,
-              help="Tokens of the vocabulary to train; 256 stand for single bytes.")  # fmt: skip
+@option("vocab_size", Kind.WHOLE, "Tokens of the vocabulary to train; 256 stand for single bytes.", default=4096,
+        least=257, most=10_000_000)  # fmt: skip
 @options("tokenizer", tokenizer="Use this tokenizer.json, or SentencePiece .model, instead of training one.")
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
-@click.option("--validation-fraction", type=Number(0, 0.5, min_open=True), default=0.01, show_default=True,
-              help="Part of the text to hold out.")  # fmt: skip
+@option("validation_fraction", Kind.NUMBER, "Part of the text to hold out.", default=0.01, least=1e-6, most=0.5)
 @click.option("--conversations", is_flag=True, help="INPUTS have `messages` (role, content): only the assistant's "
               "words are trained on. Needs the --tokenizer of the run that is trained further.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")

@@ -9,20 +9,21 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, TOKENS
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.params import FILE
+from advisor.cli.verb import answer, option, options, verb
+from advisor.options import Kind
 from advisor.report import render
 from advisor.units import format_count, format_percent
 
 
 @verb()
 @click.argument("run", default="latest")
-@click.option("--max-tokens", "tokens", type=TOKENS, default="1M", show_default=True, help="Of the validation split.")
+@option("max_tokens", Kind.COUNT, "Tokens of the validation split, at most.", default="1M", least=1, most=1e16)
 @click.option("--task", "tasks", type=FILE, multiple=True,
               help="Questions as JSON lines: context, choices, answer; or ctx, endings, label as in HellaSwag. "
               "Default: forty everyday sentences that come with the program.")  # fmt: skip
 @options("device", "tokenizer")
-def command(run: str, tokens: float, tasks: tuple[Path, ...], **asked: Any) -> None:
+def command(run: str, max_tokens: int, tasks: tuple[Path, ...], **asked: Any) -> None:
     """Evaluate a run's newest checkpoint: held-out loss, and multiple-choice questions. RUN as in `model sample`."""
     from advisor.store.folders import profiles_folder
     from advisor.store.store import default_store
@@ -31,7 +32,7 @@ def command(run: str, tokens: float, tasks: tuple[Path, ...], **asked: Any) -> N
     folder = default_store().find_run(run)
     files = tasks or (profiles_folder() / "tasks" / "everyday.jsonl",)
     found: dict[str, list[dict[str, Any]]] = {"model": [], "held_out": [], "task": []}
-    for record in evaluate(folder, tokens=max(1, int(tokens)), tasks=files, **asked):
+    for record in evaluate(folder, tokens=max_tokens, tasks=files, **asked):
         if (kind := record.pop("kind")) == "message":
             render.remark(f"! {record['text']}")
         elif kind in found:

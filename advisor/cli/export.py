@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from advisor.cli.params import FILE, NEW_FOLDER
-from advisor.cli.verb import answer, json_asked, options, verb
+from advisor.cli.verb import answer, json_asked, options, options_in, verb
 from advisor.documents import print_json
 from advisor.engines.export.targets import TARGETS
+from advisor.options import ExportOptions
 from advisor.report.render import remark, show
 from advisor.store.store import default_store
 from advisor.trainers.known import trainer_of_plan
 from advisor.units import format_bytes, format_count
-from advisor.workflows.export import Engine
 from advisor.workflows.flows import flow_of
 from advisor.workflows.trained import to_huggingface
 
@@ -26,16 +26,8 @@ HUGGINGFACE = "huggingface"
 @click.argument("source", metavar="PLAN.yaml|RUN")
 @click.option("--to", type=click.Choice((*TARGETS, HUGGINGFACE)), required=True, help="For which engine or library.")
 @click.option("--out", type=NEW_FOLDER, help="Write all files to this folder. Default: print the job alone.")
-@options("synthetic", "budget", "deadline",
-         budget="The run stops, with a checkpoint, before more than this is spent.",
-         deadline="The run stops, with a checkpoint, after this time, e.g. 8h.")  # fmt: skip
-@click.option("--data-at", help="Where the token folder lies on the machines that run it.")
-@click.option("--partition", help="Slurm partition.")
-@options("account", "qos", "constraint")
-@click.option("--image", help="Container image for Kubernetes, to be built from the Dockerfile.")
-@click.option("--volume-claim", "claim", help="Volume that outlives the job, for Kubernetes and dstack.")
-@click.option("--infra", help="Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider.")
-@options("bootstrap", "folder", "tokenizer", tokenizer="Of a RUN, for huggingface. Default: that of the run's data.")
+@options_in(ExportOptions)
+@options("tokenizer", tokenizer="Of a RUN, for huggingface. Default: that of the run's data.")
 @click.pass_context
 def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenizer: Path | None, **asked: Any) -> None:
     """Write PLAN.yaml as text that can be run without this program: a script, a Slurm or Kubernetes job, a task.
@@ -54,10 +46,8 @@ def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenize
     if tokenizer is not None:
         raise click.UsageError(f"--tokenizer is for --to {HUGGINGFACE}")
     plan = FILE.convert(source, ctx.command.params[0], ctx)
-    of_plan = {name: asked.pop(name) for name in ("synthetic", "budget", "deadline", "bootstrap", "folder")}
-    flow = flow_of(trainer_of_plan(plan))
-    flow.refuse("export", of_plan)
-    exported = flow.export(default_store(), plan, to, Engine(**asked), of_plan)
+    wanted = ExportOptions(**asked)
+    exported = flow_of(trainer_of_plan(plan), "export", wanted).export(default_store(), plan, to, wanted)
     if out is not None:
         exported.write(out)
     if json_asked():

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FOLDER, NEW_FOLDER, Number
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.params import FOLDER, NEW_FOLDER
+from advisor.cli.verb import answer, option, options, verb
+from advisor.options import Kind
 from advisor.report.render import table
 from advisor.units import format_count, format_estimate, format_seconds, format_tokens, format_usd
 
@@ -20,8 +21,8 @@ from advisor.units import format_count, format_estimate, format_seconds, format_
 @click.option("--data", type=FOLDER, multiple=True, required=True, help="Token folder of a stage; again for the next.")
 @click.option("--out", type=NEW_FOLDER, required=True, help="Where the stages' configurations are written.")
 @options("epochs", epochs={"default": 2.0, "help": "Passes over the data of each stage."})
-@click.option("--learning-rate", type=Number(min=0, min_open=True), default=0.1, show_default=True,
-              help="Peak of a stage, as a share of the peak of the stage before.")  # fmt: skip
+@option("learning_rate", Kind.NUMBER, "Peak of a stage, as a share of the peak of the stage before.", default=0.1,
+        least=1e-9, most=1e6)  # fmt: skip
 @options("one_price", one_price="Dollars per GPU-hour. Default: the run's own.")
 def command(
     run: str, data: tuple[Path, ...], out: Path, epochs: float, learning_rate: float, price: float | None

@@ -10,14 +10,11 @@ import click
 
 from advisor.cli.calibrating import bar
 from advisor.cli.following import after_start
-from advisor.cli.params import FILE, NEW_FOLDER, SHARE, hours
-from advisor.cli.verb import answer, json_asked, options, verb
+from advisor.cli.params import FILE
+from advisor.cli.verb import answer, json_asked, options_in, verb
 from advisor.documents import print_json
 from advisor.engines.backend import LaunchRequest
-from advisor.engines.cards import parse_gpu_ids
-from advisor.engines.engines import parse_place
-from advisor.engines.guards import parse_loss_stop
-from advisor.errors import AdvisorError
+from advisor.options import LaunchOptions
 from advisor.records import Plan
 from advisor.report.render import error_console, remark
 from advisor.report.table import on_console
@@ -25,44 +22,20 @@ from advisor.run_records import Arriving
 from advisor.store.store import default_store
 from advisor.trainers.known import trainer_of_plan
 from advisor.workflows.flows import flow_of
-from advisor.workflows.launch import Asked, Limits
 from advisor.workflows.preflight import Check, Finding
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
 
-STOPPED_HINT = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
-
 
 @verb("launch")
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
-@click.option("--on", default="local", show_default=True, metavar="ENGINE[:NAME]",
-              help="Where: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, skypilot:CLOUD/REGION,...")  # fmt: skip
-@click.option("--run-dir", type=NEW_FOLDER, help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
-@options(
-    *("synthetic", "budget", "deadline", "stop_loss", "gate"),
-    synthetic="Train on random tokens where the plan has no data: a speed test.",
-    budget="Stop, with a checkpoint, before more than this is spent.",
-    deadline="Stop, with a checkpoint, after this time, e.g. 8h; or at a moment.",
-)
-@click.option("--notice", metavar="FILE|URL", help="Save and end when FILE appears or this URL of the machine "
-              "answers: signs that the machine is about to be taken away.")  # fmt: skip
+@options_in(LaunchOptions)
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
-@click.option("--again", is_flag=True, help="Start the run even if another run of the same plan is still going on.")
-@click.option("--calibrate/--no-calibrate", "first", default=None, help="First measure this machine, two minutes at "
-              "most, and plan again within the same limits. On by default if the plan's GPU was never calibrated.",
-              )  # fmt: skip
-@click.option("--may-change", type=click.Choice(("depth",)),
-              help="The new plan may change this too, not only steps and batch.")  # fmt: skip
-@click.option("--stop-if-over", type=SHARE, help="Do not start where the planned work costs this much more there: 10%.")
-@options("bootstrap", "folder")
-@click.option("--gpu-ids", metavar="0,1", help="Which GPUs of this machine. Default: the first that no run uses.")
-@options("account", "qos", "constraint")
 @click.option("--check", is_flag=True,
               help="Only check that the run would start: GPU, PyTorch, memory, disk and data.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the files and the command as shell commands; start nothing.")
-def command(plan: Path, on: str, run_dir: Path | None, detach: bool, gpu_ids: str | None, account: str | None,
-            qos: str | None, constraint: str | None, check: bool, dry_run: bool, **asked: Any) -> int:  # fmt: skip
+def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) -> int:
     """Start the run of PLAN.yaml (or of a bare run.yaml) and follow it, here or on another machine.
 
     The run is a process of its own: it goes on when this terminal closes, and Ctrl-C ends only the display. A plan is
@@ -71,15 +44,8 @@ def command(plan: Path, on: str, run_dir: Path | None, detach: bool, gpu_ids: st
     On other machines: slurm needs the run folder on a file system that the cluster shares; ssh sends export and data to
     a host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
     """
-    place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
-    store = default_store()
-    flow = flow_of(trainer_of_plan(plan))
-    flow.refuse("launch", {**asked, "gpu_ids": gpu_ids})
-    loss = [parse_loss_stop(text) for text in asked.pop("stop_loss")]
-    limits = Limits(max_usd=asked.pop("budget"), max_hours=hours(asked.pop("deadline")), loss=loss)
-    arriving = Arriving(may_change_depth=asked.pop("may_change") == "depth", stop_if_over=asked.pop("stop_if_over"))
-    wanted = Asked(limits=limits, arriving=arriving, gates=asked.pop("gate"), say=remark, measure=_measured, **asked)
-    launching = flow.launching(store, plan, run_dir, place, wanted)
+    store, wanted = default_store(), LaunchOptions(**asked)
+    launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)
     if check:
         return show_checks(launching.checks())
     if dry_run:
@@ -90,13 +56,11 @@ def command(plan: Path, on: str, run_dir: Path | None, detach: bool, gpu_ids: st
 def _measured(plan: Plan, asked: Arriving) -> Arrival:
     """Measure this machine for a plan and show what came of it; AdvisorError where the run is not to start."""
     from advisor.report.plan import before_and_after
-    from advisor.workflows.arrive import arrive
+    from advisor.workflows.arrive import arrive_to_start
 
     with bar() as (on_start, on_event):
-        arrival = arrive(plan, default_store(), may_change_depth=asked.may_change_depth,
-                         stop_if_over=asked.stop_if_over, on_start=on_start, on_event=on_event)  # fmt: skip
-    if arrival.after is None:
-        raise AdvisorError(f"not started: {arrival.record.reason}", STOPPED_HINT, exit_code=3)
+        arrival = arrive_to_start(plan, asked, default_store(), on_start, on_event)
+    assert arrival.after is not None  # what does not go on is an error
     remark(f"goes on: {arrival.record.reason}")
     error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival

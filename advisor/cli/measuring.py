@@ -9,12 +9,13 @@ from typing import Any
 
 from advisor.cli.calibrating import is_rejected
 from advisor.cli.verb import answer
+from advisor.options import CalibrationOptions
 from advisor.report.calibration import elsewhere_table
 from advisor.report.render import remark
 from advisor.report.table import on_console
 from advisor.run_records import Place
 from advisor.store.store import Store, default_store
-from advisor.workflows.calibrate import CalibrationOptions, to_document
+from advisor.workflows.calibrate import to_document
 from advisor.workflows.calibrate_elsewhere import Measured, begin, look, several
 
 LOOK_SECONDS = 1.0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from advisor.cli.params import NEW_FILE, SECONDS, Number
-from advisor.cli.verb import answer, verb
+from advisor.cli.params import NEW_FILE
+from advisor.cli.verb import answer, option, verb
+from advisor.options import Kind
 from advisor.report import render
 
 _LOOK_SECONDS = 1.0  # between drawings, each of which takes some milliseconds
@@ -16,11 +18,10 @@ _PLAIN_SECONDS = 30.0  # between lines where stderr is no terminal
 
 
 @verb("monitor")
-@click.option("--hz", type=Number(min=0, min_open=True, max=100), default=10.0, show_default=True,
-              help="Power readings per second, at most 100.")  # fmt: skip
+@option("hz", Kind.NUMBER, "Power readings per second, at most 100.", default=10.0, least=1e-6, most=100)
 @click.option("--csv", type=NEW_FILE, help="Write every reading to a new file, which `advisor analyze` reads.")
-@click.option("--for", "seconds", type=SECONDS, help="Stop after this time. Default: until Ctrl-C.")
-def command(hz: float, csv: Path | None, seconds: float | None) -> None:
+@option("for", Kind.SECONDS, "Stop after this time. Default: until Ctrl-C.")
+def command(hz: float, csv: Path | None, **asked: Any) -> None:
     """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.
 
     The summary has mean, minimum and maximum of each GPU, its energy, its throttling, and the achieved reading rate.
@@ -46,7 +47,7 @@ def command(hz: float, csv: Path | None, seconds: float | None) -> None:
             else:
                 render.remark(words.headline(watched))
 
-        seen = monitor(hz=hz, seconds=seconds, csv=csv, on_look=look)
+        seen = monitor(hz=hz, seconds=asked["for"], csv=csv, on_look=look)
     written = () if csv is None else ("", f"written to {csv}: advisor analyze {csv}")
     table = render.table(words.SUMMARY, words.summary(seen))
     answer("watch-gpus", lambda: seen, lambda: [words.headline(seen), "", table, *written])

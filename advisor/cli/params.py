@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,8 @@ import click
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus
-from advisor.records import Estimate, Workload
 from advisor.report import render
 from advisor.store.disk import read_yaml
-from advisor.units import parse_numbers, parse_percent, parse_seconds, parse_tokens
-
-MOST_OF_ANYTHING = 10_000_000
-
-
-class Unit(click.ParamType):
-    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]):
-        self.name, self._parse = name, parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return self._parse(value) if isinstance(value, str) else value  # a default, already in its unit
-        except AdvisorError as error:
-            self.fail(f"{error.message}; {error.hint}", param, ctx)
 
 
 class GpuName(click.ParamType):
@@ -44,13 +26,6 @@ class GpuName(click.ParamType):
 
 
 GPU = GpuName()
-SECONDS = Unit("duration", parse_seconds)
-TOKENS = Unit("tokens", parse_tokens)
-SHARE = Unit("percentage", parse_percent)
-NUMBERS = Unit("numbers", parse_numbers)
-
-
-_NOT_MODELLED = "parallelism that is asked for and not modelled"  # where a command's context keeps it
 
 
 def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -66,60 +41,23 @@ def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of parallelism that is not modelled yet, which say what is predicted instead."""
-    for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("expert", "ep"), ("context", "cp")):
-        names = f"--{kind}-parallel", f"--{kind}-parallel-size", f"--{short}"
-        click.option(*names, type=SIZE, hidden=True, expose_value=False, callback=_keep_parallelism)(command)
-    return command
-
-
-def _keep_parallelism(context: click.Context, option: click.Parameter, value: int | None) -> None:
-    if value is not None and value > 1:
-        asked = context.meta.setdefault(_NOT_MODELLED, [])
-        asked.append(f"{option.opts[0]} {value}")
-
-
-def whole_models_only(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of training a part of a model, which say where that is predicted."""
+def refused(hint: str, *flags: str, takes_value: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command a hidden option that it does not have; whoever types it is told which command has it."""
 
     def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:
-        if value:
-            hint = "plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k"
-            raise AdvisorError(f"{option.opts[0]} is of `advisor predict`", hint, exit_code=2)
+        if value and str(value) != "1":  # of one GPU, --tensor-parallel 1 says nothing
+            raise AdvisorError(f"`{context.command_path}` has no {option.opts[0]}", hint, exit_code=2)
 
-    click.option("--qlora", is_flag=True, hidden=True, expose_value=False, callback=refuse)(command)
+    return click.option(*flags, hidden=True, expose_value=False, callback=refuse, is_flag=not takes_value)
+
+
+def refused_parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the hidden options of parallelism; the error says where layouts are planned and predicted."""
+    hint = "the best layout: advisor plan --layout any --model llama-3-70b --gpu h100 --gpus 64; a given one: a row of "
+    for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("expert", "ep"), ("context", "cp")):
+        flags = f"--{kind}-parallel", f"--{kind}-parallel-size", f"--{short}"
+        refused(f"{hint}`advisor predict --rows`, column {short}", *flags)(command)
     return command
-
-
-def hours(seconds: float | None) -> float | None:
-    """A limit on time in hours."""
-    return None if seconds is None else seconds / 3600
-
-
-def sharded_instead(sharding: str | None, most_gpus: int) -> str | None:
-    """The sharding to predict where parallelism was asked for that is not modelled; else the one given.
-
-    Says so on stderr. Raises AdvisorError (exit 2) with one GPU.
-    """
-    asked = click.get_current_context().meta.get(_NOT_MODELLED)
-    if not asked:
-        return sharding
-    if most_gpus == 1:
-        raise AdvisorError(f"{asked[0]} needs several GPUs", "say how many: --gpus 8", exit_code=2)
-    render.remark(
-        f"{' and '.join(asked)}: tensor, pipeline, expert and context parallelism are not modelled yet; what follows "
-        "shards the model's state over all GPUs instead (FSDP, --sharding full)"
-    )
-    return "full"
-
-
-def say_where_sharding_ends(workload: Workload, mfu: Estimate | None) -> None:
-    """Say on stderr what sharding alone comes to, where other parallelism was asked for."""
-    if click.get_current_context().meta.get(_NOT_MODELLED):
-        from advisor.report.prediction import sharding_alone
-
-        render.remark(sharding_alone(workload, mfu))
 
 
 def warn_of_others(keys: Iterable[str]) -> None:
@@ -131,28 +69,6 @@ def warn_of_others(keys: Iterable[str]) -> None:
                 f"warning: {key} is no CUDA GPU, and the trainer was never run on one of its kind: "
                 "the prediction assumes software as fast as on CUDA GPUs"
             )
-
-
-class Number(click.FloatRange):
-    """A finite number within a range: NaN lies in every range that click knows, and infinity in most."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
-
-
-class Whole(click.IntRange):
-    """A whole number from some least one on, within what computers count with: more digits are a slip of the hand."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number = super().convert(value, param, ctx)
-        if number > MOST_OF_ANYTHING:
-            self.fail(f"{value} is more than any machine trains.", param, ctx)
-        return number
 
 
 class NamedPath(click.Path):
@@ -186,7 +102,6 @@ class OwnFile(NamedPath):
         return path
 
 
-SIZE = Whole(1)
 # what is read must be there and of its kind; what is written must not be of the other kind (all else is exit code 2)
 EXISTING = NamedPath(exists=True)
 FILE = NamedPath(exists=True, dir_okay=False)

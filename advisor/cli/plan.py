@@ -14,11 +14,9 @@ from advisor.cli.params import (
     FILE,
     GPU,
     PLAN_FILE,
-    parallelism,
-    say_where_sharding_ends,
-    sharded_instead,
+    refused,
+    refused_parallelism,
     warn_of_others,
-    whole_models_only,
 )
 from advisor.cli.verb import SectionedCommand, answer, json_asked, options, verb
 from advisor.documents import print_json
@@ -53,8 +51,9 @@ PREPARED = "data"  # the token folder that a next step names where the plan has 
     "with --finetune or --layout any the file that its --software starts from.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
-@parallelism
-@whole_models_only
+@refused_parallelism
+@refused("plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k", "--qlora",
+         takes_value=False)  # fmt: skip
 @click.pass_context
 def command(context: click.Context, again_of: str | None, was: str | None, config: Path | None, measure: bool,
             gate: tuple[str, ...], depths: tuple[int, ...] | None, out: Path | None, everything: bool,
@@ -80,7 +79,6 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     for reading in readings(typed):
         render.remark(reading)
     refuse_idle_budget(goal)
-    goal = replace(goal, sharding=sharded_instead(goal.sharding, max(goal.counts or (goal.gpus,))))
     if goal.layout == "any":
         _refuse_with_other_software(origin, gate, depths, measure=measure)
         _show_layouts(goal, out)
@@ -94,7 +92,6 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
     plan, replanned, current = _beside_origin(plan, origin, store)
     plan = with_gates(plan, gate)
-    say_where_sharding_ends(plan.workload, plan.prediction.mfu)
     if out is not None:
         from advisor.workflows.launch import refuse_other_software
 

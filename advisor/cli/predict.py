@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, SIZE, parallelism, say_where_sharding_ends, sharded_instead, warn_of_others
-from advisor.cli.verb import SectionedCommand, answer, options, verb
+from advisor.cli.params import FILE, refused_parallelism, warn_of_others
+from advisor.cli.verb import SectionedCommand, options_in, told, verb
 from advisor.errors import AdvisorError
-from advisor.options import PRECISIONS
+from advisor.options import PredictOptions
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -23,40 +23,9 @@ NOTHING_FITS = 3
 
 
 @verb(cls=SectionedCommand)
-@options(
-    *("gpu", "model", "params", "family", "depth", "micro_batch", "seq_len", "vocab_size", "width", "heads"),
-    *("kv_heads", "one_count"),
-    gpu="auto, cpu, or a GPU: h100, 8xh100, l4, …",
-    micro_batch="Sequences per GPU and forward pass. Default: the smallest that is within 2 % of the fastest.",
-    depth="Number of transformer blocks.",
-    one_count="Data-parallel GPUs. Default: 1, or as --gpu 8xh100 says.",
-)
-@click.option("--head-dim", type=SIZE, help="Size of a head. Default: width / heads.")
-@options("ffn_width")
-@click.option("--tied", is_flag=True, help="The head is the embedding table, as it always is in gpt2.")
-@options(
-    *("grad_accum", "precision", "compile", "activation_checkpointing", "sharding", "optimizer", "lora_rank"),
-    grad_accum={"default": 1},
-    precision={"choices": (*PRECISIONS, "fp8"),
-               "help": "fp8: products of the blocks in 8-bit floats, the rest in bf16."},
-    activation_checkpointing="Which activations are recomputed in the backward pass. Default: none, or as the "
-    "software does.",
-    sharding={"choices": ("none", "optimizer", "full"),
-              "help": "What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
-              "Default: none, or as the software does."},
-    lora_rank="Train adapters of this rank beside frozen 16-bit weights (LoRA).",
-)  # fmt: skip
-@click.option("--lora-targets", type=click.Choice(("all", "attention")), default="all", show_default=True,
-              help="The matrices of a block that have adapters.")  # fmt: skip
-@click.option("--freeze-blocks", type=SIZE, help="Freeze the embeddings and this many first blocks; train the rest.")
-@click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
-@options(
-    *("software", "depths", "tokens", "download_rate"),
-    tokens="Say how much text this many training tokens are, in shards and gigabytes.",
-    download_rate="Bytes a second for that text, e.g. 100MB. Default: 25 to 400 MB.",
-)
+@options_in(PredictOptions)
 @click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
-@parallelism
+@refused_parallelism
 def command(rows: Path | None, **typed: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
 
@@ -66,10 +35,9 @@ def command(rows: Path | None, **typed: Any) -> int:
     lora_rank, quantized, weights_dtype, fused_loss, notes; and for layouts tp, pp, virtual_pp, cp, ep, etp, experts,
     experts_per_token, expert_ffn_width, shared_experts, dense_layers.
     """
-    from advisor.report.prediction import document, rest_of_line
-    from advisor.store.store import default_store
+    from advisor import api
+    from advisor.report.prediction import rest_of_line
     from advisor.workflows.goal import readings
-    from advisor.workflows.predict import PredictOptions, gpu_count, predict
 
     context = click.get_current_context()
     given = [name for name in typed if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
@@ -86,15 +54,14 @@ def command(rows: Path | None, **typed: Any) -> int:
             sys.stdout.write(text)
             verdicts |= fits
         return NOTHING_FITS if verdicts == {False} else 0
-    typed["sharding"] = sharded_instead(typed["sharding"], gpu_count(typed["gpu"], typed["gpus"]))
     for words in readings({"gpu": typed["gpu"]}):
         render.remark(words)
-    found = predict(PredictOptions(**typed), default_store())
+    answer = api.predict(**typed)
+    found = answer.record
     warn_of_others([found.workload.gpu])
     if found.assumed:
         render.remark(f"not given, so taken: {'; '.join(found.assumed)}")
-    answer("predict", lambda: document(found), lambda: shown(found))
-    say_where_sharding_ends(found.workload, found.mfu)
+    told(answer, lambda: shown(found))
     return NOTHING_FITS if found.fits is False else 0
 
 

@@ -11,7 +11,7 @@ from advisor import units
 from advisor.cli.verb import json_asked, options, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
-from advisor.options import Goal, Kind
+from advisor.options import CalibrationOptions, Goal, Kind
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     from advisor.cli.calibrating import run as calibrate
     from advisor.hardware.here import device_key
     from advisor.store.store import default_store
-    from advisor.workflows.calibrate import CalibrationOptions
     from advisor.workflows.compare import review, to_document
     from advisor.workflows.data import prepare_data
     from advisor.workflows.plan import recommend

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from advisor.cli.params import SIZE, Number, Whole
-from advisor.cli.verb import json_asked, options, verb
+from advisor.cli.verb import json_asked, options_in, verb
 from advisor.documents import print_json
+from advisor.options import SampleOptions, filled
 from advisor.report import render
 from advisor.units import format_count, format_number
 
@@ -18,26 +18,20 @@ from advisor.units import format_count, format_number
 @verb()
 @click.argument("run", default="latest")
 @click.option("--prompt", default="", help="How the text begins; - reads it from stdin. Default: a new document.")
-@click.option("--chat", is_flag=True, help="Treat the prompt as a user's message to a chat model.")
-@click.option("--max-tokens", "tokens", type=SIZE, default=200, show_default=True, help="Tokens of each, at most.")
-@click.option("--texts", "samples", type=SIZE, default=1, show_default=True, help="This many texts, each with a seed.")
-@click.option("--temperature", type=Number(min=0), default=0.8, show_default=True, help="0: the likeliest token.")
-@click.option("--top-k", type=SIZE, help="Draw from this many likeliest tokens.")
-@click.option("--top-p", type=Number(min=0, max=1, min_open=True), help="Draw from the likeliest of this probability.")
-@click.option("--seed", type=Whole(0), default=0, show_default=True)
-@options("device", "tokenizer")
-def command(run: str, prompt: str, **options: Any) -> None:
+@options_in(SampleOptions)
+def command(run: str, prompt: str, **asked: Any) -> None:
     """Generate text with a trained model: RUN is a run's folder, name or id, or `latest`."""
     from advisor.store.store import default_store
-    from advisor.workflows.trained import SampleOptions, sample
+    from advisor.workflows.trained import sample
 
+    options = filled(SampleOptions, asked)
     folder: Path = default_store().find_run(run)
     if prompt == "-":
         prompt = sys.stdin.read()
     model: dict[str, Any] = {}
     texts: list[dict[str, Any]] = []
     pieces: list[str] = []
-    for record in sample(folder, prompt, SampleOptions(**options)):
+    for record in sample(folder, prompt, options):
         kind = record.pop("kind")
         if kind == "message":
             render.remark(record["text"])
@@ -46,12 +40,12 @@ def command(run: str, prompt: str, **options: Any) -> None:
         elif kind == "text":
             pieces.append(record["text"])
             if not json_asked():
-                _write(record["text"] if len(pieces) > 1 or options["chat"] else prompt + record["text"])
+                _write(record["text"] if len(pieces) > 1 or options.chat else prompt + record["text"])
         else:
             texts.append({"text": "".join(pieces), **record})
             pieces = []
             if not json_asked():
-                _write("\n\n" if len(texts) < options["samples"] else "\n")
+                _write("\n\n" if len(texts) < options.samples else "\n")
     if json_asked():
         print_json("sample", {"run": folder, "model": model, "prompt": prompt, "samples": texts})
         return

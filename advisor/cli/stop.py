@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from advisor.cli.following import finish
-from advisor.cli.params import SECONDS
-from advisor.cli.verb import verb
+from advisor.cli.verb import option, verb
 from advisor.history.follow import follower
+from advisor.options import Kind
 from advisor.report.render import remark
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
@@ -15,7 +15,7 @@ from advisor.workflows import launch as flow
 
 @verb("stop")
 @click.argument("run")
-@click.option("--timeout", type=SECONDS, default=120.0, show_default="2min", help="Wait this long for the checkpoint.")
+@option("timeout", Kind.SECONDS, "Wait this long for the checkpoint.", default="2min", least=0, most=1e6)
 @click.option("--force", is_flag=True, help="Kill the run if it has not ended by then.")
 def command(run: str, timeout: float, force: bool) -> int:
     """Ask RUN to finish its step, write a checkpoint and end, and wait until it has ended.

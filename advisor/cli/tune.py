@@ -6,26 +6,15 @@ from typing import Any
 
 import click
 
-from advisor.cli.calibrating import HERE
 from advisor.cli.params import FILE
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.verb import answer, options_in, verb
+from advisor.options import TuneOptions
 from advisor.report import render
 
 
 @verb()
 @click.argument("plan", required=False, metavar="[PLAN.yaml]", type=FILE)
-@options(
-    *("gpu", "family", "depth", "seq_len", "vocab_size", "micro_batch", "grad_accum", "data", "precision", "compile"),
-    *("activation_checkpointing", "optimizer", "budget_seconds"),
-    **HERE,
-    depth="Number of transformer blocks. Default: 4 on a CPU, 12 on a GPU.",
-    micro_batch="Sequences per forward pass of the base. Default: 4 or 16.",
-    grad_accum="Micro-batches per step of the first configuration. Default: 2.",
-    budget_seconds="Time for the bursts. Default: 180s on a CPU, 420s on a GPU.",
-)
-@click.option("--calibrate/--no-calibrate", default=True, show_default=True,
-              help="Calibrate with the best settings afterwards, so that plans use them.")  # fmt: skip
-@options("one_price")
+@options_in(TuneOptions)
 def command(plan: Any, **asked: Any) -> None:
     """Measure precision, compilation, recomputation, micro-batch, attention, loss chunks and optimizer, one by one.
 
@@ -34,15 +23,14 @@ def command(plan: Any, **asked: Any) -> None:
     """
     from advisor.report import tuning as report
     from advisor.store.store import default_store
-    from advisor.workflows.tune import TuneOptions, check_budget, tune
+    from advisor.workflows.tune import tune
 
-    check_budget(asked["budget_seconds"])
     store = default_store()
-    chosen = TuneOptions(plan=store.load_plan(plan) if plan else None, **asked)
     with render.progress("starting", None) as shown:
         done = tune(
-            chosen,
+            TuneOptions(**asked),
             store,
+            store.load_plan(plan) if plan else None,
             on_start=lambda seconds: shown(total=seconds),
             on_event=lambda event: shown(completed=event.elapsed_seconds, description=event.text),
         )

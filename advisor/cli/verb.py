@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, FOLDER, NEW_FILE
+from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FILE, NEW_FOLDER
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
-from advisor.options import OPTIONS, SHARED, Kind, Option, Section
+from advisor.options import OPTIONS, SHARED, Kind, Option, Section, options_of
 from advisor.report import render
 from advisor.units import moment_read
+
+if TYPE_CHECKING:
+    from advisor.api import Answer
 
 Command = Callable[..., Any]
 Changes = str | Mapping[str, Any]  # another help text, or other fields of an option
 
-_CLICK_TYPES = {Kind.FOLDER: FOLDER, Kind.FILE: FILE, Kind.NEW_FILE: NEW_FILE, Kind.TEXT: click.STRING}
+_CLICK_TYPES = {Kind.FOLDER: FOLDER, Kind.FILE: FILE, Kind.NEW_FILE: NEW_FILE, Kind.NEW_FOLDER: NEW_FOLDER,
+                Kind.EXISTING: EXISTING, Kind.TEXT: click.STRING}  # fmt: skip
 _JSON = "advisor.json"  # where a command's context says whether --json was given
 
 
@@ -52,13 +56,30 @@ class Typed(click.ParamType):
 
 def options(*names: str, **changes: Changes) -> Callable[[Command], Command]:
     """Give a command these options of the tables; `changes` has another help, or other fields, of some by name."""
-
-    def decorate(command: Command) -> Command:
-        for name in reversed(names):
-            change = changes.get(name, {})
-            option = dataclasses.replace(
+    found = []
+    for name in names:
+        change = changes.get(name, {})
+        found.append(
+            dataclasses.replace(
                 OPTIONS.get(name) or SHARED[name], **({"help": change} if isinstance(change, str) else change)
             )
+        )
+    return _with(found)
+
+
+def option(name: str, kind: Kind, help: str, **settings: Any) -> Callable[[Command], Command]:
+    """Give a command an option that no other command has."""
+    return _with([Option(name=name, kind=kind, help=help, **settings)])
+
+
+def options_in(record: type) -> Callable[[Command], Command]:
+    """Give a command the options that are fields of a record."""
+    return _with(list(options_of(record).values()))
+
+
+def _with(found: Sequence[Option]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(found):
             flag = f"{option.flag}/--no-{option.name}" if option.kind is Kind.YES_NO else option.flag
             section = option.section or ""
             click.option(flag, *option.also, option.name, cls=SectionedOption, section=section, **_settings(option))(
@@ -77,7 +98,7 @@ def _settings(option: Option) -> dict[str, Any]:
     if option.several:
         return shown | {"multiple": True, "metavar": option.metavar}
     if (kind := _CLICK_TYPES.get(option.kind)) is not None:
-        return shown | {"type": kind, "metavar": option.metavar}
+        return shown | {"type": kind, "metavar": option.metavar, "default": option.default}
     stated = option.default is not None
     return shown | {"type": Typed(option), "default": option.default, "show_default": stated}
 
@@ -133,3 +154,8 @@ def answer(name: str, document: Callable[[], Any], shown: Callable[[], Iterable[
         print_json(name, document())
     else:
         render.show(*shown())
+
+
+def told(found: Answer[Any], shown: Callable[[], Iterable[RenderableType]], **more: Any) -> None:
+    """Print what a function of the API found; `more` are further fields of its JSON document."""
+    answer(found.name, lambda: {**found.document, **more}, shown)

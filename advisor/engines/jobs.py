@@ -17,8 +17,10 @@ from advisor.engines.process import try_lock
 from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
 from advisor.records import Plan
-from advisor.run_records import Arriving, LaunchRecord, Place
-from advisor.store.disk import disk_errors
+from advisor.run_records import Arriving, Guards, LaunchRecord, Place
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
+from advisor.store.adopted import AdoptedPlan, dump_adopted_plan, load_adopted_plan
+from advisor.store.disk import disk_errors, dump_yaml
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import (
     CONFIG,
@@ -33,9 +35,10 @@ from advisor.store.run_folder import (
 )
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
+from advisor.trainers.adopted import ADOPTED, RECIPE, recipe_of
 from advisor.trainers.known import trainer_of
 from advisor.units import HOUR, format_usd, write_duration
-from trainer.schema import LossStop, Outcome, RunConfig, dump_config
+from trainer.schema import LossStop, Outcome, RunConfig, dump_config, to_dict
 
 _WAIT_SECONDS = 30.0  # whoever holds a claim is done within one: it writes a few files and starts a process
 
@@ -84,6 +87,14 @@ def new_job(
     return Job(folder=folder, trainer=trainer, config=config, plan=plan, files=files, record=record)
 
 
+def adopted_job(plan: AdoptedPlan, recipe: str, folder: Path, record: LaunchRecord) -> Job:
+    """An attempt at the run of an adopted command; `recipe` is the text of its recipe, `record` says which attempt."""
+    record = replace(record, usd_per_hour=plan.usd_per_hour,
+                     guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds))  # fmt: skip
+    files = {ADOPTED_PLAN: dump_adopted_plan(plan), RECIPE: recipe}
+    return Job(folder=folder, trainer=ADOPTED, config=None, plan=plan, files=files, record=record)
+
+
 def resumed_job(
     run_dir: Path,
     status: RunStatus,
@@ -103,9 +114,14 @@ def resumed_job(
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
         raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
-    before = read_launch(run_dir) or _adopted(run_dir, status)
+    before = read_launch(run_dir) or _started_by_hand(run_dir, status)
     trainer = trainer_of(before.trainer)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
+    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=())
     new_time = max_usd is not None or max_hours is not None
+    if trainer is ADOPTED:
+        return _resumed_adopted(run_dir, record, max_usd=max_usd, max_hours=max_hours)
     config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
     plan = read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
@@ -119,12 +135,23 @@ def resumed_job(
     _refuse_without_room(run_dir, used, needed, config.stop.max_seconds, "{:.0f} s".format, _deadline)
     used_usd, needed_usd = trainer.used_usd(run_dir, before.usd_per_hour or 0.0), (price or 0.0) * needed / HOUR
     _refuse_without_room(run_dir, used_usd, needed_usd, config.stop.max_usd, format_usd, "--budget {:.3g}".format)
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = replace(before, usd_per_hour=price, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
-                     stop_asked_at=None, cards=())  # fmt: skip
+    record = replace(record, usd_per_hour=price, guards=guards)
     return Job(folder=run_dir, trainer=trainer, config=config, plan=plan,
                files=_files(trainer, config), record=record)  # fmt: skip
+
+
+def _resumed_adopted(run_dir: Path, record: LaunchRecord, *, max_usd: float | None, max_hours: float | None) -> Job:
+    """The next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
+    plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
+    if max_usd is not None and not plan.usd_per_hour:
+        raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
+    seconds = [max_hours * HOUR] if max_hours is not None else []
+    seconds += [max_usd / plan.usd_per_hour * HOUR] if max_usd is not None and plan.usd_per_hour else []
+    if seconds:
+        plan = replace(plan, max_usd=max_usd, max_seconds=min(seconds))
+    used = ADOPTED.used_seconds(run_dir)
+    _refuse_without_room(run_dir, used, 0.0, plan.max_seconds, "{:.0f} s".format, _deadline)
+    return adopted_job(plan, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
 
 
 def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
@@ -175,7 +202,7 @@ def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig
     return replace(config, stop=replace(kept, loss=() if loss else stop.loss))
 
 
-def _adopted(run_dir: Path, status: RunStatus) -> LaunchRecord:
+def _started_by_hand(run_dir: Path, status: RunStatus) -> LaunchRecord:
     """A launch record for a run that somebody started with the trainer alone."""
     return LaunchRecord(
         id=run_id(run_dir),

@@ -69,8 +69,8 @@ class Case:
 
     run: RunTable
     workload: Workload | None = None  # from facts and options; None: the shape is not known
-    profile: Profile | None = None  # of the card, calibrated or prior; None: card unknown
-    expected: Prediction | None = None  # what this workload should give on this card
+    profile: Profile | None = None  # of the GPU, calibrated or prior; None: GPU unknown
+    expected: Prediction | None = None  # what this workload should give on this GPU
     usd_per_hour: float | None = None  # all devices together
     plan: Plan | None = None
     unsure: tuple[str, ...] = ()  # what had to be assumed to get `workload`, in words

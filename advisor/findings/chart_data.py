@@ -24,7 +24,7 @@ TABLE_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point of a curve against steps, tokens, hours and dollars; None where the log does not tell."""
+    """One point of a curve against steps, tokens, hours and dollars; None if the log does not tell."""
 
     step: float
     tokens: float | None
@@ -65,7 +65,7 @@ def step_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> lis
 
 
 def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """MFU at each step by exact FLOPs and the card's dense peak, as logged where shape or card is unknown."""
+    """MFU at each step by exact FLOPs and the GPU's dense peak, as logged where shape or GPU is unknown."""
     per_rate, rates = mfu_per_rate(case), measured.rates(case)
     if per_rate is None:
         return points(case, "mfu", most, smooth)
@@ -79,7 +79,7 @@ def learning_rate_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.
 
 
 def telemetry_at_steps(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """A column of telemetry at the steps that were trained meanwhile, the mean of all cards; empty without a clock
+    """A column of telemetry at the steps that were trained meanwhile, the mean of all GPUs; empty without a clock
     that telemetry and log share.
     """
     values, clock = run_metrics.telemetry(case, name), run_metrics.telemetry(case, "unix_seconds")
@@ -122,7 +122,7 @@ def place_marks(case: Case, marks: Sequence[tuple[float, str]]) -> list[Mark]:
 
 
 def _rate_shares(run: RunTable) -> Curve:
-    """Learning rates over the highest of them; empty where none was above zero."""
+    """Learning rates over the highest of them; empty if none was above zero."""
     rates = rate_curve(run)
     top = float(rates.value.max()) if len(rates) else 0.0
     nothing = np.empty(0)
@@ -174,7 +174,7 @@ def rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
 
 
 def mfu_per_rate(case: Case) -> float | None:
-    """MFU of one token per second: what a rate is to be multiplied by; None where shape or card is unknown."""
+    """MFU of one token per second: what a rate is to be multiplied by; None if shape or GPU is unknown."""
     speed, share = run_metrics.pace(case), run_metrics.mfu(case)
     return share / speed.tokens_per_second if speed is not None and share is not None else None
 
@@ -214,7 +214,7 @@ def few_rows(run: RunTable, most: int) -> tuple[list[str], np.ndarray]:
 
 
 def telemetry_points(run: RunTable, name: str, most: int = MOST_POINTS) -> list[tuple[float, float, int]]:
-    """Hours since the first reading, value, card; thinned as curves are."""
+    """Hours since the first reading, value, GPU; thinned as curves are."""
     telemetry = run.telemetry or {}
     values, times = telemetry.get(name), telemetry.get("unix_seconds")
     if values is None or times is None or not np.isfinite(values).any():

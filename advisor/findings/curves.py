@@ -41,7 +41,7 @@ def main_rows(run: RunTable) -> np.ndarray:
 
 
 def curve(run: RunTable, name: str) -> Curve:
-    """One column's finite values of the main phase against steps; empty where the log has none.
+    """One column's finite values of the main phase against steps; empty if the log has none.
 
     Rows without a step are numbered in their order, and the curve is not `counted`.
     """
@@ -68,7 +68,7 @@ PARTS = (
 
 
 def sum_of_parts(run: RunTable) -> np.ndarray:
-    """Seconds of each row's timed parts together; NaN where forward or backward, most of a step, is not among them."""
+    """Seconds of each row's timed parts together; NaN if forward or backward, most of a step, is not among them."""
     parts = np.stack([run.column(name) for name in PARTS])
     whole = np.isfinite(run.column("forward_seconds")) & np.isfinite(run.column("backward_seconds"))
     return np.where(whole, np.nansum(parts, axis=0), np.nan)

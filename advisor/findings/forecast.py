@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """The same steps on other devices, by prediction; None where that cannot be predicted or no price is known."""
+    """The same steps on other devices, by prediction; None if that cannot be predicted or no price is known."""
 
     key: str
     name: str
@@ -253,7 +253,7 @@ def elsewhere(case: Case, place: Place) -> Elsewhere:
 
 
 def moved_workload(work: Workload, place: Place) -> Workload | None:
-    """The same optimizer step on the place's devices; None where it cannot be split into whole micro-batches."""
+    """The same optimizer step on the place's devices; None if it cannot be split into whole micro-batches."""
     sequences = work.micro_batch * work.grad_accum * work.gpus
     if sequences % place.gpus:
         return None

@@ -27,8 +27,8 @@ def make_case(
     """Everything known about a run in one place.
 
     `given` holds what the user states, by the names of FACTS, and wins over the log; a plan's workload wins over what
-    the facts imply. `profile` is of the run's card (`infer` gives its key). Without a price the cheapest offer for so
-    many cards is taken, and its source noted, or why there is none.
+    the facts imply. `profile` is of the run's GPU (`infer` gives its key). Without a price the cheapest offer for so
+    many GPUs is taken, and its source noted, or why there is none.
     """
     stated = {name: value for name, value in (given or {}).items() if value is not None}
     run = dataclasses.replace(run, facts={**run.facts, **stated})

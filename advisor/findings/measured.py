@@ -1,4 +1,4 @@
-"""What a run measured of itself in plain statistics: throughput, gradients, and each of its cards. Pure."""
+"""What a run measured of itself in plain statistics: throughput, gradients, and each of its GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from advisor.findings.curves import Curve, curve
 from advisor.findings.run_facts import number, step_tokens
 from advisor.laws.throttling import reasons_in
 
-# of a card, in the order people ask for them
+# of a GPU, in the order people ask for them
 QUANTITIES = (
     *("utilization", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_utilization"),
 )
 _LONGEST_SAMPLE_SECONDS = 5.0  # of power: a longer gap in the readings is a gap, not a reading,
 _LONGEST_SAMPLE_TIMES = 3.0  # unless readings are that rare: gaps are so many times the usual one
-# a card that gives no power answers twice a second at most (trainer/telemetry.SLOW_HZ)
+# a GPU that gives no power answers twice a second at most (trainer/telemetry.SLOW_HZ)
 _SILENT_QUESTIONS, _SILENT_SECONDS = 3, 2.0
 
 
@@ -47,14 +47,14 @@ class Gradients:
 
 @dataclass(frozen=True, kw_only=True)
 class CardReadings:
-    """What telemetry says of one card."""
+    """What telemetry says of one GPU."""
 
     card: int
     readings: int  # moments at which it answered
     seconds: float | None  # from the first answer to the last; None: no clock
     silent_seconds: float | None = None  # for which it was asked after its last answer; None: it answered to the end
     quantities: Mapping[str, Spread]  # of QUANTITIES; what was never read is left out
-    memory_bytes: float | None  # the card's own
+    memory_bytes: float | None  # the GPU's own
     power_limit_watts: float | None = None  # as it was read
     joules: float | None
     throttled: float | None  # share of the readings with a reason to slow down; None: reasons were not read
@@ -95,12 +95,12 @@ def measured(case: Case) -> Measured:
 
 
 def silence(questions: int, seconds: float) -> float | None:
-    """How long a card was silent that left the last so many questions open; None if that is no more than a hiccup."""
+    """How long a GPU was silent that left the last so many questions open; None if that is no more than a hiccup."""
     return seconds if questions >= _SILENT_QUESTIONS and seconds > _SILENT_SECONDS else None
 
 
 def silent_seconds(answered: np.ndarray, asked: np.ndarray) -> float | None:
-    """How long a card was silent at the end: at which of the moments that it was `asked` it answered."""
+    """How long a GPU was silent at the end: at which of the moments that it was `asked` it answered."""
     last = int(np.flatnonzero(answered)[-1]) if answered.any() else -1
     return silence(len(answered) - 1 - last, float(asked[-1] - asked[max(0, last)]))
 
@@ -115,7 +115,7 @@ def rates(case: Case) -> Curve:
 
 
 def cards(telemetry: Mapping[str, np.ndarray]) -> tuple[CardReadings, ...]:
-    """The statistics of each card of a telemetry table; empty where that holds none."""
+    """The statistics of each GPU of a telemetry table; empty if that holds none."""
     clock = telemetry.get("unix_seconds", np.empty(0))
     number_of = np.nan_to_num(telemetry.get("gpu", np.zeros(len(clock))))
     return tuple(_card(telemetry, clock, number_of == card, int(card)) for card in np.unique(number_of))
@@ -152,7 +152,7 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
 
 
 def joules(clock: np.ndarray, counter: np.ndarray, power: np.ndarray) -> float | None:
-    """Energy of one device; None where neither its counter nor its power was read twice.
+    """Energy of one device; None if neither its counter nor its power was read twice.
 
     The counter's rises where it has one (it restarts with the driver), else power times time, gaps left out.
     """

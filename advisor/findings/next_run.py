@@ -1,4 +1,4 @@
-"""The same run on another data set: how many steps that is, what it takes and costs here and on other cards. Pure."""
+"""The same run on another data set: how many steps that is, what it takes and costs here and on other GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _tokens(case: Case, data: NextData) -> Estimate | None:
 
 
 def _epochs(case: Case) -> float | None:
-    """How often this run sees its own data by its plan; None where the size of these is not known."""
+    """How often this run sees its own data by its plan; None if the size of these is not known."""
     facts, batch, planned = case.run.facts, step_tokens(case), planned_steps(case)
     if epochs := number(facts, "planned_epochs"):
         return epochs

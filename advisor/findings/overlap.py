@@ -43,7 +43,7 @@ class Savings:
 
 
 def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = None) -> Savings | None:
-    """The total of all findings' savings; None where none is known or the length of the whole run is not.
+    """The total of all findings' savings; None if none is known or the length of the whole run is not.
 
     `most_hours`: a bound on the whole run known otherwise, such as its forecast.
     """

@@ -110,7 +110,7 @@ def from_scratch(case: Case) -> bool | None:
 
 
 def planned_steps(case: Case) -> float | None:
-    """Steps the run was meant to do: declared by its log, else by its plan. None where its rows count none."""
+    """Steps the run was meant to do: declared by its log, else by its plan. None if its rows count none."""
     if not case.run.counts_steps:
         return None
     declared = number(case.run.facts, "planned_steps")
@@ -120,7 +120,7 @@ def planned_steps(case: Case) -> float | None:
 
 
 def steps_done(run: RunTable) -> float | None:
-    """Optimizer steps done, by the largest printed step of the main phase; None where rows are merely numbered."""
+    """Optimizer steps done, by the largest printed step of the main phase; None if rows are merely numbered."""
     if not run.counts_steps:
         return None
     rows = main_rows(run)
@@ -156,7 +156,7 @@ def restarts(run: RunTable) -> list[Event]:
 def last_checkpoint(case: Case, before: float = math.inf) -> float | None:
     """The step of the newest checkpoint before a step, as the log's lines tell, else by the interval that it declares.
 
-    None where nothing speaks of one.
+    None if nothing speaks of one.
     """
     saved = [at for e in case.run.events if e.kind == "checkpoint" and (at := e.numbers.get("step", e.step))]
     every, done = number(case.run.facts, "checkpoint_every_steps"), steps_done(case.run)

@@ -67,7 +67,7 @@ def main_column(run: RunTable, name: str) -> np.ndarray:
 
 
 def positive(case: Case, name: str) -> float | None:
-    """A declared number above zero; None where the log declares none."""
+    """A declared number above zero; None if the log declares none."""
     value = number(case.run.facts, name)
     return value if value and value > 0 else None
 
@@ -101,7 +101,7 @@ def step_times(case: Case) -> StepTimes | None:
 
 
 def lifetime_seconds(run: RunTable) -> float | None:
-    """Seconds that the run's processes lived; None where its log has no clock that runs from their start.
+    """Seconds that the run's processes lived; None if its log has no clock that runs from their start.
 
     Those of each attempt, else the log's own account of its duration, else its clock since the run began. Steps that
     were timed one by one are no wall clock: start-up, evaluations and checkpoints lie between them.
@@ -125,7 +125,7 @@ def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 
 def pace(case: Case) -> Pace | None:
-    """The steady rate; None where the log holds neither times nor rates.
+    """The steady rate; None if the log holds neither times nor rates.
 
     Where step seconds and tokens per step are known the rate is their quotient and the logged rate is not used: it
     may count one micro-batch, or one device, only.
@@ -145,7 +145,7 @@ def pace(case: Case) -> Pace | None:
 
 
 def step_seconds(case: Case) -> float | None:
-    """Median seconds of a steady step; None where the log has no times."""
+    """Median seconds of a steady step; None if the log has no times."""
     times = step_times(case)
     return series.median(times.steady_seconds) if times else None
 
@@ -158,7 +158,7 @@ def devices(case: Case) -> int:
 
 
 def card(case: Case) -> GpuSpec | None:
-    """The card's datasheet; None for a CPU and for cards that the catalog does not know."""
+    """The GPU's datasheet; None for a CPU and for GPUs that the catalog does not know."""
     if case.profile is not None:
         return case.profile.spec
     name = case.run.facts.get("gpu")
@@ -173,12 +173,12 @@ def on_cpu(case: Case) -> bool:
 
 
 def without_card(case: Case) -> bool:
-    """Whether the run was on a CPU and neither its log nor telemetry knows of a card beside it."""
+    """Whether the run was on a CPU and neither its log nor telemetry knows of a GPU beside it."""
     return on_cpu(case) and not any(len(telemetry(case, name)) for name in _CARD_COLUMNS)
 
 
 def precision(case: Case) -> str | None:
-    """bf16, fp16, fp32 or fp8 as the run says; None where nothing does."""
+    """bf16, fp16, fp32 or fp8 as the run says; None if nothing does."""
     said = str(case.run.facts.get("precision", "")).lower()
     if said in ("bf16", "fp16", "fp32", "fp8"):
         return said
@@ -186,7 +186,7 @@ def precision(case: Case) -> str | None:
 
 
 def peak(case: Case) -> float | None:
-    """Dense peak FLOP/s of one device in the run's precision; None where card or precision is unknown."""
+    """Dense peak FLOP/s of one device in the run's precision; None if GPU or precision is unknown."""
     spec, kind = card(case), precision(case)
     if spec is not None and kind is not None:
         return peak_flops(spec, kind)
@@ -196,7 +196,7 @@ def peak(case: Case) -> float | None:
 
 
 def flops_per_token(case: Case) -> float | None:
-    """Exact forward and backward FLOPs per token; None where the shape is unknown.
+    """Exact forward and backward FLOPs per token; None if the shape is unknown.
 
     A nanochat whose declared parameter count is that of 2026 (value embeddings, sliding windows) is counted as such.
     """
@@ -213,7 +213,7 @@ def flops_per_token(case: Case) -> float | None:
 
 
 def mfu(case: Case) -> float | None:
-    """Model FLOPs utilisation from exact FLOPs, the measured rate and the dense peak; None where one is missing.
+    """Model FLOPs utilisation from exact FLOPs, the measured rate and the dense peak; None if one is missing.
 
     More than the peak is no utilisation but a misreading, `share_of_peak` says of how much.
     """
@@ -230,27 +230,27 @@ def share_of_peak(case: Case) -> float | None:
 
 
 def logged_mfu(case: Case) -> float | None:
-    """The MFU that the log itself prints, median of its steady rows; None where it prints none."""
+    """The MFU that the log itself prints, median of its steady rows; None if it prints none."""
     values = series.finite(main_column(case.run, "mfu"))
     values = values[values > 0]
     return series.median(values[len(values) // 10 :]) if len(values) else None
 
 
 def telemetry(case: Case, name: str) -> np.ndarray:
-    """One telemetry column; empty where nothing was recorded."""
+    """One telemetry column; empty if nothing was recorded."""
     columns = case.run.telemetry or {}
     values = columns.get(name)
     return values if values is not None and np.isfinite(values).any() else np.empty(0)
 
 
 def power_limit_watts(case: Case) -> float | None:
-    """The most that the card may draw: as the log prints it, else by its datasheet; None where neither is known."""
+    """The most that the GPU may draw: as the log prints it, else by its datasheet; None if neither is known."""
     printed, spec = series.finite(telemetry(case, "power_limit_watts")), card(case)
     return float(printed.max()) if len(printed) else spec.tdp_watts if spec is not None else None
 
 
 def idle_stretches(case: Case) -> list[np.ndarray]:
-    """Readings, as indices, of each stretch of minutes in which no kernel ran on one card; empty without telemetry."""
+    """Readings, as indices, of each stretch of minutes in which no kernel ran on one GPU; empty without telemetry."""
     busy, clock, cards = (telemetry(case, name) for name in ("utilization", "unix_seconds", "gpu"))
     if not len(busy) or len(clock) != len(busy):
         return []
@@ -265,7 +265,7 @@ def idle_stretches(case: Case) -> list[np.ndarray]:
 
 
 def memory_used_share(case: Case) -> tuple[float | None, float | None]:
-    """Highest device memory in use as a share of the card's, and the card's bytes; None where not recorded."""
+    """Highest device memory in use as a share of the GPU's, and the GPU's bytes; None if not recorded."""
     total = series.finite(telemetry(case, "memory_total_bytes"))
     size = float(total.max()) if len(total) else positive(case, "gpu_memory_bytes")
     if size is None and case.profile is not None and case.profile.device_memory_bytes:
@@ -277,7 +277,7 @@ def memory_used_share(case: Case) -> tuple[float | None, float | None]:
 
 
 def promised_rate(case: Case) -> Estimate | None:
-    """Tokens per second that this workload should give on this card; None where that is not predicted."""
+    """Tokens per second that this workload should give on this GPU; None if that is not predicted."""
     return case.expected.tokens_per_second if case.expected else None
 
 
@@ -310,7 +310,7 @@ class Waits:
 
 
 def waits(case: Case, times: StepTimes) -> Waits | None:
-    """What the steady rows say of waiting; None where they do not time it, or it is more than clock and step allow."""
+    """What the steady rows say of waiting; None if they do not time it, or it is more than clock and step allow."""
     data = case.run.column("data_seconds")[times.row][times.start :]
     timed = np.isfinite(data) & (data >= 0) & np.isfinite(times.steady_seconds)
     if timed.sum() < _FEWEST:

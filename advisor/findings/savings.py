@@ -115,12 +115,12 @@ def _sum_of_epochs(case: Case) -> float | None:
 
 
 def main_part(run: RunTable) -> RunPart | None:
-    """The run of the log that the table's main phase holds; None where the log has none told apart."""
+    """The run of the log that the table's main phase holds; None if the log has none told apart."""
     return next((part for part in run.runs if part.phase == run.main_phase and run.phases), None)
 
 
 def run_seconds(case: Case) -> list[float | None]:
-    """Seconds of each run of the log, by its own clocks; None where it has none."""
+    """Seconds of each run of the log, by its own clocks; None if it has none."""
     out: list[float | None] = []
     for part in case.run.runs:
         if part.phase is None:
@@ -148,7 +148,7 @@ def file_seconds(case: Case) -> float | None:
 
 
 def whole_run_seconds(case: Case) -> float | None:
-    """Seconds of the whole planned run at the pace so far; None where no pace is known.
+    """Seconds of the whole planned run at the pace so far; None if no pace is known.
 
     Without a number of planned steps, or of steps at all, the run is what was done.
     """
@@ -216,7 +216,7 @@ def mean_step_seconds(case: Case, left: float = 0.0) -> Estimate | None:
 
 
 def cost_of_steps(case: Case, steps: float) -> Cost:
-    """Hours and dollars that `steps` optimizer steps of this run take; None where pace or price is unknown."""
+    """Hours and dollars that `steps` optimizer steps of this run take; None if pace or price is unknown."""
     seconds = mean_step_seconds(case)
     if seconds is None or steps <= 0:
         return None, None

@@ -45,7 +45,7 @@ def finite(values: np.ndarray) -> np.ndarray:
 
 
 def median(values: np.ndarray) -> float:
-    """The median of what was recorded; NaN where nothing was."""
+    """The median of what was recorded; NaN if nothing was."""
     kept = finite(values)
     return float(np.median(kept)) if len(kept) else math.nan
 

@@ -1,4 +1,4 @@
-"""From what a log declares to the workload it ran: family, shape, batch and card, and what had to be assumed.
+"""From what a log declares to the workload it ran: family, shape, batch and GPU, and what had to be assumed.
 
 Only what has one answer is derived; a guess goes into `unsure`, a hole that no guess fills into `missing`.
 """
@@ -158,7 +158,7 @@ def _vocabularies(facts: Mapping[str, Any], family: str) -> tuple[int, ...]:
 def _made(
     facts: Mapping[str, Any], family: str, seq_len: int, vocab: int, depth: int | None = None
 ) -> ModelShape | None:
-    """The family's shape with everything stated taken over; None where the numbers do not fit together."""
+    """The family's shape with everything stated taken over; None if the numbers do not fit together."""
     try:
         return make_shape(
             family,

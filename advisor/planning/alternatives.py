@@ -15,7 +15,7 @@ from advisor.planning.offers import ANY, same_machine
 from advisor.planning.pareto import beaten, best_by_group, non_dominated, spread_out
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
-from advisor.prediction.groups import group_keys
+from advisor.prediction.micro_batch import group_keys
 from advisor.records import Run
 from advisor.units import format_percent
 

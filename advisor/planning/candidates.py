@@ -24,10 +24,9 @@ from advisor.offer import Offer
 from advisor.planning.goal import Brief
 from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
 from advisor.prediction.batch import fits, step_seconds_many, tokens_per_second_many
-from advisor.prediction.groups import group_keys
 from advisor.prediction.intervals import BASES, EstimateArrays, stacked
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
 from advisor.prediction.profile import Profile
 from advisor.prediction.wallclock import state_bytes
 from advisor.records import Workload

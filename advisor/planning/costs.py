@@ -17,9 +17,9 @@ from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Candidates, Machines
 from advisor.planning.goal import LONGEST_SECONDS, Limits, interruptions
 from advisor.prediction.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
-from advisor.prediction.groups import group_keys
 from advisor.prediction.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
 from advisor.prediction.loss import allocation_score, expected_loss
+from advisor.prediction.micro_batch import group_keys
 from advisor.prediction.notice import NOTICE_SECONDS
 from advisor.prediction.wallclock import (
     GPUS_A_NODE,

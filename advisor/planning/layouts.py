@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
-from advisor.prediction.layout_memory import fit_chance, load_memory_law, peak_parts
+from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
 from advisor.prediction.layout_time import load_law, one_gpu, parts_of, seconds_of
-from advisor.prediction.layouts import RECOMPUTE, Columns, Layout, LayoutRun, columns_of
+from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
 from advisor.prediction.software import Named, require_software
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
@@ -24,7 +24,6 @@ _VIRTUAL = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _CUTS = ("tensor", "pipeline", "virtual", "context", "expert", "data", "sharding", "micro_batch", "recompute")
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
 _EQUAL_STEP = 0.01  # among layouts within this share of the fastest step, the simplest one is taken
-_SHARDINGS = ("none", "optimizer", "full")
 _PART_WORDS = {
     "products": "matrix products: recomputed, too narrow, or idle while the pipeline fills",
     "activations": "passes through memory",
@@ -87,8 +86,7 @@ def search(run: LayoutRun, gpus: int, sequences: int) -> Search:
 def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
     law, memory = load_law(), load_memory_law()
-    changed = {name: cuts[name].astype(float) for name in _CUTS if name not in ("sharding", "recompute")}
-    changed |= {name: cuts[name] for name in ("sharding", "recompute")}
+    changed = {name: cut if name == "recompute" else cut.astype(float) for name, cut in cuts.items()}
     changed["sequence"] = cuts["tensor"] > 1
     changed["micro_batches"] = sequences / (cuts["data"] * cuts["micro_batch"])
     base = columns_of([run])  # values that do not depend on the cuts stay single numbers
@@ -96,8 +94,7 @@ def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tup
     theta, rates = one_gpu(run.gpu, run.precision, run.software, run.fused_attention)
     parts = parts_of(z, *seconds_of(z, theta, rates), law)
     factors, deviation = memory.of(run.software)
-    peak = np.sum(list(peak_parts(z, factors, np.zeros(len(cuts["tensor"]))).values()), axis=0)
-    chance = fit_chance(z, peak, deviation, float(run.gpu.memory_bytes), memory)
+    peak, chance = peak_and_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
     return np.sum(list(parts.values()), axis=0), chance, peak
 
 
@@ -162,7 +159,7 @@ def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: 
     layout = Layout(
         **{name: cut[name] for name in ("tensor", "pipeline", "virtual", "context", "expert", "data")},
         sequence=cut["tensor"] > 1,
-        sharding=_SHARDINGS[cut["sharding"]],
+        sharding=SHARDINGS[cut["sharding"]],
     )
     return replace(
         run,
@@ -198,5 +195,5 @@ def _why(loser: LayoutPrediction, best: LayoutPrediction) -> str:
     part = max(best.step_parts, key=lambda name: loser.step_parts[name] - best.step_parts[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
     if slower < _EQUAL:
-        return f"about equal ({slower:.0%} slower)"
+        return f"about equal ({abs(slower):.0%} {'slower' if slower > 0 else 'faster'})"
     return f"{slower:.0%} slower, most of it in {_PART_WORDS[part]}"

@@ -254,6 +254,7 @@ def architecture_of_config(text: str, name: str) -> Architecture | None:
             "per_token": raw["num_experts_per_tok"],
             "expert_width": expert_width,
             "shared": shared,
+            "groups": [raw.get("n_group") or 1, raw.get("topk_group") or 1],
             "expert_layers": (layers - (raw.get("first_k_dense_replace") or 0)) // apart,
         }
         if raw.get("kv_lora_rank"):
@@ -291,6 +292,7 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
             width=row["expert_width"],
             shared=row.get("shared", 0),
             layers=row.get("expert_layers", row["depth"]),
+            groups=tuple(row.get("groups", (1, 1))),
         ),
         attention_parameters=attention,
     )

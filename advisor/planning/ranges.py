@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.options import OPTIONS, Goal, Kind, Option
+from advisor.options import OPTIONS, Goal, Kind, Option, options_of
 from advisor.units import format_seconds
+
+
+def check_options(record: Any) -> None:
+    """Raises AdvisorError (exit code 2) if a number of a command's options lies outside of its option's range."""
+    for option in options_of(type(record)).values():
+        if option.least is not None:
+            check_range(option, getattr(record, option.field))
 
 
 def check_ranges(goal: Goal) -> None:
     """Raises AdvisorError (exit code 2) if a number of the goal lies outside of its option's range."""
-    for field in dataclasses.fields(goal):
-        option = field.metadata.get("option")
-        if option is not None and option.least is not None:
-            check_range(option, getattr(goal, field.name))
+    check_options(goal)
     for count in (*goal.counts, *(machine.gpus for machine in goal.own)):
         check_range(OPTIONS["gpus"], count)
     for price in goal.prices:

@@ -14,6 +14,7 @@ from advisor.laws.text import (
 )
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.intervals import reciprocal
+from advisor.prediction.memory import MemoryParts
 from advisor.prediction.profile import Profile
 from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Basis, Estimate, Workload
@@ -23,15 +24,12 @@ TOKENS_PER_PARAMETER = 20.0  # compute-optimal by Hoffmann et al. 2022: makes th
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryBill:
-    """The expected memory of one device by part; the parts sum to the total's value."""
+class MemoryBill(MemoryParts):
+    """The expected memory of one device by part; the parts sum to the total's value.
 
-    weights_bytes: float
-    gradients_bytes: float  # with the low-precision copies of weights
-    optimizer_bytes: float
-    activations_bytes: float
-    logits_bytes: float
-    overhead_bytes: float  # workspaces, allocator fragmentation, the driver, communication buffers
+    Fragmentation, the driver and communication buffers count as overhead.
+    """
+
     total: Estimate
     device_bytes: int | None
     headroom_bytes: float | None  # device memory minus the expected total
@@ -74,12 +72,7 @@ def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
     total, device = profile.memory.device_total_bytes(workload), profile.device_memory_bytes
     held = profile.memory.breakdown(workload, total.value)
     return MemoryBill(
-        weights_bytes=held.weights_bytes,
-        gradients_bytes=held.gradients_bytes,
-        optimizer_bytes=held.optimizer_bytes,
-        activations_bytes=held.activations_bytes,
-        logits_bytes=held.logits_bytes,
-        overhead_bytes=held.overhead_bytes,
+        **vars(held),
         total=total,
         device_bytes=device,
         headroom_bytes=None if device is None else device - total.value,

@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.laws.intervals import Z80
 from advisor.prediction.intervals import reciprocal
-from advisor.prediction.layout_memory import STAGES, factors_of, fit_chance, load_memory_law, peak_parts
+from advisor.prediction.layout_memory import STAGES, factors_of, load_memory_law, peak_and_chance, peak_parts
 from advisor.prediction.layout_time import load_law, parts_of, seconds_of_runs
 from advisor.prediction.layouts import LayoutRun, columns_of
 from advisor.records import Basis, Estimate
@@ -45,8 +45,7 @@ def predict_layouts(runs: Sequence[LayoutRun]) -> list[LayoutPrediction]:
     parts = parts_of(z, *seconds_of_runs(runs), law)
     factors, deviation = factors_of(runs, memory)
     held = peak_parts(z, factors, np.array([STAGES.index(run.stage) for run in runs]))
-    most = np.sum(list(peak_parts(z, factors, np.zeros(len(runs))).values()), axis=0)
-    chances = fit_chance(z, most, deviation, np.array([float(run.gpu.memory_bytes) for run in runs]), memory)
+    _, chances = peak_and_chance(z, factors, deviation, np.array([float(run.gpu.memory_bytes) for run in runs]), memory)
     predictions, width = [], math.exp(Z80 * law.deviation)
     for i, run in enumerate(runs):
         step_parts, memory_parts = ({name: float(part[i]) for name, part in by.items()} for by in (parts, held))

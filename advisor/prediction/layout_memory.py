@@ -19,15 +19,17 @@ from advisor.prediction.layouts import Columns, LayoutRun
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
-MEMORY_PARTS = ("state", "activations", "logits", "rest")
-FACTORS = ("state", "activations", "logits", "rest")  # multiply the counts; "rest" is in bytes
+MEMORY_PARTS = ("state", "activations", "logits", "rest")  # each with a fitted factor; that of "rest" is in bytes
 # Bytes per parameter in mixed precision: weight and main gradient (2 + 4) stay whole, master weight and moments (12)
 # can be sharded.
 _HELD, _SHARDED = 6.0, 12.0
 # Software built on another software's core, with the same memory (github.com/NVIDIA-NeMo/Megatron-Bridge).
 _SAME_CORE = {"nemo": "megatron"}
-# 17 of nanotron's 158 layouts with as many stages as layers ran (benchmarks/parallel_runs.csv).
-_EMPTY_STAGE = 0.1
+# 1 of nanotron's 124 layouts with a stage that has nothing to do ran (benchmarks/parallel_runs.csv).
+_EMPTY_STAGE = 0.01
+# Blocks without weights that follow the head in balanced software, each a stage of its own where stages are small: the
+# cast of the logits and the loss.
+_AFTER_HEAD = 2
 _OPERATORS_KEEP = 0.4  # share of activations kept if every other product is recomputed (as in `memory_published`)
 _LOGIT_BYTES = 6.5  # per logit: 16 bits, an fp32 copy and the loss's temporaries
 STAGES = ("most", "first", "last")
@@ -37,7 +39,7 @@ STAGES = ("most", "first", "last")
 class MemoryLaw:
     """The logarithms of the factors on the counts, and the spread of peaks around the law."""
 
-    factors: Mapping[str, np.ndarray]  # (len(FACTORS),) for each software with published peaks
+    factors: Mapping[str, np.ndarray]  # (len(MEMORY_PARTS),) for each software with published peaks
     usual: np.ndarray  # for any other software
     spread: float  # log standard deviation of a peak of known software
     unknown: float  # additional log standard deviation for other software
@@ -59,16 +61,17 @@ def load_memory_law() -> MemoryLaw:
 def read_memory_law(raw: Mapping[str, Any]) -> MemoryLaw:
     """Build the law from the `memory` section of a layouts.yaml."""
     return MemoryLaw(
-        factors={name: np.array([row[f] for f in FACTORS]) for name, row in raw["software"].items()},
-        usual=np.array([raw["usual"][f] for f in FACTORS]),
+        factors={name: np.array([row[f] for f in MEMORY_PARTS]) for name, row in raw["software"].items()},
+        usual=np.array([raw["usual"][f] for f in MEMORY_PARTS]),
         **{name: raw[name] for name in ("spread", "unknown", "limit", "softness")},
     )
 
 
-def counted(z: Columns, stage: str = "first") -> Mapping[str, np.ndarray]:
+def counted(z: Columns, stage: str = "first", *, afab: bool = False) -> Mapping[str, np.ndarray]:
     """Count bytes by MEMORY_PARTS on a GPU of the first or the last pipeline stage, before any factor.
 
-    "rest" is always one byte, so that its factor is a number of bytes.
+    "rest" is always one byte, so that its factor is a number of bytes. `afab` is the schedule with all forward passes
+    before the first backward pass: every stage of a pipeline keeps all micro-batches. Otherwise it is 1F1B.
     """
     first = stage == "first"
     table = z.vocab * z.width / z.tensor
@@ -86,6 +89,7 @@ def counted(z: Columns, stage: str = "first") -> Mapping[str, np.ndarray]:
     # A stage of the 1F1B schedule, interleaved or not, holds activations for this share of all layers.
     behind = z.pipeline - 1 if first else np.zeros_like(z.pipeline)  # later stages
     pieces = np.where(z.virtual > 1, 2 * behind + (z.virtual - 1) * z.pipeline + 1, behind + 1)
+    pieces = np.where(afab & ~alone, np.inf, pieces)
     in_flight = np.minimum(pieces, z.micro_batches * z.virtual) / (z.pipeline * z.virtual)
     each, inputs = _layer_bytes(z)
     flight = in_flight * layers / z.layers * z.pipeline
@@ -95,7 +99,8 @@ def counted(z: Columns, stage: str = "first") -> Mapping[str, np.ndarray]:
     return {
         "state": state + gathered,
         "activations": activations,
-        "logits": np.where(last, (1 + z.ahead) * _LOGIT_BYTES * z.tokens * z.vocab / z.tensor, 0.0),
+        "logits": np.where(last, (1 + z.ahead) * _LOGIT_BYTES * z.tokens * z.vocab / z.tensor, 0.0)
+        * np.where(afab & ~alone, z.micro_batches, 1.0),
         "rest": np.ones_like(activations),
     }
 
@@ -127,14 +132,16 @@ def _layer_bytes(z: Columns) -> tuple[np.ndarray, np.ndarray]:
     return z.tokens * every, z.tokens * 2 * z.width * residual * z.layers
 
 
-def peak_parts(z: Columns, log_factors: np.ndarray, stage: np.ndarray) -> Mapping[str, np.ndarray]:
+def peak_parts(
+    z: Columns, log_factors: np.ndarray, stage: np.ndarray, *, afab: bool = False
+) -> Mapping[str, np.ndarray]:
     """Return bytes by MEMORY_PARTS for the pipeline stages in `stage`, which contains indices into STAGES.
 
-    `log_factors` has shape (n, len(FACTORS)) or (len(FACTORS),).
+    `log_factors` has shape (n, len(MEMORY_PARTS)) or (len(MEMORY_PARTS),).
     """
     weighed = [
         np.stack([parts[name] * np.exp(log_factors[..., at]) for at, name in enumerate(MEMORY_PARTS)], axis=-1)
-        for parts in (counted(z, "first"), counted(z, "last"))
+        for parts in (counted(z, "first", afab=afab), counted(z, "last", afab=afab))
     ]
     totals = [parts.sum(axis=-1) for parts in weighed]
     first = np.where(stage == 0, totals[0] >= totals[1], stage == 1)
@@ -143,19 +150,37 @@ def peak_parts(z: Columns, log_factors: np.ndarray, stage: np.ndarray) -> Mappin
 
 
 def factors_of(runs: Sequence[LayoutRun], law: MemoryLaw) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log factors of runs, (n, len(FACTORS)), and the log standard deviations of their peaks, (n,)."""
+    """Return the log factors of runs, (n, len(MEMORY_PARTS)), and the log standard deviations of their peaks, (n,)."""
     pairs = [law.of(run.software) for run in runs]
     return np.stack([factors for factors, _ in pairs]), np.array([deviation for _, deviation in pairs])
 
 
-def fit_chance(
-    z: Columns, peak: np.ndarray, deviation: np.ndarray | float, memory_bytes: np.ndarray | float, law: MemoryLaw
-) -> np.ndarray:
-    """Return the probability that a run neither exceeds the memory of its GPUs nor fails for an empty pipeline stage.
+def peak_and_chance(
+    z: Columns,
+    log_factors: np.ndarray,
+    deviation: np.ndarray | float,
+    memory_bytes: np.ndarray | float,
+    law: MemoryLaw,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of the fullest GPU, and the probability that a run fits and leaves no pipeline stage empty.
 
-    A stage can be empty if the software balances stages by FLOPs and there are at least as many stages as layers.
+    `log_factors` are those of `peak_parts`, `deviation` is that of the peak. The bytes are those of 1F1B. If the
+    schedule of a pipeline is not known, the probability weights both schedules.
     """
     from scipy.special import ndtr  # its import takes longer than a plan without layouts
 
-    chance = ndtr(np.log(memory_bytes * law.limit / peak) / np.hypot(deviation, law.softness))
-    return np.where((z.head_layers > 0) & (z.pipeline >= z.layers), chance * _EMPTY_STAGE, chance)
+    def peak(afab: bool) -> np.ndarray:
+        return sum(peak_parts(z, log_factors, np.array(STAGES.index("most")), afab=afab).values(), np.zeros(()))
+
+    def fits(most: np.ndarray) -> np.ndarray:
+        return ndtr(np.log(memory_bytes * law.limit / most) / np.hypot(deviation, law.softness))
+
+    usual = peak(afab=False)
+    chance = fits(usual)
+    if np.any(z.afab > 0):
+        chance = (1 - z.afab) * chance + z.afab * fits(peak(afab=True))
+    # Stages of equal FLOPs: the share of the head in all stages holds the head and what follows it. More stages than
+    # that stay empty.
+    before_head = np.floor(z.pipeline * z.layers / (z.layers + z.head_layers))
+    empty = (z.head_layers > 0) & (before_head + 1 + _AFTER_HEAD < z.pipeline)
+    return usual, np.where(empty, chance * _EMPTY_STAGE, chance)

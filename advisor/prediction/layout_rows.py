@@ -150,8 +150,12 @@ def read_layout_row(row: Mapping[str, str], cards: Mapping[str, GpuSpec]) -> Lay
         precision=precision,
         fused_attention=_fused(row, named.name if named else None),
         software=named.name if named else None,
+        afab=_afab(row, named.afab_chance if named else 0.0),
         stage=_stage(notes),
         optimizer_copies=int(wide[1]) if wide else 1,
+        hidden_experts=bool(
+            re.search(r"dualpipe|overlap[-_]moe", f"{row.get('parallelism', '')} {notes}", re.IGNORECASE)
+        ),
     )
     if re.search(r"activation[- ]offloading", notes):
         return Refusal("activations are moved to the host's memory, which is not modelled")
@@ -331,6 +335,14 @@ def _fused(row: Mapping[str, str], software: str | None) -> bool:
     if flash:
         return not flash.startswith("no")
     return software != "megatron-deepspeed"  # has no fused attention
+
+
+def _afab(row: Mapping[str, str], usual: float) -> float:
+    """Read the schedule of the pipeline, as the probability that it is AFAB."""
+    words = "; ".join(row.get(name, "") for name in ("software", "parallelism", "notes"))
+    if re.search(r"\b(?:afab|gpipe|all[- ]forward)", words, re.IGNORECASE):
+        return 1.0
+    return 0.0 if re.search(r"\b1f1b\b|interleaved", words, re.IGNORECASE) else usual
 
 
 def _stage(notes: str) -> str:

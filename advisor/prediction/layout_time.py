@@ -42,11 +42,12 @@ COSTS = (
     "weights",  # memory traffic of 16-bit weights for each micro-batch
     "data",  # bytes of gradients, once a step
     "shared_out",  # bytes of weights gathered after a sharded optimizer step, hidden by nothing
+    "copies",  # launches for the pieces of tensors that a sharded optimizer gathers, if the software copies each alone
     "data_calls",  # latency of gradient rings between nodes, one ring for each 100 MB
     "gathered",  # bytes of weights and gradients for each micro-batch (FSDP)
 )
 EXCHANGES = tuple(
-    name for name in COSTS if name not in ("routing", "expert_calls", "small_experts", "narrow", "weights")
+    name for name in COSTS if name not in ("routing", "expert_calls", "small_experts", "narrow", "weights", "copies")
 )
 PARTS = ("products", "activations", "overhead", "optimizer", "tensor", "pipeline", "context", "experts", "data")
 # The part of a step to which each of TERMS and each of COSTS counts, in their order.
@@ -56,7 +57,7 @@ _PARTS_OF_TERMS = (
 )
 _PARTS_OF_COSTS = (
     *("tensor", "tensor", "pipeline", "pipeline", "context", "experts", "experts", "experts", "experts"),
-    *("products", "activations", "data", "data", "data", "data"),
+    *("products", "activations", "data", "data", "data", "data", "data"),
 )
 _CALL_SECONDS, _FAR_CALLS, _LAUNCH_SECONDS = 10e-6, 4.0, 5e-6
 # Share of the nominal rate reached, share of the arithmetic that hides communication, share of communication that
@@ -67,6 +68,7 @@ _LINK_SHARE, _HIDDEN, _NEVER_HIDDEN = 0.65, 0.8, 0.1
 _ACROSS = 0.6
 _RING_BYTES = 100e6
 _FULL_WIDTH = 512.0  # products at least this wide lose little
+_TENSORS = 6  # of one layer: queries with keys and values, output, two of the feed-forward, two norms
 _SCORE_LANES = 15 / 110  # attention without a fused kernel, as in `throughput`
 # For each value of RECOMPUTE: the work of a block, and the number of all-reduces. Recomputing attention's core costs
 # 1.6 to 2.7 % more FLOPs (Korthikanti et al. 2022, §5).
@@ -177,8 +179,11 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
     near = np.maximum(1, np.minimum(z.expert, np.floor(z.domain / z.expert_tensor)))
     machines = z.expert / near
     sent = z.per_token * (near - 1) / z.expert / z.link
-    # A token is sent once to each other machine with one of its experts; experts are drawn evenly.
-    sent = sent + (machines - 1) * (1 - (1 - 1 / machines) ** z.per_token) / z.network
+    # A token is sent once to each other machine with one of its experts. Experts are drawn evenly, from all machines or
+    # from those of the token's groups.
+    of_groups = z.groups_per_token * np.maximum(machines / z.expert_groups, 1)
+    open_to = np.where(z.expert_groups > 1, np.minimum(machines, of_groups), machines)
+    sent = sent + (1 - 1 / machines) * open_to * (1 - (1 - 1 / open_to) ** z.per_token) / z.network
     routed = np.where(z.expert > 1, 4 * token_bytes / t * expert_layers, 0.0)
     slow = layers / z.stage_layers
     one_expert = product_seconds * slow * z.met_experts * work.recompute / z.speed
@@ -191,14 +196,17 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
     expert_link = np.where(spread * z.expert_ranks <= z.domain, z.link, np.minimum(z.link, z.network * expert_side))
     moved = (1 - 1 / z.dense_ranks) * dense / dense_link + (1 - 1 / z.expert_ranks) * experts / expert_link
 
+    pieces = _TENSORS * layers * np.where(z.dense_ranks > 1, z.dense_ranks, 0)
     rings = np.ceil(4 * (dense + experts) / _RING_BYTES) * np.where(z.sharding == 2, z.micro_batches, 1)
 
     # The arithmetic of one micro-batch hides communication, except for a share that nothing hides.
     one_micro = product_seconds * (work.block_matmul * work.recompute / z.speed + work.head_matmul) / micro
 
-    def exposed(nominal: np.ndarray) -> np.ndarray:
-        seconds = nominal / _LINK_SHARE
-        return np.maximum(_NEVER_HIDDEN * seconds, seconds - _HIDDEN * one_micro)
+    def exposed(seconds: np.ndarray, arithmetic: np.ndarray) -> np.ndarray:
+        return np.maximum(_NEVER_HIDDEN * seconds, seconds - _HIDDEN * arithmetic)
+
+    def of_experts(seconds: np.ndarray) -> np.ndarray:
+        return np.where(z.hidden_experts, exposed(seconds, micro * one_micro), seconds)
 
     width = np.where(z.dense > z.layers * z.attention, z.ffn_width, np.inf)
     width = np.minimum(np.where(width > 0, width, np.inf), z.heads * z.head_dim) / t
@@ -209,16 +217,19 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
         "pipeline": np.where(z.pipeline > 1, micro * z.virtual * 4 * token_bytes / t / far, 0.0),
         "pipeline_calls": np.where(z.pipeline > 1, micro * z.virtual * _LAUNCH_SECONDS, 0.0),
         "context": micro * layers * keys / np.where(both, z.link, z.network),
-        "expert": micro * routed * sent,
-        "routing": micro * z.per_token * token_bytes * expert_layers / residual / z.bandwidth,
+        "expert": of_experts(micro * routed * sent),
+        "routing": of_experts(micro * z.per_token * token_bytes * expert_layers / residual / z.bandwidth),
         "expert_calls": micro * expert_layers * z.experts / np.maximum(z.expert, 1) * _LAUNCH_SECONDS,
         "small_experts": one_expert * _FULL_WIDTH / np.maximum(z.expert_width / z.expert_tensor, 1),
         "narrow": product_seconds * slow * z.local_dense * work.recompute / z.speed * _FULL_WIDTH / width,
         "weights": z.micro_batches * 2 * (z.local_dense + z.local_experts + work.head_matmul) / z.bandwidth,
-        "data": np.where(z.sharding < 2, exposed(np.where(z.sharding == 0, 8, 4) * moved), 0.0),
+        "data": np.where(
+            z.sharding < 2, exposed(np.where(z.sharding == 0, 8, 4) * moved / _LINK_SHARE, one_micro), 0.0
+        ),
         "shared_out": np.where(z.sharding == 1, 2 * moved, 0.0),
+        "copies": np.where(z.by_tensor & (z.sharding == 1), pieces * _LAUNCH_SECONDS, 0.0),
         "data_calls": rings * np.ceil(z.dense_ranks / side) * (z.dense_ranks > side) * _CALL_SECONDS,
-        "gathered": np.where(z.sharding == 2, z.micro_batches * exposed(8 * moved), 0.0),
+        "gathered": np.where(z.sharding == 2, z.micro_batches * exposed(8 * moved / _LINK_SHARE, one_micro), 0.0),
     }
     return np.stack([np.broadcast_to(columns[name], micro.shape) for name in COSTS], axis=-1)
 

@@ -16,10 +16,12 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops
 from advisor.hardware.links import read_link
 from advisor.prediction.comm import NETWORK_PER_GPU
+from advisor.prediction.software import require_software
 
 # The backward pass recomputes nothing, the core of attention (Megatron's selective), every other matrix product of a
 # block (torchtitan's selective), or the whole block.
 RECOMPUTE = ("none", "attention", "operators", "full")
+SHARDINGS = ("none", "optimizer", "full")  # over the data-parallel GPUs: nothing, ZeRO-1, FSDP
 # Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.
 _SPEED = {"fp8": 2.0, "mxfp8": 2.0, "fp4": 4.0}
 EIGHT_BITS = tuple(_SPEED)  # 8 bits or fewer
@@ -35,6 +37,7 @@ class Experts:
     width: int  # feed-forward width of one expert
     shared: int = 0  # experts of the same width that process every token
     layers: int  # layers with experts; the other layers are dense
+    groups: tuple[int, int] = (1, 1)  # groups of experts, each on GPUs of its own, and how many process a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,7 @@ class Layout:
     expert: int = 1
     expert_tensor: int = 1
     data: int = 1
-    sharding: str = "optimizer"  # over the data-parallel GPUs: none | optimizer (ZeRO-1) | full (FSDP)
+    sharding: str = "optimizer"  # one of SHARDINGS
 
     @property
     def gpus(self) -> int:
@@ -143,8 +146,10 @@ class LayoutRun:
     precision: str = "bf16"  # of the matrix products: bf16 | fp16 | fp8 | mxfp8 | fp4
     fused_attention: bool = True
     software: str | None = None  # a name in profiles/software.csv
+    afab: float = 0.0  # probability that the pipeline runs all forward passes before the first backward pass, not 1F1B
     stage: str = "most"  # pipeline stage whose memory is predicted: most (the fullest) | first | last
     optimizer_copies: int = 1  # groups of GPUs that each store a complete sharded optimizer
+    hidden_experts: bool = False  # tokens go to their experts and back while another micro-batch computes (DualPipe)
 
     @property
     def step_tokens(self) -> int:
@@ -152,7 +157,7 @@ class LayoutRun:
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs per token: 6 for each weight of a product, plus attention without a causal mask (see science.md)."""
+        """FLOPs per token: 6 for each weight of a product, plus attention without a causal mask."""
         scores = self.model.attending * self.model.layers * self.model.heads * self.model.head_dim * self.seq_len
         return 6.0 * self.model.products + 12.0 * scores
 
@@ -185,6 +190,9 @@ class Columns:
     per_token: np.ndarray
     expert_width: np.ndarray
     shared: np.ndarray
+    expert_groups: np.ndarray
+    groups_per_token: np.ndarray
+    hidden_experts: np.ndarray
     tensor: np.ndarray
     sequence: np.ndarray
     pipeline: np.ndarray
@@ -208,6 +216,8 @@ class Columns:
     bandwidth: np.ndarray
     ahead: np.ndarray  # layers of multi-token prediction, on the last stage
     head_layers: np.ndarray  # number of layers that cost as much as the head, see `head_layers`
+    by_tensor: np.ndarray  # see `Named`
+    afab: np.ndarray
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -263,41 +273,36 @@ class Columns:
         return np.maximum(self.data * self.context * self.tensor / (self.expert * self.expert_tensor), 1)
 
 
+_COLUMN_NAMES = {f.name for f in fields(Columns)}
+
+
 def columns_of(runs: Sequence[LayoutRun]) -> Columns:
     """Convert runs to columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
     rows = []
     for run in runs:
         model, layout = run.model, run.layout
         experts = model.experts or Experts(count=0, per_token=0, width=0, layers=0)
-        rows.append({
-            **{name: float(getattr(model, name)) for name in _OF_MODEL},
-            **{name: float(getattr(experts, own)) for name, own in _OF_EXPERTS.items()},
-            **{name: float(getattr(layout, name)) for name in _OF_LAYOUT},
-            **{name: float(getattr(run, name)) for name in ("seq_len", "micro_batch", "micro_batches")},
+        own = {
             "vocab": float(model.vocab_size),
-            "tied": model.tied,
+            "experts": float(experts.count),
+            "expert_width": float(experts.width),
+            "expert_groups": float(experts.groups[0]),
+            "groups_per_token": float(experts.groups[1]),
             "sequence": layout.sequence and layout.tensor > 1,
-            "sharding": ("none", "optimizer", "full").index(layout.sharding),
+            "sharding": SHARDINGS.index(layout.sharding),
             "copies": float(run.optimizer_copies),
             "recompute": RECOMPUTE.index(run.recompute),
             "speed": block_speed(run.gpu, run.precision),
-            "fused_attention": run.fused_attention,
             "head_layers": head_layers(model, run.software),
+            "by_tensor": run.software is not None and require_software(run.software).by_tensor,
             **links(run),
-        })  # fmt: skip
-    return Columns(**{f.name: np.array([row[f.name] for row in rows]) for f in fields(Columns)})
-
-
-# Columns that have the name of a field of Model and Layout; and those of Experts, whose fields have shorter names.
-_OF_MODEL = (
-    *("layers", "width", "heads", "kv_heads", "head_dim", "ffn_width", "matrices"),
-    *("attention", "attending", "dense", "ahead"),
-)
-_OF_EXPERTS = {
-    **{"expert_layers": "layers", "experts": "count", "expert_width": "width"},
-    **{"per_token": "per_token", "shared": "shared"},
-}
-_OF_LAYOUT = ("tensor", "pipeline", "virtual", "context", "expert", "expert_tensor", "data")
+        }
+        # All other columns have the name of a field of the run, its layout, its model or its experts.
+        for name in _COLUMN_NAMES - own.keys():
+            value = next(getattr(part, name) for part in (run, layout, model, experts) if hasattr(part, name))
+            own[name] = value if isinstance(value, bool) else float(value)
+        rows.append(own)
+    return Columns(**{name: np.array([row[name] for row in rows]) for name in _COLUMN_NAMES})
 
 
 def links(run: LayoutRun) -> dict[str, float]:
@@ -329,11 +334,6 @@ def block_speed(gpu: GpuSpec, precision: str) -> float:
 
 
 def head_layers(model: Model, software: str | None) -> float:
-    """Return how many layers cost as much as the head if the software balances pipeline stages by FLOPs, else 0.
-
-    nanotron does so (github.com/huggingface/nanotron, models/llama.py, get_block_compute_costs). Other software gives
-    every stage the same number of layers.
-    """
-    if software != "nanotron":
-        return 0.0
-    return model.vocab_size * model.width / (model.dense / model.layers)
+    """Return how many layers cost as much as the head if the software balances pipeline stages by FLOPs, else 0."""
+    balanced = software is not None and require_software(software).balanced
+    return model.vocab_size * model.width / (model.dense / model.layers) if balanced else 0.0

@@ -39,12 +39,6 @@ class LossLaw:
     def token_term(self, tokens: Numbers) -> Numbers:
         return self.token_scale * tokens**-self.token_exponent
 
-    def optimal_parameters(self, training_flops: float) -> float:
-        """Return the number of parameters with the lowest loss for C = 6 N D: N = G (C/6)^(beta/(alpha+beta))."""
-        total = self.parameter_exponent + self.token_exponent
-        balance = self.parameter_exponent * self.parameter_scale / (self.token_exponent * self.token_scale)
-        return balance ** (1 / total) * (training_flops / 6) ** (self.token_exponent / total)
-
 
 # Besiroglu, Erdil, Barnett, You 2024, a corrected fit of the Chinchilla data (sources §4.1).
 CHINCHILLA = LossLaw(

@@ -11,6 +11,7 @@ offsets have Gaussian priors that measured peaks update (`memory_line`). `docs/h
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -50,16 +51,6 @@ class MemoryParts:
     activations_bytes: float
     logits_bytes: float  # one chunk of the logits and of their gradient
     overhead_bytes: float  # cuBLAS workspaces, small tensors, rounding
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Errors of predictions for configurations that were left out of the corrections."""
-
-    median: float  # of |predicted / measured − 1|
-    p90: float
-    coverage: float  # share of measurements inside the 80 % interval
-    n: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,25 +161,16 @@ class MemoryModel:
 
     def basis(self, workload: Workload) -> Basis:
         """Tell whether a workload was measured, lies inside or outside the measured range, or has no measurements."""
-        seen = [o.workload for o in self.observations if device_type(o.workload) == device_type(workload)]
-        if not seen:
-            return Basis.PRIOR
-        if workload in seen:
+        if any(o.workload == workload for o in self.observations):
             return Basis.MEASURED
-        if _kind(workload) not in self._measured_ranges:
-            return Basis.EXTRAPOLATED
-        low, high = self._measured_ranges[_kind(workload)]
-        return Basis.INTERPOLATED if low <= self._traced(workload) <= high else Basis.EXTRAPOLATED
+        return self.bases_many(WorkloadArrays.of([workload]))[0]
 
     def bases_many(self, a: WorkloadArrays) -> list[Basis]:
         """Like `basis`, for workloads that were not measured themselves."""
         if not any(device_type(o.workload) == a.device_type for o in self.observations):
             return [Basis.PRIOR] * len(a.depth)
-        kind = (a.device_type, a.family, a.precision, a.compile, a.activation_checkpointing, a.optimizer)
-        if kind not in self._measured_ranges:
-            return [Basis.EXTRAPOLATED] * len(a.depth)
-        low, high = self._measured_ranges[kind]
-        peaks = self.structure.peak_bytes(a)
+        low, high = self._measured_ranges.get(_kind(a), (math.inf, -math.inf))
+        peaks = self.structure.peak_bytes(a) if low <= high else np.zeros(len(a.depth))
         return [Basis.INTERPOLATED if inside else Basis.EXTRAPOLATED for inside in (low <= peaks) & (peaks <= high)]
 
     @cached_property
@@ -196,7 +178,7 @@ class MemoryModel:
         """The slightly widened range of the traced peaks of measured workloads, by kind of workload."""
         peaks: dict[tuple, list[float]] = {}
         for o in self.observations:
-            peaks.setdefault(_kind(o.workload), []).append(self._traced(o.workload))
+            peaks.setdefault(_kind(WorkloadArrays.of([o.workload])), []).append(self._traced(o.workload))
         return {k: (_MEASURED_RANGE[0] * min(v), _MEASURED_RANGE[1] * max(v)) for k, v in peaks.items()}
 
     def _estimate(
@@ -277,33 +259,6 @@ def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> 
     return replace(model, observations=(*model.observations, *observations))
 
 
-def held_out_memory(
-    model: MemoryModel, observations: Sequence[MemoryObservation], *, quantity: str = "reserved"
-) -> HeldOut | None:
-    """Leave out one configuration at a time, update by the others, and predict its "allocated" or "reserved" bytes.
-
-    `model` must not contain any of the observations. Returns None for fewer than two configurations.
-    """
-    name = f"{quantity}_peak_bytes"
-    usable = [o for o in observations if getattr(o, name) is not None]
-    errors, inside = [], []
-    for left_out in (configurations := list(dict.fromkeys(o.workload for o in usable))):
-        others = corrected(model, [o for o in usable if o.workload != left_out])
-        estimate = getattr(others, f"{quantity}_bytes")(left_out)
-        for o in usable:
-            if o.workload == left_out:
-                errors.append(abs(estimate.value / getattr(o, name) - 1))
-                inside.append(estimate.contains(getattr(o, name)))
-    if len(configurations) < 2:
-        return None
-    return HeldOut(
-        median=float(np.median(errors)),
-        p90=float(np.quantile(errors, 0.9)),
-        coverage=float(np.mean(inside)),
-        n=len(errors),
-    )
-
-
 def _with(model: MemoryModel, kind: str, own: Corrections) -> MemoryModel:
     return replace(model, cuda=own) if kind == "cuda" else replace(model, cpu=own)
 
@@ -349,8 +304,8 @@ def _state(model: MemoryModel, workload: Workload) -> float:
     return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
 
 
-def _kind(w: Workload) -> tuple:
-    return (device_type(w), w.shape.family, w.precision, w.compile, w.activation_checkpointing, w.optimizer)
+def _kind(a: WorkloadArrays) -> tuple:
+    return (a.device_type, a.family, a.precision, a.compile, a.activation_checkpointing, a.optimizer)
 
 
 def _interval(mean: np.ndarray, deviation: np.ndarray, *, floor: np.ndarray) -> EstimateArrays:

@@ -312,26 +312,8 @@ _KIND_OF_TERM = (
 )
 
 
-def structure_to_dict(structure: Structure) -> dict:
-    """Convert the structure to plain dicts, with coefficients rounded to six digits."""
-    cells = {
-        name: [{"phase": m.phase, "bytes": _rounded(m.coefficients)} for m in moments]
-        for name, moments in structure.cells.items()
-    }
-    chunks = {
-        kind: {"chunk_bytes": c.chunk_bytes, "fewest_tokens": c.fewest_tokens} for kind, c in structure.chunks.items()
-    }
-    return {
-        "schema": 1,
-        "source": structure.source,
-        "chunks": chunks,
-        "muon": _rounded(structure.muon),
-        "cells": cells,
-    }
-
-
 def structure_from_dict(raw: dict) -> Structure:
-    """Build the structure from the dicts of `structure_to_dict`."""
+    """Build the structure from the dicts of profiles/memory.json, which benchmarks/trace_memory.py writes."""
     return Structure(
         cells={
             name: tuple(Moment(phase=m["phase"], coefficients=m["bytes"]) for m in moments)
@@ -341,7 +323,3 @@ def structure_from_dict(raw: dict) -> Structure:
         chunks={kind: LossChunks(**values) for kind, values in raw["chunks"].items()},
         source=raw["source"],
     )
-
-
-def _rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
-    return {term: float(f"{value:.6g}") for term, value in coefficients.items()}

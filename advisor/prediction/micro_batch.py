@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.prediction.groups import group_keys
 from advisor.records import Prediction
 
 ALIKE = 0.995  # share of the best tokens/s from which a configuration without recomputation or sharding is preferred
@@ -62,6 +61,14 @@ def one_micro_batch(tries: Tries, usable: np.ndarray) -> np.ndarray:
     mask = np.zeros(len(group), dtype=bool)
     mask[chosen[np.unique(alike[chosen], return_index=True)[1]]] = True
     return mask
+
+
+def group_keys(*columns: np.ndarray) -> np.ndarray:
+    """Return a number for each row, shape (n,). Rows get the same number if they agree in all columns.
+
+    The columns hold whole numbers from 0 on.
+    """
+    return np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
 
 
 def _most(group: np.ndarray, rate: np.ndarray, groups: int = 0) -> np.ndarray:

@@ -40,6 +40,9 @@ class Named:
     extra_lanes: float  # additional 16-bit values that a block saves per token, in units of the width
     state_chance: float  # probability of `state` for a run that does not state it
     shardings: tuple[str, ...]  # possible kinds of sharding, the default first
+    balanced: bool  # pipeline stages have equal FLOPs, so that the stage with the head has fewer layers
+    by_tensor: bool  # after a sharded optimizer step, each GPU's piece of each tensor is copied separately
+    afab_chance: float  # probability of the AFAB schedule for a pipeline that does not state its schedule
     source: str
 
     @property
@@ -80,6 +83,9 @@ def table() -> dict[str, Named]:
                 logit_bytes=float(row["logit_bytes"]) if row["logit_bytes"] else None,
                 state_chance=float(row["state_chance"] or 1),
                 shardings=tuple(row["sharding"].split("|")),
+                balanced=row["stages"] == "balanced",
+                by_tensor=row["gathers"] == "by tensor",
+                afab_chance=float(row["afab_chance"] or 0),
                 **dict[str, Any]({name: row[name] for name in same} | numbers),
             )
     return found

@@ -93,16 +93,6 @@ def time_unknown(prediction: Prediction) -> str | None:
     return f"time is unknown: {_unjoined(prediction.workload)}"
 
 
-def sharding_alone(w: Workload, mfu: Estimate | None) -> str:
-    """What data parallelism with sharded state comes to, and how many GPUs of it a step has sequences for."""
-    sequences = w.step_tokens // w.shape.seq_len
-    return (
-        f"with sharding alone: MFU {MFU.expected(mfu)} on {w.gpus} x {w.gpu}. Every GPU needs a sequence of its own, "
-        f"with {sequences:,} sequences a step ({units.format_tokens(w.step_tokens)} tokens) it ends at {sequences:,} "
-        "GPUs; more of them need another kind of parallelism, or a larger global batch"
-    )
-
-
 def document(prediction: Prediction) -> dict[str, object]:
     """Gives one prediction as JSON has it, and of a whole answer everything that is shown beside it."""
     found: dict[str, object] = {

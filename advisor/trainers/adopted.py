@@ -126,7 +126,7 @@ class AdoptedTrainer:
         return (sys.executable, "-m", "advisor.adopt.guard", str(folder))
 
     def python(self, folder: Path) -> str:
-        """Its command's own where that is seen, else this interpreter."""
+        """Return the Python that the command runs with, or this interpreter if the command does not show it."""
         program = shutil.which(load_adopted_plan(folder / PLAN).command[0])
         if program is None or Path(program).name.startswith("python"):
             return program or sys.executable

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import streamlit as st
 
-from advisor.adopt.plan import AdoptedGoal, says_how_long
+from advisor.adopt.plan import says_how_long
 from advisor.adopt.session import in_words
 from advisor.adopt.splits import batch_options
 from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError
+from advisor.options import AdoptedGoal
 from advisor.report import adoption as words
 from advisor.report import charts
 from advisor.report.table import Table, capital, on_page

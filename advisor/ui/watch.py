@@ -30,8 +30,7 @@ from advisor.units import (
     format_seconds,
     format_usd,
 )
-from advisor.workflows.flows import flow_of
-from advisor.workflows.launch import stop
+from advisor.workflows.launch import resume, stop
 
 LOOK_SECONDS = 2.0
 _Colour = Literal["off", "green", "orange"]
@@ -204,7 +203,7 @@ def _buttons(progress: Progress, folder: Path) -> None:
         if st.button("Compare with its plan", icon=":material/checklist:", key=f"compare-{folder.name}"):
             go("runs", {RUN: folder.name})
     elif st.button("Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"):
-        started = flow_of(trainer_of_run(folder)).resume(loaders.store(), folder)
+        started = resume(loaders.store(), folder)
         st.session_state[launch_form.SAID] = str(folder), [plain(text) for text in started.warnings]
         st.session_state[launch_form.WATCHED] = str(folder)
         st.rerun()

@@ -18,7 +18,7 @@ import psutil
 from advisor.adopt.by_law import choose_fit
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
-from advisor.adopt.plan import AdoptedGoal, make_plan
+from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.engines.beside import Beside
 from advisor.errors import AdvisorError, close_matches
@@ -26,6 +26,7 @@ from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
 from advisor.laws.flops import parameters
 from advisor.laws.held_out import HeldOut
+from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
     FOLDER,
     Adopted,

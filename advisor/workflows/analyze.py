@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from advisor.engines.process import is_being_written, was_just_written
 from advisor.engines.state import RunState, run_status
-from advisor.errors import AdvisorError, close_matches
+from advisor.errors import AdvisorError
 from advisor.findings import series
 from advisor.findings.forecast import Targets
 from advisor.findings.next_run import NextData
 from advisor.hardware.catalog import read_gpus
 from advisor.history.comparison import Comparison, compare_runs, compare_those_far_enough
+from advisor.options import AnalyzeOptions
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
@@ -27,7 +27,7 @@ from advisor.store.folders import names_apart
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
-from advisor.units import HOUR, parse_bytes, parse_seconds, parse_tokens, parse_usd
+from advisor.units import HOUR, parse_bytes, parse_tokens
 from advisor.workflows.analysis import Analysis, Given, judge_run
 from advisor.workflows.data import read_data
 
@@ -149,34 +149,21 @@ def _with_folder(path: Path, given: Given) -> Given:
     return replace(given, plan=plan, usd_per_gpu_hour=price)
 
 
-def given_of(options: Mapping[str, Any]) -> Given:
-    """What a user states of a log, by the names of the options of `analyze`; text is read as the command reads it.
-
-    Raises AdvisorError (exit 2) for a name that no option has, and for a value that is none of its option.
-    """
-    readers = {"price": parse_usd, "budget": parse_usd, "deadline": parse_seconds, "next_data": next_data_of}
-    paths, plain = ("config", "telemetry", "plan"), ("gpu", "gpus", "format", "target_loss")
-    if unknown := next((name for name in options if name not in (*readers, *paths, *plain)), None):
-        close = close_matches(unknown, known := (*plain, *readers, *paths))
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-        raise AdvisorError(f"there is no option {unknown!r}", hint, exit_code=2)
-    said = {name: value for name, value in options.items() if value is not None}
-    said |= {name: read(said[name]) for name, read in readers.items() if isinstance(said.get(name), str)}
-    for name, number, words in (("gpus", int, "a number of GPUs"), ("target_loss", float, "a loss")):
-        if isinstance(said.get(name), str):
-            try:
-                said[name] = number(said[name])
-            except ValueError:
-                raise AdvisorError(f"{name}: {said[name]!r} is not {words}", "give a number", exit_code=2) from None
-    if "gpu" in said:
-        named = read_gpus(said["gpu"])
-        said |= {"gpu": named.key, "gpus": said.get("gpus") or named.count}
-    hours = said["deadline"] / HOUR if "deadline" in said else None
+def given_of(options: AnalyzeOptions) -> Given:
+    """What the options state of a log; AdvisorError (exit 2) for a GPU or other data that nobody knows."""
+    named = read_gpus(options.gpu) if options.gpu is not None else None
+    hours = options.deadline / HOUR if options.deadline is not None else None
     return Given(
-        gpu=said.get("gpu"), gpus=said.get("gpus"), usd_per_gpu_hour=said.get("price"), format=said.get("format"),
-        next_data=said.get("next_data"), **{name: Path(said[name]) for name in paths if name in said},
-        targets=Targets(final_loss=said.get("target_loss"), usd=said.get("budget"), hours=hours),
-    )  # fmt: skip
+        gpu=named.key if named else None,
+        gpus=options.gpus or (named.count if named else None),
+        usd_per_gpu_hour=options.price,
+        format=options.format,
+        config=options.config,
+        telemetry=options.telemetry,
+        plan=options.plan,
+        next_data=next_data_of(options.next_data) if options.next_data is not None else None,
+        targets=Targets(final_loss=options.target_loss, usd=options.budget, hours=hours),
+    )
 
 
 def next_data_of(text: str) -> NextData:

@@ -14,17 +14,17 @@ from advisor.calibration.remeasure import ChoiceDoesNotRunError, measure_one
 from advisor.calibration.session import Event, NothingMeasuredError
 from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
 from advisor.errors import AdvisorError
-from advisor.options import Goal
+from advisor.options import CalibrationOptions, Goal
 from advisor.planning.answer import bare_plan, same_work, what_is_left
 from advisor.prediction.profile import Profile
 from advisor.records import Plan
-from advisor.run_records import ArrivalRecord, Place
+from advisor.run_records import ArrivalRecord, Arriving, Place
 from advisor.store.calibration import Calibration, Settings, Verdict, calibration_to_dict
 from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.plan_files import dump_plan
 from advisor.store.store import Store
 from advisor.units import format_percent, format_seconds, format_usd
-from advisor.workflows.calibrate import CalibrationOptions, calibrate
+from advisor.workflows.calibrate import calibrate
 from advisor.workflows.data import read_data
 from advisor.workflows.launch import Limits
 from advisor.workflows.plan import recommend
@@ -116,6 +116,22 @@ def arrive(
         reason=why,
     )
     return Arrival(before=plan, after=after, calibration=found.calibration, seconds=took, record=record)
+
+
+def arrive_to_start(
+    plan: Plan,
+    asked: Arriving,
+    store: Store,
+    on_start: Callable[[Settings], None] = lambda settings: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Arrival:
+    """Calibrate this machine and plan again before a launch; AdvisorError (exit 3) if the run is not to start."""
+    arrival = arrive(plan, store, may_change_depth=asked.may_change_depth, stop_if_over=asked.stop_if_over,
+                     on_start=on_start, on_event=on_event)  # fmt: skip
+    if arrival.after is None:
+        hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
+        raise AdvisorError(f"not started: {arrival.record.reason}", hint, exit_code=3)
+    return arrival
 
 
 def calibration_seconds(plan: Plan) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
@@ -15,6 +14,7 @@ from advisor.calibration.session import Event
 from advisor.calibration.session import calibrate as run_bursts
 from advisor.errors import require_package
 from advisor.laws.held_out import HeldOut
+from advisor.options import CalibrationOptions
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.profile import Profile
 from advisor.prediction.throughput import TERMS
@@ -24,26 +24,6 @@ from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
 from trainer.token_folder import TokenMeta
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationOptions:
-    """What a calibration is asked for. None: as is usual on the device at hand."""
-
-    gpu: str = "auto"
-    family: str = "nanochat"
-    depths: Sequence[int] | None = None
-    seq_len: int | None = None
-    vocab_size: int | None = None
-    data: Path | None = None  # token folder; None: synthetic tokens
-    budget_seconds: float | None = None
-    precision: str = "auto"
-    compile: bool | None = None
-    activation_checkpointing: str = "none"
-    optimizer: str = "adamw"
-    kernels: Kernels = Kernels()
-    price: float | None = None  # dollars per GPU-hour: one GPU is measured
-    fresh: bool = False  # start over, even where an interrupted calibration could be continued
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +40,9 @@ def calibrate(
     store: Store,
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
+    kernels: Kernels = Kernels(),  # noqa: B008 - frozen
 ) -> Calibrated:
-    """Calibrate this machine and keep what was measured in the store; raises AdvisorError when the device is not here.
+    """Calibrate this machine and write the measurements to the store; AdvisorError if the device is not here.
 
     `on_start` receives the settings once all are decided, `on_event` every burst.
     """
@@ -70,7 +51,7 @@ def calibrate(
     worker_log = store.home / "worker.log"
     worker_log.parent.mkdir(parents=True, exist_ok=True)
     with Worker(device_for(options.gpu), log=worker_log) as worker:
-        settings = resolve(options, worker.start().device, meta)
+        settings = resolve(options, worker.start().device, meta, kernels)
         on_start(settings)
         calibration = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
     return judged(calibration, store)
@@ -83,8 +64,13 @@ def judged(calibration: Calibration, store: Store) -> Calibrated:
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 
 
-def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta | None) -> Settings:
-    """Options plus the device at hand and the data's metadata: settings with nothing left to decide."""
+def resolve(
+    options: CalibrationOptions,
+    device: WorkerDevice,
+    meta: TokenMeta | None,
+    kernels: Kernels = Kernels(),  # noqa: B008
+) -> Settings:
+    """Settings of a calibration in which nothing is open: each option, or what is usual on the device."""
     defaults: Defaults = CUDA_DEFAULTS if device.type == "cuda" else CPU_DEFAULTS
     return Settings(
         gpu=resolve_key(options.gpu, device),
@@ -102,7 +88,7 @@ def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta |
         memory_bytes=fillable_bytes(device),
         most_micro_tokens=defaults.most_micro_tokens,
         usd_per_hour=options.price,
-        kernels=options.kernels,
+        kernels=kernels,
     )
 
 

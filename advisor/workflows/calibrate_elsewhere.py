@@ -19,10 +19,11 @@ from advisor.engines.process import waiting_lock
 from advisor.engines.remote import RemoteBackend
 from advisor.engines.state import RunState, goes_on, last_sighting, last_words, this_host
 from advisor.errors import AdvisorError
+from advisor.options import CalibrationOptions
 from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.calibrate import Calibrated, CalibrationOptions, judged
+from advisor.workflows.calibrate import Calibrated, judged
 from advisor.workflows.calibrate_there import asked_text
 
 COLLECTED = "collected"  # in the folder: its calibration has been told

@@ -9,35 +9,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from advisor.calibration.session import Event
 from advisor.engines.arrival import CALIBRATION
 from advisor.errors import AdvisorError
-from advisor.records import Kernels
+from advisor.options import CalibrationOptions
 from advisor.store.calibration import calibration_to_dict
 from advisor.store.disk import disk_errors, dump_yaml, read_json, write_atomic
 from advisor.store.folders import profiles_folder
 from advisor.store.store import Store
-from advisor.workflows.calibrate import CalibrationOptions, calibrate
+from advisor.workflows.calibrate import calibrate
 
 
 def asked_text(options: CalibrationOptions) -> str:
-    """The options as ASKED has them: of data and what was measured before, that machine knows nothing."""
-    fields = {**asdict(options), "depths": options.depths and list(options.depths), "data": None, "fresh": False}
-    return json.dumps(fields, indent=1) + "\n"
-
-
-def options_of(fields: dict[str, Any]) -> CalibrationOptions:
-    """The inverse of `asked_text`."""
-    return CalibrationOptions(**{**fields, "kernels": Kernels(**fields["kernels"])})
+    """Write the options for that machine, which has neither the data nor earlier measurements."""
+    return json.dumps(asdict(replace(options, data=None, fresh=False)), indent=1) + "\n"
 
 
 def calibrate_there(asked: Path, out: Path) -> None:
     """Measure this machine and leave its calibration; raises AdvisorError."""
-    options = options_of(read_json(asked, "calibration's options"))
+    options = CalibrationOptions(**read_json(asked, "calibration's options"))
     store = Store(asked.parent / "store", profiles_folder() / "calibrations")
     calibration = calibrate(options, store, on_event=_say).calibration
     with disk_errors("leave the calibration in", out):

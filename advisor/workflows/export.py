@@ -4,50 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from advisor.engines.export.bundle import common_files, export_job
 from advisor.engines.export.targets import TARGETS
 from advisor.engines.guards import guarded, limit_seconds, make_guards, refuse_edited
 from advisor.errors import AdvisorError
+from advisor.options import ExportOptions
 from advisor.records import Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
-from advisor.units import HOUR, format_seconds
-from advisor.workflows.launch import Limits, with_synthetic
-
-
-@dataclass(frozen=True, kw_only=True)
-class Engine:
-    """What an engine must be told beside the plan. None: nothing."""
-
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    image: str | None = None
-    claim: str | None = None
-    infra: str | None = None
-    data_at: str | None = None
-
-    def __post_init__(self) -> None:
-        """These words go into scripts as they are: what would end a line, a word or a quotation there is refused."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            signs = r"\[\]&|!()*" if field.name == "constraint" else ""  # Slurm's own, in a comment of the script
-            if value is not None and not re.fullmatch(rf"[\w.,:@%+=~/{signs}-]+", value):
-                flag = f"--{field.name.replace('_', '-')}"
-                raise AdvisorError(f"{flag} {value!r} is no word for an engine", "letters, digits and . , : / @ - _ =",
-                                   exit_code=2)  # fmt: skip
-
-    def place(self, to: str) -> Place:
-        """The words that jobs carry, for one engine."""
-        name = self.partition if to == "slurm" else self.infra
-        return Place(engine=to, name=name, account=self.account, qos=self.qos, constraint=self.constraint)
+from advisor.units import format_seconds
+from advisor.workflows.launch import Limits, limits_of, with_synthetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +40,32 @@ class Exported:
                 write_atomic(folder / name, text)
 
 
-def export_file(store: Store, path: Path, to: str, engine: Engine, asked: Mapping[str, Any]) -> Exported:
-    """The files to export for the plan in a file, with the limits and the data given on the command line."""
-    seconds = asked["deadline"]
-    limits = Limits(max_usd=asked["budget"], max_hours=None if seconds is None else seconds / HOUR)
-    return export(with_synthetic(load_plan(path), asked["synthetic"]), to, limits, engine)
+def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
+    """The files to export for the plan in a file, with the limits and the data that options give."""
+    return export(with_synthetic(load_plan(path), options.synthetic), to, limits_of(options), options)
 
 
-def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engine()) -> Exported:  # noqa: B008
+def place_there(to: str, options: ExportOptions) -> Place:
+    """Where an engine starts the job; AdvisorError (exit 2) for an option that is no word for it."""
+    for name in ("account", "partition", "qos", "constraint", "image", "volume_claim", "infra", "data_at"):
+        # These words go into scripts as they are: what would end a line, a word or a quotation there is refused.
+        value = getattr(options, name)
+        signs = r"\[\]&|!()*" if name == "constraint" else ""  # Slurm's own, in a comment of the script
+        if value is not None and not re.fullmatch(rf"[\w.,:@%+=~/{signs}-]+", value):
+            message = f"--{name.replace('_', '-')} {value!r} is no word for an engine"
+            raise AdvisorError(message, "letters, digits and . , : / @ - _ =", exit_code=2)
+    there = options.partition if to == "slurm" else options.infra
+    return Place(engine=to, name=there, account=options.account, qos=options.qos, constraint=options.constraint)
+
+
+def export(
+    plan: Plan,
+    to: str,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    options: ExportOptions = ExportOptions(),  # noqa: B008 - frozen
+) -> Exported:
     """The files of a plan for an engine of `TARGETS`; AdvisorError for what it cannot take."""
+    place = place_there(to, options)
     refuse_edited(plan)
     target = TARGETS[to]
     prices = {"usd_per_hour": plan.offer.usd_per_hour, "max_usd": limits.max_usd, "max_hours": limits.max_hours}
@@ -87,10 +75,10 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
     data = None
     if config.data.path is not None:
         data = Path(config.data.path).expanduser().resolve()
-        there = engine.data_at or target.data_at or str(data)
+        there = options.data_at or target.data_at or str(data)
         config = replace(config, data=replace(config.data, path=there))
-    told = {"image": engine.image, "claim": engine.claim, "place": engine.place(to)}
-    job = export_job(plan, config, data, max_usd=limits.max_usd, **told)
+    job = export_job(plan, config, data, max_usd=limits.max_usd, image=options.image, claim=options.volume_claim,
+                     place=place)  # fmt: skip
     own = target.files(job)
     found = []
     if limit_seconds(job.config.stop) is None:

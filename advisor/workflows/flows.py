@@ -26,18 +26,11 @@ class Refusal:
 class Flow:
     """What the plans and runs of one trainer go through; `refused` has the options they do not take, by command."""
 
-    launching: Callable[..., Any]  # (store, path of a plan, run folder, place, Asked) -> Launching
-    resume: Callable[..., Any]  # (store, run folder, limits=…) -> Started
-    export: Callable[..., Any]  # (store, path of a plan, target, Engine, options of the command) -> Exported
+    launching: Callable[..., Any]  # (store, path of a plan, LaunchOptions, say, measure) -> Launching
+    export: Callable[..., Any]  # (store, path of a plan, target, ExportOptions) -> Exported
     read: Callable[..., Any]  # (run folder, plan) -> Reviewed
     learn: Callable[..., Any]  # (store, Reviewed, time of day) -> why nothing is learnt from that run, or None
     refused: Mapping[str, Refusal]
-
-    def refuse(self, command: str, asked: Mapping[str, Any]) -> None:
-        """Raise AdvisorError (exit 2) where `asked` has an option that this trainer does not take."""
-        refusal = self.refused.get(command)
-        if refusal is not None and any(asked.get(name) for name in refusal.options):
-            raise AdvisorError(refusal.message, refusal.hint, exit_code=2)
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
@@ -50,7 +43,6 @@ _OF_ADOPTED = Refusal(options=("bootstrap", "folder"), message="--bootstrap and 
 FLOWS = {
     OWN.name: Flow(
         launching=_later("launch", "launching"),
-        resume=_later("launch", "resume"),
         export=_later("export", "export_file"),
         read=_later("compare", "read_own"),
         learn=_later("compare", "learn_own"),
@@ -58,13 +50,12 @@ FLOWS = {
     ),
     ADOPTED.name: Flow(
         launching=_later("adopt_launch", "launching"),
-        resume=_later("adopt_launch", "resume_adopted"),
         export=_later("adopt_launch", "export_file"),
         read=_later("compare", "read_adopted"),
         learn=_later("compare", "learn_adopted"),
         refused={
             "launch": Refusal(
-                options=("budget", "deadline", "stop_loss", "gate", "notice", "first", "may_change", "stop_if_over",
+                options=("budget", "deadline", "stop_loss", "gate", "notice", "calibrate", "may_change", "stop_if_over",
                          "gpu_ids", "synthetic"),
                 message="an adopted command is launched as it was planned",
                 hint="its limits are the plan's: advisor adopt --name NAME --deadline …",
@@ -84,6 +75,13 @@ FLOWS = {
 }  # fmt: skip
 
 
-def flow_of(trainer: Trainer) -> Flow:
-    """The flow of a trainer; one that is not in the table configures and logs as ours."""
-    return FLOWS.get(trainer.name, FLOWS[OWN.name])
+def flow_of(trainer: Trainer, command: str = "", options: Any = None) -> Flow:
+    """The flow of a trainer; one that is not in the table configures and logs as ours.
+
+    Raises AdvisorError (exit 2) where the options of this command have one that the trainer does not take.
+    """
+    flow = FLOWS.get(trainer.name, FLOWS[OWN.name])
+    refusal = flow.refused.get(command)
+    if refusal is not None and any(getattr(options, name) for name in refusal.options):
+        raise AdvisorError(refusal.message, refusal.hint, exit_code=2)
+    return flow

@@ -33,6 +33,7 @@ _READ = {
     Kind.NUMBER: units.parse_number,
     Kind.NUMBERS: units.parse_numbers,
     Kind.BYTES: units.parse_bytes,
+    Kind.SHARE: units.parse_percent,
     Kind.SOFTWARE: lambda text: require_software(text).name,
 }
 _FP8 = "`advisor predict --precision fp8` estimates what other software takes"
@@ -51,6 +52,8 @@ def read_option(option: Option, value: Any) -> Any:
         return units.parse_numbers(",".join(map(str, value)) if isinstance(value, Sequence) else str(value))
     if option.kind is Kind.GPUS and not isinstance(value, str):
         return ",".join(value)
+    if option.kind is Kind.WHOLE and not isinstance(value, str | int | float):
+        raise AdvisorError(f"{option.flag}: {value} is not one number", f"like {option.name}=8", exit_code=2)
     if option.kind in (Kind.SWITCH, Kind.YES_NO) and not isinstance(value, bool):
         raise AdvisorError(f"{option.flag} {value!r} is neither True nor False", "give one of them", exit_code=2)
     if option.choices and value not in option.choices:
@@ -58,29 +61,30 @@ def read_option(option: Option, value: Any) -> Any:
             raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
         hint = f"choose {', '.join(option.choices[:-1])} or {option.choices[-1]}"
         raise AdvisorError(f"{option.flag} {value}: there is no such choice", hint, exit_code=2)
-    if option.kind is Kind.FOLDER:
+    if option.kind in (Kind.FOLDER, Kind.NEW_FOLDER, Kind.FILE, Kind.EXISTING):
         return Path(value)
     return _READ[option.kind](value) if isinstance(value, str) and option.kind in _READ else value
 
 
-def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:
     """Options by name with their values read; None stands for an option that was not given.
 
-    Raises AdvisorError (exit 2) for a name that no option has, and for a value that is none of its option.
+    Raises AdvisorError (exit 2) for a name that none of the `known` options has, and for a value that is none of its
+    option.
     """
     for name in given:
-        if name not in OPTIONS:
-            close = close_matches(name, OPTIONS)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(OPTIONS)}"
+        if name not in known:
+            close = close_matches(name, known)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
             raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)
     read = {}
     for name, value in given.items():
         if value is None:
             continue
         try:
-            read[name] = read_option(OPTIONS[name], value)
+            read[name] = read_option(known[name], value)
         except AdvisorError as error:
-            said = error.message if error.message.startswith("--") else f"{OPTIONS[name].flag}: {error.message}"
+            said = error.message if error.message.startswith("--") else f"{known[name].flag}: {error.message}"
             raise AdvisorError(said, error.hint, exit_code=2) from error
     return read
 

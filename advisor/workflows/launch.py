@@ -10,23 +10,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from advisor.engines.backend import Backend, Job, LaunchRequest
-from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of
-from advisor.engines.guards import guard_warnings
-from advisor.engines.jobs import claim, new_job, refuse_a_running_plan, refuse_a_second_run, resumed_job, steps_again
+from advisor.engines.cards import parse_gpu_ids
+from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
+from advisor.engines.guards import guard_warnings, parse_loss_stop
+from advisor.engines.jobs import (
+    adopted_job,
+    claim,
+    new_job,
+    refuse_a_running_plan,
+    refuse_a_second_run,
+    resumed_job,
+    steps_again,
+)
 from advisor.engines.process import folder_lock
-from advisor.engines.state import RunStatus, settle
+from advisor.engines.state import RunStatus, settle, this_host
 from advisor.errors import AdvisorError, require_package
+from advisor.options import ExportOptions, LaunchOptions, ResumeOptions
 from advisor.prediction.software import software_of, words_of
 from advisor.records import Plan
 from advisor.run_records import Arriving, LaunchRecord, Place
-from advisor.store.disk import disk_errors, read_yaml
+from advisor.store.adopted import AdoptedPlan, load_adopted
+from advisor.store.disk import disk_errors, dump_yaml, read_yaml
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
+from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
+from advisor.units import HOUR
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
-from trainer.schema import LossStop, RunConfig
+from trainer.schema import LossStop, RunConfig, to_dict
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -52,21 +65,14 @@ class Limits:
     loss: Sequence[LossStop] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a person asks of the launch of a plan's file; a trainer's flow says which of it that trainer takes."""
-
-    limits: Limits = Limits()
-    gates: Sequence[str] = ()
-    synthetic: bool = False
-    notice: str | None = None
-    again: bool = False
-    first: bool | None = None  # whether the machine is measured first; None: if it never was
-    arriving: Arriving = Arriving()
-    bootstrap: str | None = None
-    folder: str | None = None
-    say: Callable[[str], None]  # what is to be known before the start
-    measure: Callable[[Plan, Arriving], Arrival] | None = None
+def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
+    """The limits that options state; AdvisorError (exit 2) for a stop on the loss that is none."""
+    stops = options.stop_loss if not isinstance(options, ExportOptions) else ()
+    return Limits(
+        max_usd=options.budget,
+        max_hours=None if options.deadline is None else options.deadline / HOUR,
+        loss=[parse_loss_stop(text) for text in stops if text != "none"] if stops else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,62 +84,84 @@ class Launching:
     start: Callable[[], Started]
 
 
-def launching(store: Store, path: Path, run_dir: Path | None, place: Place, asked: Asked) -> Launching:
-    """The launch of a plan for the trainer here, or of a bare configuration; raises AdvisorError."""
-    source = read_source(path)
-    if asked.gates:
+def launching(
+    store: Store,
+    source: Path | Plan | RunConfig,
+    options: LaunchOptions,
+    say: Callable[[str], None] = lambda text: None,
+    measure: Callable[[Plan, Arriving], Arrival] | None = None,
+) -> Launching:
+    """The launch of a plan for the trainer here, or of a bare configuration; raises AdvisorError.
+
+    `say` receives what is to be known before the start; `measure` calibrates this machine for a plan.
+    """
+    path, source = source, read_source(source) if isinstance(source, Path) else source
+    place, limits = place_of(options), limits_of(options)
+    if options.gate:
         if not isinstance(source, Plan):
             hint = f"write them into {path} under stop.gates, each with step and above"
             raise AdvisorError("--gate is for plans, which say what to expect", hint, exit_code=2)
         from advisor.planning.stages import with_gates  # numpy: other launches start without it
 
-        source = with_gates(source, asked.gates)
-    source = with_notice(with_synthetic(source, asked.synthetic), asked.notice)
-    arriving = _arriving(store, source, place, asked)
+        source = with_gates(source, options.gate)
+    source = with_notice(with_synthetic(source, options.synthetic), options.notice)
+    asked = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
+    arriving = _arriving(store, source, place, asked, options.calibrate)
 
     def start() -> Started:
-        for words in beforehand(store, source, place, asked.limits):
-            asked.say(words)
-        launched, limits, arrival = source, asked.limits, None
-        if place.engine == HERE.engine and asked.measure is not None and isinstance(source, Plan):
+        for words in beforehand(store, source, place, limits):
+            say(words)
+        launched, left, arrival = source, limits, None
+        if place.engine == HERE.engine and measure is not None and isinstance(source, Plan):
             # The machine is measured first where it never was, or where that is asked for.
             from advisor.workflows.arrive import is_unknown
 
-            unknown = asked.first is not False and is_unknown(source, store)
+            unknown = options.calibrate is not False and is_unknown(source, store)
             if unknown:
-                words = "the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)"
-                asked.say(words)
-            if unknown or asked.first:
-                arrival = asked.measure(source, asked.arriving)
+                say("the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)")
+            if unknown or options.calibrate:
+                arrival = measure(source, asked)
                 assert arrival.after is not None  # what does not go on is an error
-                launched, limits = arrival.after, arrival.limits(limits)
+                launched, left = arrival.after, arrival.limits(limits)
         elif arriving is not None:
-            asked.say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
-        started = launch(store, launched, run_dir, limits=limits, again=asked.again, place=place, arriving=arriving)
+            say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
+        started = launch(store, launched, options.run_dir, limits=left, again=options.again, place=place,
+                         arriving=arriving)  # fmt: skip
         if arrival is not None:
             arrival.write(started.run_dir)
         return started
 
     return Launching(
-        checks=lambda: looked_at(store, source, place, asked.limits),
-        request=lambda: dry_run(store, source, run_dir, limits=asked.limits, again=asked.again, place=place,
+        checks=lambda: looked_at(store, source, place, limits),
+        request=lambda: dry_run(store, source, options.run_dir, limits=limits, again=options.again, place=place,
                                 arriving=arriving),
         start=start,
     )  # fmt: skip
 
 
-def _arriving(store: Store, source: Plan | RunConfig, place: Place, asked: Asked) -> Arriving | None:
-    """How a run on another machine is measured when it arrives there; None: it runs here, or is not measured."""
+def place_of(options: LaunchOptions) -> Place:
+    """Where options say that a run starts; AdvisorError (exit 2) for what is no place."""
+    return parse_place(options.on, account=options.account, qos=options.qos, constraint=options.constraint,
+                       gpu_ids=parse_gpu_ids(options.gpu_ids))  # fmt: skip
+
+
+def _arriving(
+    store: Store, source: Plan | RunConfig, place: Place, asked: Arriving, first: bool | None
+) -> Arriving | None:
+    """How a run on another machine is measured when it arrives there; None: it runs here, or is not measured.
+
+    `first` says whether it is to be measured; None: if this store has no calibration of that machine.
+    """
     if place.engine not in MEASURED_THERE:
-        if place.engine != HERE.engine and (asked.first or asked.arriving != Arriving()):
+        if place.engine != HERE.engine and (first or asked != Arriving()):
             hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
             raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
         return None
     from advisor.workflows.arrive import is_unknown
 
-    if not isinstance(source, Plan) or asked.first is False:
+    if not isinstance(source, Plan) or first is False:
         return None
-    return asked.arriving if asked.first or is_unknown(source, store, place) else None
+    return asked if first or is_unknown(source, store, place) else None
 
 
 def read_source(path: Path) -> Plan | RunConfig:
@@ -183,7 +211,7 @@ def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
 
 def launch(
     store: Store,
-    source: Plan | RunConfig,
+    source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
@@ -199,28 +227,27 @@ def launch(
     `arriving` says how, an engine elsewhere measures its machine first and plans again. Raises AdvisorError when the
     folder holds a run already, a limit makes no sense or the process cannot be started.
     """
-    if place.engine == HERE.engine and trainer is OWN:
+    if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
     backend = backend or backend_of(place.engine, store)
-    plan_id = source.id if isinstance(source, Plan) else None  # a bare configuration has no name to be known by
+    plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
         job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
         # The job with its folder made: the one that was given, else one that nobody has.
         if run_dir is not None:
             with disk_errors("make the run folder", job.folder):
                 job.folder.mkdir(parents=True, exist_ok=True)
-            job = job
         else:
             folder = store.new_run_folder(job.record.name, datetime.fromisoformat(job.record.launched_at))
             job = replace(job, folder=folder, record=replace(job.record, id=folder.name))
         with folder_lock(job.folder):
-            refuse_a_second_run(job.folder, trainer, store)
+            refuse_a_second_run(job.folder, job.trainer, store)
             return _submit(backend, job)
 
 
 def dry_run(
     store: Store,
-    source: Plan | RunConfig,
+    source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None = None,
     *,
     again: bool = False,
@@ -229,7 +256,7 @@ def dry_run(
 ) -> LaunchRequest:
     """What `launch` would write and start now, with the same options; nothing is written. AdvisorError as it would."""
     job = _job(store, source, run_dir, **asked)
-    if isinstance(source, Plan) and not again:
+    if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
     refuse_a_second_run(job.folder, job.trainer, store)
     return (backend or backend_of(job.record.place.engine, store)).dryrun(job)
@@ -259,7 +286,11 @@ def resume(
         job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
                           usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)  # fmt: skip
         started = _submit(backend, job)
-    again = steps_again(run_dir, status.step)
+    if isinstance(job.plan, AdoptedPlan):
+        unknown = "nothing is known that makes this program go on: it starts again at its first step"
+        again = None if job.plan.resume_args else unknown
+    else:
+        again = steps_again(run_dir, status.step)
     return started if again is None else replace(started, warnings=(*started.warnings, again))
 
 
@@ -315,7 +346,7 @@ def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Lim
 
 def _job(
     store: Store,
-    source: Plan | RunConfig,
+    source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
@@ -324,16 +355,27 @@ def _job(
     arriving: Arriving | None = None,
 ) -> Job:
     """The first attempt, in a folder that need not be there yet."""
-    refuse_other_software(source)
     now = datetime.now(UTC)
-    name = source.run.name if isinstance(source, Plan) else source.name
+    if isinstance(source, AdoptedPlan):
+        name = source.trainer
+    else:
+        name = source.run.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
+    run_id = folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}"
+    if isinstance(source, AdoptedPlan):
+        launched_at = now.isoformat(timespec="milliseconds")
+        record = LaunchRecord(id=run_id, name=name, attempt=1, launched_at=launched_at, host=this_host(),
+                              gpus=source.gpus, plan_id=source.id, device_key=source.device_key, place=place,
+                              trainer=ADOPTED.name)  # fmt: skip
+        recipe = load_adopted(store.home, source.trainer).recipe
+        return adopted_job(source, dump_yaml(to_dict(recipe)), folder, record)
+    refuse_other_software(source)
     return new_job(
         source,
         folder,
         trainer,
         now=now,
-        run_id=folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}",
+        run_id=run_id,
         max_usd=limits.max_usd,
         max_hours=limits.max_hours,
         loss=limits.loss or (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +9,10 @@ from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
-from advisor.options import OPTIONS
+from advisor.options import OPTIONS, PredictOptions
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
 from advisor.planning.models import nearest_shape, with_heads_of
-from advisor.planning.ranges import check_range
+from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
@@ -39,41 +38,6 @@ _OF_THE_MODEL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions:
-    """The options of a prediction as a person gives them, with their defaults. None: not given."""
-
-    gpu: str = "auto"
-    gpus: int | None = None
-    model: str | None = None  # a published model's name
-    params: int | None = None
-    family: str = "nanochat"
-    depth: int | None = None
-    micro_batch: int | None = None
-    seq_len: int | None = None
-    vocab_size: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    ffn_width: int | None = None
-    tied: bool = False
-    grad_accum: int = 1
-    precision: str = "auto"
-    compile: bool | None = None
-    activation_checkpointing: str | None = None
-    sharding: str | None = None  # none | optimizer | full
-    optimizer: str | None = None
-    lora_rank: int | None = None
-    lora_targets: str = "all"
-    freeze_blocks: int | None = None
-    qlora: bool = False
-    software: str | None = None
-    depths: Sequence[int] | None = None
-    tokens: int | None = None
-    download_rate: float | None = None  # bytes a second
-
-
-@dataclass(frozen=True, kw_only=True)
 class Predicted(Prediction):
     """A prediction with what is shown beside it."""
 
@@ -94,8 +58,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
     # The model comes first: without one there is nothing to predict, whatever is known of the device.
     given = vars(options)
-    for option in OPTIONS.keys() & given.keys():
-        check_range(OPTIONS[option], given[option] if isinstance(given[option], int | float) else None)
+    check_options(options)
     stated = with_shape({name: given[name] for name in _OF_THE_MODEL if given[name] is not None}, nearly=True)
     named = find_model(options.model, nearly=True) if options.model is not None else None
     if named is not None:

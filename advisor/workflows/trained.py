@@ -8,26 +8,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleOptions:
-    """How text is drawn."""
-
-    tokens: int = 200
-    samples: int = 1
-    temperature: float = 0.8
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    device: str = "auto"
-    tokenizer: Path | None = None
-    chat: bool = False
+from advisor.options import SampleOptions
 
 
 def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[str, Any]]:

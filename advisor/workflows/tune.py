@@ -12,9 +12,10 @@ from advisor.calibration.session import Event
 from advisor.calibration.tuning import Tuning, variants
 from advisor.calibration.tuning import tune as run_tuning
 from advisor.errors import AdvisorError
+from advisor.options import CalibrationOptions, TuneOptions
 from advisor.records import Kernels, Plan
 from advisor.store.store import Store
-from advisor.workflows.calibrate import Calibrated, CalibrationOptions, calibrate
+from advisor.workflows.calibrate import Calibrated, calibrate
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
 from trainer.schema import (
@@ -31,29 +32,6 @@ from trainer.schema import (
 _DEPTHS = {"cpu": 4, "cuda": 12}
 _BATCHES = {"cpu": (4, 2), "cuda": (16, 2)}  # micro-batch, accumulated
 _BUDGETS = {"cpu": 180.0, "cuda": 420.0}  # a card's settings are compiled, some ten seconds each
-LEAST_SECONDS = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneOptions:
-    """What to tune: a plan's run, or one of these sizes; None: as is usual on the device at hand."""
-
-    gpu: str = "auto"
-    plan: Plan | None = None
-    family: str = "nanochat"
-    depth: int | None = None
-    seq_len: int | None = None
-    vocab_size: int | None = None
-    micro_batch: int | None = None
-    grad_accum: int | None = None
-    data: Path | None = None
-    precision: str = "auto"
-    compile: bool | None = None
-    activation_checkpointing: str = "none"
-    optimizer: str = "adamw"
-    budget_seconds: float | None = None
-    calibrate: bool = True
-    price: float | None = None  # dollars per GPU-hour: one GPU is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +48,22 @@ class Tuned:
 def tune(
     options: TuneOptions,
     store: Store,
+    plan: Plan | None = None,
     on_start: Callable[[float], None] = lambda seconds: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Tuned:
-    """Measure what each setting does, and calibrate the best; raises AdvisorError where the run does not run here.
+    """Measure the effect of each setting on the run of a plan, or of the options, and calibrate the best settings.
 
-    `on_start` receives the seconds that will be used, `on_event` every burst.
+    Raises AdvisorError if the run does not start here. `on_start` receives the seconds that will be used, `on_event`
+    every burst.
     """
     worker_log = store.home / "worker.log"
     worker_log.parent.mkdir(parents=True, exist_ok=True)
-    gpu = options.plan.workload.gpu if options.plan is not None else options.gpu
+    gpu = plan.workload.gpu if plan is not None else options.gpu
     with Worker(device_for(gpu), log=worker_log) as worker:
         device = worker.start().device
-        key, base = resolve_key(gpu, device), base_config(options, device)
+        key, own = resolve_key(gpu, device), plan.run if plan is not None else _own_config(options, device)
+        base = base_config(own, device)
         seconds = options.budget_seconds or _BUDGETS[device.type]
         on_start(seconds)
         tuning = run_tuning(
@@ -97,16 +78,16 @@ def tune(
     if not options.calibrate:
         return tuned
     try:
-        return replace(
-            tuned, calibrated=calibrate(_calibration_of(tuning.best_config, key, options), store, on_event=on_event)
-        )
+        best = tuning.best_config
+        asked = _calibration_of(best, key, options.price)
+        calibrated = calibrate(asked, store, on_event=on_event, kernels=Kernels.of(best))
+        return replace(tuned, calibrated=calibrated)
     except AdvisorError as error:  # what was tuned stands
         return replace(tuned, uncalibrated=error)
 
 
-def base_config(options: TuneOptions, device: WorkerDevice) -> RunConfig:
-    """What all settings are compared with: steps alone, with nothing automatic left."""
-    config = options.plan.run if options.plan is not None else _own_config(options, device)
+def base_config(config: RunConfig, device: WorkerDevice) -> RunConfig:
+    """The configuration that all settings are compared with: steps alone, with nothing automatic left."""
     precision = device.auto_precision if config.precision == "auto" else config.precision
     return replace(
         config,
@@ -147,12 +128,12 @@ def _own_config(options: TuneOptions, device: WorkerDevice) -> RunConfig:
     )
 
 
-def _calibration_of(config: RunConfig, key: str, options: TuneOptions) -> CalibrationOptions:
+def _calibration_of(config: RunConfig, key: str, price: float | None) -> CalibrationOptions:
     depth = config.model.depth
     return CalibrationOptions(
         gpu=key,
         family=config.model.family,
-        depths=sorted({max(1, depth // 2), depth}),
+        depths=tuple(sorted({max(1, depth // 2), depth})),
         seq_len=config.model.seq_len,
         vocab_size=config.model.vocab_size,
         data=Path(config.data.path) if config.data.path else None,
@@ -160,13 +141,6 @@ def _calibration_of(config: RunConfig, key: str, options: TuneOptions) -> Calibr
         compile=config.compile,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer.name,
-        kernels=Kernels.of(config),
-        price=options.price,
+        price=price,
         fresh=True,
     )
-
-
-def check_budget(seconds: float | None) -> None:
-    """Raises AdvisorError for a time in which nothing can be compared."""
-    if seconds is not None and seconds < LEAST_SECONDS:
-        raise AdvisorError(f"{seconds:g} s are too few to compare settings", f"--budget-seconds {LEAST_SECONDS:g}")

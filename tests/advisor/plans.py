@@ -7,12 +7,12 @@ from pathlib import Path
 
 from advisor.cli.plan import command
 from advisor.offer import Offer
-from advisor.options import Goal
+from advisor.options import CalibrationOptions, Goal
 from advisor.records import Basis, Bill, Estimate, Plan, Prediction, Run, Standing, WallClock, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store
 from advisor.trainers.known import workload_of_config
-from advisor.workflows.calibrate import CalibrationOptions, calibrate
+from advisor.workflows.calibrate import calibrate
 from advisor.workflows.goal import goal_from
 from advisor.workflows.plan import recommend
 from trainer.schema import (

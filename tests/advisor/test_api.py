@@ -117,7 +117,7 @@ def test_a_frame_has_each_estimate_with_its_ends_and_shows_itself():
         (lambda: advisor.plan(gpu="cpu", budget=5), "--budget limits nothing", "--deadline"),
         (lambda: advisor.predict(gpu="l4", dept=3), "there is no option 'dept'", "depth"),
         (lambda: advisor.predict(gpu="l4"), "no model is given", "--depth 12"),
-        (lambda: advisor.predict(gpu="l4", depth=4, gpus=[1, 2]), "one number of GPUs", "gpus=8"),
+        (lambda: advisor.predict(gpu="l4", depth=4, gpus=[1, 2]), "--gpus: [1, 2] is not one number", "gpus=8"),
         (lambda: advisor.analyze("nowhere.log"), "nowhere.log", None),
         (lambda: advisor.analyze("nowhere.log", card="l4"), "there is no option 'card'", "gpu"),
         (lambda: advisor.analyze("nowhere.log", price="much"), "'much' is not an amount of dollars", "$20"),

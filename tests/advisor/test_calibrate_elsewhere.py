@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from advisor.engines.engines import backend_of, parse_place
-from advisor.records import Kernels
+from advisor.options import CalibrationOptions
 from advisor.store.store import Store
-from advisor.workflows.calibrate import CalibrationOptions
 from advisor.workflows.calibrate_elsewhere import _asked, several
-from advisor.workflows.calibrate_there import asked_text, options_of
+from advisor.workflows.calibrate_there import asked_text
 from tests.advisor.test_security import SECRETS
 
 
@@ -31,11 +30,9 @@ def test_partitions_that_are_named_together_are_places_of_their_own():
 
 
 def test_the_other_side_is_asked_for_the_same():
-    options = CalibrationOptions(
-        gpu="cpu", depths=(1, 2), seq_len=64, price=0.5, kernels=Kernels(tf32=False), fresh=True
-    )
-    there = options_of(json.loads(asked_text(options)))
-    assert there == CalibrationOptions(gpu="cpu", depths=[1, 2], seq_len=64, price=0.5, kernels=Kernels(tf32=False))
+    options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, price=0.5, fresh=True)
+    there = CalibrationOptions(**json.loads(asked_text(options)))
+    assert there == CalibrationOptions(gpu="cpu", depths=[1, 2], seq_len=64, price=0.5)
 
 
 @pytest.mark.parametrize(

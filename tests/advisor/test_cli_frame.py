@@ -19,12 +19,14 @@ from rich.console import Console
 
 from advisor.cli import VERBS, explain
 from advisor.cli.gpus import offers_shown
-from advisor.cli.params import NUMBERS, SECONDS, parse_numbers
+from advisor.cli.verb import Typed
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import offers_by_provider, unpriced
+from advisor.options import OPTIONS
 from advisor.records import Basis, Estimate
 from advisor.report.render import to_plain
+from advisor.units import parse_numbers
 from tests.terminal import advisor
 from trainer.schema import ConfigError, make_shape
 
@@ -220,12 +222,13 @@ def test_number_lists(text: str, numbers: Sequence[int]) -> None:
 @pytest.mark.parametrize("text", ["", "8-2", "0", "two", "1-", "1-5000", "-3", "2,,3"])
 def test_number_lists_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="write it like 4, 2-8 or 2,4,8"):
-        NUMBERS.convert(text, None, None)
+        Typed(OPTIONS["gpus"]).convert(text, None, None)
 
 
 def test_parameters_keep_defaults_and_read_text() -> None:
-    assert SECONDS.convert(90.0, None, None) == 90.0
-    assert SECONDS.convert("1h30m", None, None) == 5400.0
+    seconds = Typed(OPTIONS["interruptions"])
+    assert seconds.convert(90.0, None, None) == 90.0
+    assert seconds.convert("1h30m", None, None) == 5400.0
 
 
 def test_commands_share_modules_and_never_import_each_other() -> None:

@@ -124,6 +124,28 @@ def test_a_mixture_may_take_longer_than_balanced_routing_does():
     assert up > 1.1 * down and dense.step_seconds.high / dense.step_seconds.value == pytest.approx(down)
 
 
+def test_tokens_that_meet_few_machines_or_travel_behind_arithmetic_cost_less():
+    few = Experts(count=256, per_token=8, width=2048, layers=80)
+    layout = Layout(pipeline=4, data=64, expert=64)
+    runs = [replace(RUN, model=replace(LLAMA_70B, experts=few), layout=layout)]
+    runs += [
+        replace(runs[0], model=replace(LLAMA_70B, experts=replace(few, groups=groups))) for groups in ((8, 4), (8, 8))
+    ]
+    runs += [replace(runs[0], hidden_experts=True)]
+    one, grouped, every, hidden = (p.step_parts["experts"] for p in predict_layouts(runs))
+    assert hidden < grouped < one == pytest.approx(every)
+
+
+def test_a_pipeline_that_keeps_every_micro_batch_until_the_last_forward_pass():
+    """Of the first stage 16 micro-batches in place of the four of 1F1B; the last keeps all their logits too."""
+    z = columns_of([RUN])
+    for stage, kept in (("first", 4), ("last", 1)):
+        usual, all_forward = counted(z, stage), counted(z, stage, afab=True)
+        assert all_forward["activations"] == pytest.approx(16 / kept * usual["activations"])
+        assert all_forward["state"] == usual["state"]
+        assert all_forward["logits"] == pytest.approx(16 * usual["logits"])
+
+
 def rows_of(tmp_path: Path, *rows: dict[str, str]) -> list[dict]:
     path = tmp_path / "rows.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -148,8 +170,16 @@ def test_rows_with_a_column_for_each_degree(tmp_path: Path, measured: dict[str, 
     for row, found in ((measured["us-1.34-0001"], dense), (measured["mb-002"], experts)):
         assert found["step_seconds"]["low"] < float(row["step_seconds"]) < found["step_seconds"]["high"]
     assert experts["parameters"] == pytest.approx(float(measured["mb-002"]["params_total"]), rel=0.001)
-    assert 0 < failed["fit_probability"] < 0.2  # as many stages as layers, which leaves one without any
+    assert 0 < failed["fit_probability"] < 0.2  # more stages than blocks, which leaves one without any
     assert "host's memory" in offloaded["error"]
+
+
+def test_a_row_that_does_not_state_its_schedule_may_have_either(tmp_path: Path, measured: dict[str, dict[str, str]]):
+    row = measured["us-1.34-0001"] | {"grad_accum": "128", "micro_batch": "2", "global_batch_sequences": "1024"}
+    said = [row | {"notes": f"rank 0 only; {words}"} for words in ("1F1B", "", "all forward, all backward")]
+    usual, unstated, all_forward = (found["fit_probability"] for found in rows_of(tmp_path, *said))
+    assert usual > 0.9 > unstated > 0.7 > 0.1 > all_forward
+    assert unstated == pytest.approx(0.8 * usual + 0.2 * all_forward)
 
 
 def test_rows_with_the_layout_in_words(tmp_path: Path):

@@ -18,28 +18,15 @@ from advisor.prediction.loss import (
 from advisor.records import Basis
 
 
-@pytest.mark.parametrize(("flops", "ratio"), [(1e19, 24.2), (1e20, 22.9), (1e21, 21.6), (5.76e23, 18.4)])
-def test_optimal_ratio_of_the_corrected_fit(flops, ratio):
-    assert round(flops / 6 / CHINCHILLA.optimal_parameters(flops) ** 2, 1) == ratio
-
-
 @pytest.mark.parametrize(
     ("flops", "parameters", "tokens", "loss"),
     [(1e19, 2.62e8, 6.36e9, 2.93), (1e20, 8.53e8, 1.95e10, 2.55), (1e21, 2.78e9, 6.0e10, 2.31)],
 )
-def test_optimum_and_its_loss(flops, parameters, tokens, loss):
-    best = CHINCHILLA.optimal_parameters(flops)
-    assert best == pytest.approx(parameters, rel=0.005)
-    assert flops / 6 / best == pytest.approx(tokens, rel=0.005)
-    assert CHINCHILLA.loss(best, flops / 6 / best) == pytest.approx(loss, abs=0.006)
-
-
-@given(st.floats(18, 24))
-def test_optimum_is_a_minimum(log_flops):
-    flops = 10**log_flops
-    best = CHINCHILLA.optimal_parameters(flops)
-    at_best = CHINCHILLA.loss(best, flops / 6 / best)
-    assert all(at_best < CHINCHILLA.loss(best * f, flops / 6 / (best * f)) for f in (0.9, 1.1))
+def test_optimum_of_the_corrected_fit_and_its_loss(flops, parameters, tokens, loss):
+    assert flops / 6 / parameters == pytest.approx(tokens, rel=0.005)
+    at_best = CHINCHILLA.loss(parameters, flops / 6 / parameters)
+    assert at_best == pytest.approx(loss, abs=0.006)
+    assert all(at_best < CHINCHILLA.loss(parameters * f, flops / 6 / (parameters * f)) for f in (0.9, 1.1))
 
 
 @pytest.mark.parametrize(("epochs", "worth"), [(1, 1.0), (2, 1.97), (4, 3.73), (8, 6.62), (16, 10.58), (40, 15.17)])

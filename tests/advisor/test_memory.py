@@ -15,15 +15,9 @@ import trainer.loss
 from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.prediction import memory
-from advisor.prediction.memory import (
-    MemoryModel,
-    MemoryObservation,
-    corrected,
-    held_out_memory,
-    load_memory_model,
-)
+from advisor.prediction.memory import MemoryModel, MemoryObservation, corrected, load_memory_model
 from advisor.prediction.memory_line import Line
-from advisor.prediction.memory_terms import LossChunks, WorkloadArrays, structure_from_dict, structure_to_dict
+from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.records import Basis, Workload
 from benchmarks.traced_peak import trace_peak
 from trainer.schema import make_shape
@@ -94,12 +88,6 @@ def test_loss_chunks_are_the_trainers(tokens: int, vocab_size: int, device: str)
     chunks = load_memory_model().structure.chunks[device]
     ours = chunks.tokens_per_chunk(np.array([tokens, tokens]), np.array([vocab_size, vocab_size]))
     assert ours.tolist() == [trainer.loss.tokens_per_chunk(tokens, vocab_size, device)] * 2
-
-
-def test_loss_chunks_of_mixed_sizes() -> None:
-    chunks = LossChunks(chunk_bytes=1 << 20, fewest_tokens=16)
-    tokens, vocab = np.array([4096, 100, 4096]), np.array([1024, 1024, 65536])
-    assert chunks.tokens_per_chunk(tokens, vocab).tolist() == [256, 100, 16]
 
 
 workloads = st.builds(
@@ -271,18 +259,22 @@ def test_basis_says_how_far_from_the_measurements_a_prediction_is() -> None:
     assert after.basis(CPU) is Basis.PRIOR
 
 
-def test_held_out_errors_are_honest() -> None:
-    model, covered, counted = load_memory_model(), 0.0, 0
+def test_errors_of_configurations_that_no_correction_has_seen_are_honest() -> None:
+    model = load_memory_model()
+    errors, inside = [], []
     for seed in range(12):
         observations = observed(LLAMA, np.random.default_rng(seed), slope=0.97, offset=2e8, ratio=1.1)
-        for quantity in ("allocated", "reserved"):
-            held = held_out_memory(model, observations, quantity=quantity)
-            assert held is not None and held.n == 9
-            assert held.median <= held.p90 < 0.05
-            covered, counted = covered + held.coverage * held.n, counted + held.n
+        for one in observations:
+            others = corrected(model, [o for o in observations if o.workload != one.workload])
+            for predicted, peak in (
+                (others.allocated_bytes(one.workload), one.allocated_peak_bytes),
+                (others.reserved_bytes(one.workload), one.reserved_peak_bytes),
+            ):
+                errors.append(abs(predicted.value / peak - 1))
+                inside.append(predicted.contains(peak))
+    assert np.quantile(errors, 0.9) < 0.05
     # Noise is partly believed (1 % and 3 %) where the simulated device has less: intervals err on the wide side.
-    assert 0.75 <= covered / counted <= 1.0
-    assert held_out_memory(model, observations[:1]) is None
+    assert 0.75 <= np.mean(inside) <= 1.0
 
 
 def test_a_line_learns_slope_offset_and_noise() -> None:
@@ -294,13 +286,6 @@ def test_a_line_learns_slope_offset_and_noise() -> None:
     assert line.offset_gib == pytest.approx(0.4, abs=0.25)
     assert line.noise == pytest.approx(0.02, rel=0.3)
     assert line.count == 60
-
-
-def test_structure_survives_writing_and_reading() -> None:
-    structure = load_memory_model().structure
-    again = structure_from_dict(structure_to_dict(structure))
-    arrays = WorkloadArrays.of([D16])
-    assert again.peak_bytes(arrays) == pytest.approx(structure.peak_bytes(arrays), rel=1e-5)
 
 
 def test_what_was_never_traced_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

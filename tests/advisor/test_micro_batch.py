@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.prediction.groups import group_keys
-from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
 
 
 def test_the_smallest_micro_batch_within_two_per_cent_of_the_fastest():

@@ -44,7 +44,7 @@ def test_a_config_json_gives_the_sizes_that_the_table_has():
         "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
         "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "q_lora_rank": 1536,
         "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "vocab_size": 129280,
-        "max_position_embeddings": 163840, "tie_word_embeddings": False,
+        "max_position_embeddings": 163840, "tie_word_embeddings": False, "n_group": 8, "topk_group": 4,
     }  # fmt: skip
     found = architecture_of_config(json.dumps(config), "config.json")
     assert found is not None and found.model == require_architecture("deepseek-ai/DeepSeek-V3").model

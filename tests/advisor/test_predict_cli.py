@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_exit_code_3():
         (["--gpu", "h900", *D20[2:]], "h900"),
         ((), "no model is given"),
         (D20[:2], "no model is given"),
-        (["--gpu", "h100", "--tensor-parallel", "8", *D20[2:]], "--tensor-parallel 8 needs several GPUs"),
+        (["--gpu", "h100", "--tensor-parallel", "8", *D20[2:]], "`advisor predict` has no --tensor-parallel"),
         ([*D20, "--heads", "7"], "not a multiple of heads"),
         (["--gpu", "v100-32gb-sxm2", "--precision", "bf16", *D20[2:]], "no bf16"),
         (["--rows", "no-such-file.csv"], "does not exist"),
@@ -122,15 +122,13 @@ def test_what_is_left_open_is_taken_as_a_plan_takes_it_and_said():
     assert "--seq-len 2048; --vocab-size 32768" in bare.stderr and "depth 12" in bare.stdout
 
 
-def test_parallelism_that_is_not_modelled_is_sharding_and_says_where_that_ends():
-    """Llama-3-70B on 256 GPUs with two sequences of 8192 each: 512 sequences, 4.19 M tokens a step."""
-    words = ("--gpu", "256xh100", "--model", "llama-3-70b", "--micro-batch", "2", "--activation-checkpointing", "full")
-    done, sharded = predict(*words, "--tp", "8", "--json"), predict(*words, "--sharding", "full", "--json")
-    assert json.loads(done.stdout) == json.loads(sharded.stdout)
-    said = " ".join(done.stderr.split())
-    assert "--tensor-parallel 8: tensor, pipeline, expert and context parallelism are not modelled yet" in said
-    assert "512 sequences a step (4.19 M tokens) it ends at 512 GPUs" in said and "sharding alone: MFU" in said
-    assert "parallelism" not in sharded.stderr and "parallelism" not in predict(*words, "--tp", "1").stderr
+def test_parallelism_is_refused_with_where_it_is_planned_and_predicted():
+    words = ("--gpu", "256xh100", "--model", "llama-3-70b", "--micro-batch", "2")
+    for verb, asked in (("predict", words), ("plan", ("--gpu", "h100", "--budget", "5"))):
+        done = advisor(verb, *asked, "--tp", "8")
+        assert done.returncode == 2 and "has no --tensor-parallel" in done.stderr, done.stderr
+        assert "advisor plan --layout any" in done.stderr and "column tp" in done.stderr
+    assert predict(*words, "--tp", "1").returncode == predict(*words).returncode != 2
 
 
 def test_each_row_is_answered_in_order(tmp_path: Path):

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.options import ExportOptions
 from advisor.readers.run_table import Event
 from advisor.redact import MASK, hide_secrets
 from advisor.store.plan_files import dump_plan
-from advisor.workflows.export import Engine, export
+from advisor.workflows.export import export, place_there
 from tests.advisor.plans import small_plan
 from tests.terminal import advisor
 from trainer.schema import dump_config
@@ -65,11 +66,13 @@ def test_a_plan_that_names_python_objects_is_refused(tmp_path):
 
 @pytest.mark.parametrize("word", ["x\n#SBATCH --wrap=id", "x y", "$(id)", "`id`", "x;id", "x\\", '"', "x\n"])
 def test_a_word_for_an_engine_cannot_leave_its_place(word):
-    for field in ("account", "partition", "qos", "constraint", "image", "claim", "infra"):
+    for field in ("account", "partition", "qos", "constraint", "image", "volume_claim", "infra"):
         with pytest.raises(AdvisorError) as error:
-            Engine(**{field: word})
+            place_there("slurm", ExportOptions(**{field: word}))
         assert error.value.exit_code == 2
-    Engine(account="proj-42", partition="gpu,debug", constraint="h100&(nvlink|sxm)", image="me.io/x:1.2@sha256-ab")
+    fine = ExportOptions(account="proj-42", partition="gpu,debug", constraint="h100&(nvlink|sxm)",
+                         image="me.io/x:1.2@sha256-ab")  # fmt: skip
+    assert place_there("slurm", fine).name == "gpu,debug"
 
 
 def test_a_name_in_a_plan_cannot_leave_its_folder(tmp_path):

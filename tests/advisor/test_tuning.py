@@ -195,7 +195,7 @@ def test_a_tuned_device_is_calibrated_with_the_best_and_plans_take_it_over():
 
 def test_too_little_time_and_a_card_that_is_not_here_are_said():
     for words, said in (
-        (["--budget-seconds", "12"], "12 s are too few to compare settings"),
+        (["--budget-seconds", "12"], "--budget-seconds 12 s: must be at least 30 s"),
         (["--gpu", "l4"], "there is no such GPU here"),
     ):
         done = advisor("tune", *words, CUDA_VISIBLE_DEVICES="")

@@ -53,9 +53,12 @@ def test_a_price_names_a_gpu_alike():
         (("plan", "--budget", "-5"), "'-5' is below zero"),
         (
             ("plan", "--gpu", "l4", "--qlora", "--tokens", "1B"),
-            "--qlora is of `advisor predict` hint: plan a fine-tune",
+            "`advisor plan` has no --qlora hint: plan a fine-tune",
         ),
-        (("plan", "--tp", "8", "--gpu", "h100", "--tokens", "1B"), "needs several GPUs"),
+        (
+            ("plan", "--tp", "8", "--gpu", "h100", "--tokens", "1B"),
+            "has no --tensor-parallel hint: the best layout",
+        ),
         (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "builds no mixtures of experts"),
     ],
 )

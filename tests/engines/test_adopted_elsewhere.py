@@ -19,14 +19,14 @@ from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
+from advisor.options import ExportOptions
 from advisor.run_records import Place
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan
-from advisor.workflows.adopt_launch import Elsewhere, dry_run_adopted, export_adopted, launch_adopted, resume_adopted
+from advisor.workflows.adopt_launch import Elsewhere, export_adopted, launch_adopted
 from advisor.workflows.compare import review
-from advisor.workflows.export import Engine
-from advisor.workflows.launch import stop
+from advisor.workflows.launch import dry_run, resume, stop
 from tests.engines.adopted_runs import SCRIPT, certain, plan_of
 from tests.engines.test_slurm import cluster  # noqa: F401 - a fixture
 from tests.engines.test_ssh import HERE, there  # noqa: F401 - a fixture
@@ -65,7 +65,7 @@ def test_a_job_of_slurm_is_stopped_by_its_user_and_by_its_own_limit(cluster, sto
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
     assert "saved and gone" in (folder / "stdout.log").read_text()
-    again = resume_adopted(store, folder)
+    again = resume(store, folder)
     assert again.launch.place.engine == "slurm" and again.launch.attempt == 2
     waited(lambda: describe(folder, store).state is RunState.RUNNING and (describe(folder, store).step or 0) > 5)
     stop(store, folder, timeout_seconds=SECONDS)
@@ -90,7 +90,7 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
     (there.home / "mine" / "environment").write_text("export SAY_TOKENS=yes\n")
 
     def start(plan, needs: Elsewhere):
-        there.has_environment(dry_run_adopted(store, plan, None, parse_place(HERE), needs))
+        there.has_environment(dry_run(store, needs.of(plan), place=parse_place(HERE)))
         return launch_adopted(store, plan, place=parse_place(HERE), there=needs)
 
     yield start
@@ -123,7 +123,7 @@ def test_a_run_behind_ssh_is_stopped_and_gone_on_with(there, by_ssh, store, tmp_
     assert describe(folder, store).state is RunState.RUNNING
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
-    again = resume_adopted(store, folder)
+    again = resume(store, folder)
     assert (again.launch.place.name, again.launch.attempt) == ("there", 2)
     waited(lambda: describe(folder, store).state is RunState.RUNNING)
     stop(store, folder, timeout_seconds=SECONDS)
@@ -201,7 +201,7 @@ def test_a_config_file_is_found_where_the_command_is_typed(store, tmp_path):
 def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store, tmp_path):
     plan = plan_of(store, tmp_path, 50, gpus=4, device_key="h100-80gb-sxm", max_seconds=3600.0, usd_per_hour=10.0,
                    ending_seconds=certain(100.0))  # fmt: skip
-    made = export_adopted(store, plan, "slurm", Engine(partition="gpu", account="me"))
+    made = export_adopted(store, plan, "slurm", ExportOptions(partition="gpu", account="me"))
     job = made.files["job.sbatch"].splitlines()
     # an hour, twice 150 s of grace for an end of 100 s, and a minute for Slurm's own inexactness: 66 minutes
     assert {"#SBATCH --gpus-per-node=4", "#SBATCH --partition=gpu", "#SBATCH --account=me",

@@ -15,9 +15,9 @@ from advisor.engines.engines import backend_of, parse_place
 from advisor.engines.remote import RemoteBackend
 from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
+from advisor.options import CalibrationOptions
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
-from advisor.workflows.calibrate import CalibrationOptions
 from advisor.workflows.calibrate_elsewhere import _asked, begin, look
 from tests.engines.test_ssh import there  # noqa: F401 - a fixture
 

@@ -17,7 +17,8 @@ from advisor.engines.export.bundle import grace_seconds
 from advisor.engines.export.slurm import slurm_time
 from advisor.engines.export.targets import TARGETS
 from advisor.errors import AdvisorError
-from advisor.workflows.export import Engine, export
+from advisor.options import ExportOptions
+from advisor.workflows.export import export
 from advisor.workflows.launch import Limits
 from tests.advisor.plans import altered, changed, guess, small_plan
 from tests.waiting import waited
@@ -131,7 +132,9 @@ def test_a_slurm_limit_leaves_room_for_a_signal_that_comes_early(limits, time):
 
 
 def test_slurm_passes_on_what_a_site_asks_for():
-    text = export(on_card(small_plan(), 16), "slurm", engine=Engine(account="me", qos="high", constraint="h100"))
+    text = export(
+        on_card(small_plan(), 16), "slurm", options=ExportOptions(account="me", qos="high", constraint="h100")
+    )
     lines = text.files["job.sbatch"].splitlines()
     for option in ("--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8", "--account=me", "--qos=high",
                    "--constraint=h100", "--requeue", "--signal=TERM@60"):  # fmt: skip
@@ -228,14 +231,14 @@ def test_dstack_reads_its_task(engines_python):
 @pytest.mark.parametrize("to", ["trainjob", "jobset"])
 @pytest.mark.parametrize("gpus", [1, 8, 16])
 def test_kubernetes_knows_every_field(engines_python, to, gpus):
-    exported = export(on_card(small_plan(), gpus), to, engine=Engine(image="me/run:1", claim="runs"))
+    exported = export(on_card(small_plan(), gpus), to, options=ExportOptions(image="me/run:1", volume_claim="runs"))
     document, known = json.loads(read_by(engines_python, _KUBE, exported.files[exported.main]))
     assert known == document  # a field that its model does not have would be dropped
 
 
 @pytest.mark.parametrize("to", sorted(TARGETS))
 def test_an_export_holds_all_it_names(to):
-    exported = export(on_card(small_plan()), to, engine=Engine(image="me/run:1", claim="runs"))
+    exported = export(on_card(small_plan()), to, options=ExportOptions(image="me/run:1", volume_claim="runs"))
     assert exported.main in exported.files and exported.steps
     assert {"run.yaml", "plan.yaml", "setup.sh", "run.sh", "requirements.txt", "trainer/__main__.py"} <= set(
         exported.files
@@ -252,7 +255,7 @@ def test_data_lie_where_the_engine_puts_them(tmp_path):
     task = export(plan, "skypilot")
     assert yaml.safe_load(task.files["run.yaml"])["data"]["path"] == "/data"
     assert yaml.safe_load(task.files["task.yaml"])["file_mounts"]["/data"] == str(tmp_path)
-    there = export(plan, "slurm", engine=Engine(data_at="/scratch/tokens"))
+    there = export(plan, "slurm", options=ExportOptions(data_at="/scratch/tokens"))
     assert yaml.safe_load(there.files["run.yaml"])["data"]["path"] == "/scratch/tokens"
     assert any("/scratch/tokens" in warning for warning in there.warnings)
 

@@ -381,4 +381,4 @@ def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
 @pytest.mark.parametrize("wrong", [("--vocab-size", "256"), ("--validation-fraction", "0.6")])
 def test_settings_out_of_range_are_wrong_usage(tmp_path, wrong):
     failed = advisor("data", "prepare", "--out", str(tmp_path / "out"), *wrong)
-    assert failed.returncode == 2 and f"Invalid value for '{wrong[0]}'" in failed.stderr
+    assert failed.returncode == 2 and f"{wrong[0]} {wrong[1]}: must be at" in failed.stderr

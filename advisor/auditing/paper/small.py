@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import numpy as np
 
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA
 from advisor.auditing.load import problems_of
-from advisor.auditing.paper.numbers import Figure, figures
 from advisor.auditing.paper.text import Document, read_document
-from advisor.auditing.paper.written import equations, shortened
+from advisor.auditing.quantity import Figure, figures
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.readers import markdown_report
@@ -40,9 +40,29 @@ _MEASURED = (  # field of the card, its dimension, the labels that name it
 _LABEL = re.compile(r"^([^:=|]{2,50}?)\s*:\s*(\S.*)$")
 _MILLION = 1e6  # parameters and tokens are counted by it; steps, layers and years are not
 
+_OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·": "*", "-": "-"}
+_WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
+_BESIDE = rf"\s*{_WORDS}\s*(?:\([^()=]{{0,60}}\))?\s*"  # what a number is of, and a remark
+_GAP = re.compile(
+    rf"{_BESIDE}(?P<close>\)?)\s*(?:(?P<op>[×x*/÷+·-])|(?P<plus>\+)\s+(?:[A-Za-z][\w-]*\s+){{1,3}}(?:of )?~?)"
+    r"\s*(?P<open>\(?)\s*"
+)
+_EQUALS = re.compile(rf"{_BESIDE}\)?\s*(?P<sign>=|≈|==)\s*(?:about |~)?\s*")
+# before an expression: the rest of a longer one
+_LED = re.compile(
+    r"\b(?:over|per|of|by|minus|plus|times)\s+$|[×x*/÷+^·]\s*[~(]*\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($"
+)
+# behind a number: a power, or the rest of another expression
+_POWER = re.compile(r"\s*(?:\^|\*\*|[²³⁰-⁹]|!)|\s*[A-Za-z]?[²³]")
+_GOES_ON = re.compile(r"\s*[×*÷]|\s*/\s*\d|\s+[x/+-]\s+[~$\d]")
+_REMARK = re.compile(r"\((?:for|on|with|using|assuming|at)\s[^()=]{1,60}\)")  # "(for 32 cards)"
+_MASSES = re.compile(r"\d\s?(?:kg|g|t|tons?|tonnes?|lbs?)\s?(?:of )?(?:CO|\w*/kWh|\b\s?e\b)")  # not read here
+_MOST = 8  # operands
+_LONGEST = 160
+
 
 def draft(path: Path) -> dict[str, Any]:
-    """The card that a report states by itself; raises AdvisorError where it cannot be read or states no quantity."""
+    """The card that a report states by itself; raises AdvisorError if it cannot be read or states no quantity."""
     document, table = read_document(path), None
     with suppress(AdvisorError):  # facts that are declared once, and the table of steps: a text may have neither
         table = markdown_report.read(path)
@@ -64,7 +84,7 @@ def draft(path: Path) -> dict[str, Any]:
 
 def _is_telling(figure: Figure) -> bool:
     """Whether a number has a unit or counts in millions."""
-    return figure.dimension != "count" or figure.value >= _MILLION
+    return figure.quantity.dimension != "count" or figure.quantity.middle >= _MILLION
 
 
 def card_of_text(document: Document, name: str) -> dict[str, Any]:
@@ -78,10 +98,8 @@ def _claims(document: Document) -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
     for passage in document.passages:
         for equation in equations(passage.text):
-            digits = re.search(r"\d[\d,]*(?:\.\d+)?", equation["value"])
-            line = document.line_of(digits[0], passage.line) if digits else passage.line
-            claim = {"id": f"c{len(seen) + 1}-line{line}", "line": line, **equation}
-            key = f"{line} {claim['value']} {claim['readings']}"
+            claim = {"id": f"c{len(seen) + 1}-line{passage.line}", "line": passage.line, **equation}
+            key = f"{passage.line} {claim['value']} {claim['readings']}"
             if key not in seen and not problems_of(claims=[claim]):
                 seen.add(key)
                 yield claim
@@ -109,10 +127,11 @@ def _measured(document: Document) -> Iterator[tuple[str, str]]:
     """Numbers that label and unit name as measurements; what is stated twice differently is left out."""
     stated: dict[str, set[str]] = {}
     for label, value in _labelled(document):
-        found = figures(value)
+        first = next(iter(figures(value)), None)
         for name, dimension, pattern in _MEASURED:
-            if found and found[0].start <= 2 and found[0].dimension == dimension and re.search(pattern, label, re.I):
-                stated.setdefault(name, set()).add(found[0].quantity.text)
+            measures = first is not None and first.start <= 2 and first.quantity.dimension == dimension
+            if first is not None and measures and re.search(pattern, label, re.IGNORECASE):
+                stated.setdefault(name, set()).add(first.quantity.text)
     yield from ((name, values.pop()) for name, values in stated.items() if len(values) == 1)
 
 
@@ -126,7 +145,7 @@ def _labelled(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _rows(table: RunTable | None) -> dict[str, Any] | None:
-    """The printed table of steps in a card's words; None where the report has none."""
+    """The printed table of steps in a card's words; None if the report has none."""
     if table is None or table.rows < 2:
         return None
     columns: dict[str, Sequence[float | None]] = {}
@@ -147,8 +166,67 @@ def _timing(document: Document) -> dict[str, str]:
         for row in table.rows if len(table.header) > 1 else ():
             named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
             name, number = next(named, None), figures(row[1])
-            if name and number and number[0].dimension == "seconds":
+            if name and number and number[0].quantity.dimension == "seconds":
                 found[name] = number[0].quantity.text
         if {"forward", "backward"} <= found.keys():
             return found
     return {}
+
+
+def shortened(text: str) -> str:
+    """A sentence short enough for a line of the audit."""
+    clean = " ".join(text.split())
+    return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1].rsplit(" ", 1)[0] + "…"
+
+
+def equations(text: str) -> Iterator[dict[str, Any]]:
+    """Yields every equation of a piece of text, as "24 × 64 = 1,536", in the fields of a claim."""
+    remarks = [match.span() for match in _REMARK.finditer(text)]
+    found = [f for f in figures(text) if not any(a < f.start and f.end < b for a, b in remarks)]
+    for at in range(1, 0 if _MASSES.search(text) else len(found)):
+        result, gap = found[at], text[found[at - 1].end : found[at].start]
+        equals = _EQUALS.fullmatch(gap + "≈" if result.raw.startswith(("≈", "∼")) else gap)
+        if equals is None or _POWER.match(text, result.end) or _GOES_ON.match(text, result.end):
+            continue
+        operands = _operands(text, found, at - 1)
+        if operands is None:
+            continue
+        expression, first = operands
+        parts, readings = found[first:at], [expression]
+        if result.quantity.dimension == "bytes":
+            if not any(part.quantity.dimension == "bytes" or any(map(str.isalpha, part.raw)) for part in parts):
+                continue  # bytes of something that stands further off
+            readings.append(re.sub(r"\[(\d+(?:\.\d+)?) billion\](?!.*billion)", r"[\1 B]", expression))  # "16 B": bytes
+        value = result.quantity.text
+        about = equals["sign"] == "≈" and not value.startswith("~")
+        claim = {"kind": "arithmetic", "that": "expression", "text": shortened(text[found[first].start : result.end])}
+        yield {**claim, "value": f"~{value}" if about else value, "readings": list(dict.fromkeys(readings))}
+
+
+def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] | None:
+    """The expression that ends with a figure, and the index of its first; None if it is no arithmetic alone."""
+    first, pieces = last, [f"[{found[last].quantity.text}]"]
+    while first > 0 and last - first < _MOST:
+        gap = _GAP.fullmatch(text[found[first - 1].end : found[first].start])
+        if gap is None or _POWER.match(text, found[first].end):
+            break
+        if found[first - 1].raw.endswith("%") and gap["op"] == "-":
+            return None
+        operator = _OPERATORS[gap["op"] or gap["plus"]]
+        pieces[:0] = [f"[{found[first - 1].quantity.text}]", gap["close"], operator, gap["open"]]
+        first -= 1
+    before = text[: found[first].start]
+    worded = found[first].raw.startswith(("over", "per", "of", "under", "above", "below"))
+    if worded or first == last or _LED.search(before) or _POWER.match(text, found[first].end):
+        return None
+    expression = " ".join(piece for piece in pieces if piece)
+    # a parenthesis may be closed that was not opened before: "1T × 70B) / (8 × 989"
+    depths = accumulate({"(": 1, ")": -1}.get(sign, 0) for sign in expression)
+    if min(depths) < 0 and before.rstrip().endswith("("):
+        expression = "( " + expression
+    opened = expression.count("(") - expression.count(")")
+    following = text[found[last].end : found[last].end + 31].partition("=")[0].partition("≈")[0]
+    if opened == 1 and ")" in following:
+        expression, opened = expression + " )", 0
+    # what stands in the other half of the parentheses is not known
+    return (" ".join(expression.split()), first) if opened == 0 else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Finding, Verdict, finding, lacking
+from advisor.findings.measured import CardReadings
 from advisor.findings.measured import cards as measured_cards
 from advisor.findings.run_facts import number
 from advisor.findings.run_metrics import telemetry
@@ -20,14 +19,11 @@ _THROTTLED_SHARE = 0.01  # of the readings under load
 _STRAGGLER = 1.05  # of the median rank (sources §7.3)
 _STRAGGLER_ROWS = 50
 _LOADED = 0.5  # utilisation
-_IDLE = 0.10  # mean utilisation of a card that takes no part
+_IDLE = 0.10  # mean utilisation of a GPU that takes no part
 _IDLE_TO_OTHERS = 0.25  # or of what the others have
 _AT_WORK = 0.20  # mean utilisation of the others for an idle one to stand out
-_STRETCH_SHARE = 0.05  # of the time watched, idle beside working cards
-_FEW_READINGS = 10  # of a card: fewer are a snapshot
-_HOTTER = 12.0  # °C over the others' median
-_SLOWER = 0.95  # of the others' clock
-_CAP_WITHIN, _CAP_SHARE, _CAP_BELOW = 0.02, 0.4, 0.9  # of the ceiling; of loaded readings; of the others' ceiling
+_STRETCH_SHARE = 0.05  # of the time watched, idle beside working GPUs
+_FEW_READINGS = 10  # of a GPU: fewer are a snapshot
 
 
 def detect_throttling(case: Case) -> Verdict:
@@ -47,7 +43,7 @@ def detect_throttling(case: Case) -> Verdict:
             continue
         costs = len(best) > 0 and series.median(clocks[on]) < _CAPPED_CLOCK * float(np.quantile(best, 0.95))
         if mask == POWER_CAP and not costs:
-            continue  # at the cap with full clocks is what a well used card does
+            continue  # at the cap with full clocks is what a well used GPU does
         factor, by = _step_time_factor(case, on, read), "step time"
         if factor is None and len(clocks) and not on.all():
             slow, fast = series.median(clocks[on]), series.median(clocks[~on])
@@ -57,7 +53,7 @@ def detect_throttling(case: Case) -> Verdict:
 
 
 def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | None:
-    """Median step seconds while the bit was set over those while it was not; None where clocks do not match."""
+    """Median step seconds while the bit was set over those while it was not; None if clocks do not match."""
     readings, times = telemetry(case, "unix_seconds"), run_metrics.step_times(case)
     if times is None or len(readings) != len(read):
         return None
@@ -112,7 +108,7 @@ def detect_straggler(case: Case) -> Verdict:
         own = own if np.isfinite(own).any() else case.run.column("seconds")
         if min(int(np.isfinite(own[ranks == rank]).sum()) for rank in numbers) < _STRAGGLER_ROWS:
             return lacking("straggler", f"{_STRAGGLER_ROWS} steps with times of each rank")
-    else:  # without ranks in the log: a card whose clock stays below the others'
+    else:  # without ranks in the log: a GPU whose clock stays below the others'
         ranks = telemetry(case, "gpu")
         numbers = np.unique(series.finite(ranks))
         if len(numbers) < 2 or len(clocks) != len(ranks):
@@ -134,70 +130,52 @@ def detect_straggler(case: Case) -> Verdict:
         title=f"{who} is {format_percent(factor - 1)} slower than the others, which wait for it in every step",
         evidence=text,
         confidence="high" if by_rank else "medium",
-        saved=saved_share(case, waited, 0.0, waited),  # less where part of a step is not the cards' own work
+        saved=saved_share(case, waited, 0.0, waited),  # less where part of a step is not the GPUs' own work
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Card:
-    """The readings of one card; NaN where a quantity was not recorded."""
-
-    index: int
-    rows: np.ndarray
-    utilization: np.ndarray
-
-    @property
-    def use(self) -> float:
-        known = series.finite(self.utilization)
-        return float(known.mean()) if len(known) else float("nan")
-
-
-def _cards(case: Case) -> list[_Card]:
-    gpu, busy = telemetry(case, "gpu"), telemetry(case, "utilization")
-    busy = busy if len(busy) == len(gpu) else np.full(len(gpu), np.nan)
-    every = [np.flatnonzero(gpu == card) for card in np.unique(series.finite(gpu))]
-    return [_Card(index=int(gpu[rows[0]]), rows=rows, utilization=busy[rows]) for rows in every]
+def _cards(case: Case) -> tuple[CardReadings, ...]:
+    """The GPUs that telemetry tells apart; none if it has no numbers of GPUs."""
+    return measured_cards(case.run.telemetry or {}) if len(telemetry(case, "gpu")) else ()
 
 
 def _names(numbers: list[int]) -> str:
     return ("GPU " if len(numbers) == 1 else "GPUs ") + ", ".join(map(str, numbers))
 
 
-def _portrait(case: Case, card: _Card) -> str:
-    """A card in a line: utilisation, power, memory held."""
-    words = [f"GPU {card.index}: {format_percent(card.use)} utilisation"]
-    for name, write in (("power_watts", format_watts), ("memory_used_bytes", format_bytes)):
-        values = telemetry(case, name)
-        if len(values) and np.isfinite(values[card.rows]).any():
-            words.append(write(series.median(values[card.rows])))
-    return ", ".join(words)
+def _portrait(card: CardReadings) -> str:
+    """A GPU in a line: utilisation, power, memory held, each the mean of its readings."""
+    shown = {"power_watts": format_watts, "memory_used_bytes": format_bytes}
+    held = [write(card.quantities[name].mean) for name, write in shown.items() if name in card.quantities]
+    return ", ".join((f"GPU {card.card}: {format_percent(card.quantities['utilization'].mean)} utilisation", *held))
 
 
 def detect_card_idle(case: Case) -> Verdict:
-    """Cards without work while others have it: for the whole time, or for stretches of it."""
-    cards = [card for card in _cards(case) if np.isfinite(card.use)]
+    """GPUs without work while others have it: for the whole time, or for stretches of it."""
+    cards = [card for card in _cards(case) if "utilization" in card.quantities]
+    use = {card.card: card.quantities["utilization"].mean for card in cards}
     if len(cards) < 2:
         return lacking("card_idle", "utilisation of each of several GPUs, with their numbers")
-    working = series.median(np.array([card.use for card in cards if card.use > _IDLE]))
-    idle = [card for card in cards if card.use <= max(_IDLE, _IDLE_TO_OTHERS * working)]
+    working = series.median(np.array([mean for mean in use.values() if mean > _IDLE]))
+    idle = [card for card, mean in use.items() if mean <= max(_IDLE, _IDLE_TO_OTHERS * working)]
     if not idle or len(idle) == len(cards) or not working >= _AT_WORK:
         return _idle_for_a_while(case, len(cards))
-    snapshot = min(len(card.rows) for card in cards) < _FEW_READINGS
-    used, wanted = series.median(np.array([card.use for card in idle])), number(case.run.facts, "world_size")
+    snapshot = min(card.readings for card in cards) < _FEW_READINGS
+    used, wanted = series.median(np.array([use[card] for card in idle])), number(case.run.facts, "world_size")
     unasked = wanted is not None and len(cards) - len(idle) >= wanted
-    names = f"{_names([card.index for card in idle])} of {len(cards)}"
+    names = f"{_names(idle)} of {len(cards)}"
     return finding(
         "card_idle",
         severity="note" if snapshot or unasked else "warning",
         title=f"{names}: {format_percent(used)} utilisation, where the others have {format_percent(working)}"
         + (" (a snapshot)" if snapshot else ""),
-        evidence=[_portrait(case, card) for card in cards[:16]],
+        evidence=[_portrait(card) for card in cards[:16]],
         confidence="low" if snapshot else "high",
     )
 
 
 def _idle_for_a_while(case: Case, count: int) -> Finding | None:
-    """Stretches of minutes in which one card had nothing while the others worked."""
+    """Stretches of minutes in which one GPU had nothing while the others worked."""
     clock, busy, gpu = (telemetry(case, name) for name in ("unix_seconds", "utilization", "gpu"))
     watched = float(np.nanmax(clock) - np.nanmin(clock)) if len(clock) == len(gpu) and len(clock) else 0.0
     if watched <= 0:
@@ -226,10 +204,10 @@ def _idle_for_a_while(case: Case, count: int) -> Finding | None:
 
 
 def detect_card_lost(case: Case) -> Verdict:
-    """A card that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
-    if not _cards(case):
+    """A GPU that was asked on and gave no answer any more: it fell off the bus, or its driver hangs."""
+    every = _cards(case)
+    if not every:
         return lacking("card_lost", "readings of each GPU, with its number")
-    every = measured_cards(case.run.telemetry or {})
     lost = [card for card in every if card.silent_seconds is not None]
     if not lost:
         return None
@@ -241,80 +219,3 @@ def detect_card_lost(case: Case) -> Verdict:
     names = f"{_names([card.card for card in lost])} of {len(every)}"
     title = f"{names} gave no answer in the last {longest} of the readings"
     return finding("card_lost", title=title, evidence=shown)
-
-
-def detect_card_hot(case: Case) -> Verdict:
-    """One card of several that is hotter than the others, and slower for it or not."""
-    cards, heat = _cards(case), telemetry(case, "temperature_celsius")
-    if len(cards) < 2 or not len(heat):
-        return lacking("card_hot", "temperatures of each of several GPUs, with their numbers")
-    warm = {c.index: float(np.nanquantile(heat[c.rows], 0.95)) for c in cards if np.isfinite(heat[c.rows]).any()}
-    hottest = max(warm, key=lambda index: warm[index])
-    others = series.median(np.array([value for index, value in warm.items() if index != hottest]))
-    if not warm[hottest] - others > _HOTTER:
-        return None
-    # its median clock under load over the others', and how often a thermal or hardware slowdown held it back
-    clocks, reasons, pace = telemetry(case, "sm_clock_mhz"), telemetry(case, "throttle_reasons"), float("nan")
-    if len(clocks):
-        middles = {}
-        for card in cards:
-            loaded = clocks[card.rows][card.utilization >= _LOADED]
-            middles[card.index] = series.median(loaded if len(loaded) else clocks[card.rows])
-        beside = series.median(np.array([value for index, value in middles.items() if index != hottest]))
-        pace = middles[hottest] / beside if beside > 0 else float("nan")
-    rows = next(card.rows for card in cards if card.index == hottest)
-    bits = series.finite(reasons[rows]).astype(np.int64) if len(reasons) else np.empty(0, np.int64)
-    alarms = float(np.mean((bits & sum(ALARMS)) != 0)) if len(bits) else 0.0
-    slow = f", its clock {format_percent(1 - pace)} lower" if pace < _SLOWER else ""
-    return finding(
-        "card_hot",
-        text="card_hot_and_slow" if slow or alarms else "card_hot",
-        title=f"GPU {hottest} runs at {warm[hottest]:.0f} °C, the others at {others:.0f} °C{slow}",
-        evidence=(
-            "95th percentile of each GPU's readings",
-            f"throttled in {format_percent(alarms)} of its readings" if alarms else "",
-        ),
-    )
-
-
-def detect_power_cap(case: Case) -> Verdict:
-    """A card that runs into a power ceiling lower than the other cards' or than its datasheet's."""
-    cards, watts = _cards(case), telemetry(case, "power_watts")
-    if not cards or not len(watts):
-        return lacking("power_cap", "power and utilisation of each GPU, with its number")
-    spec, ceilings = run_metrics.card(case), {}
-    for card in cards:
-        loaded = series.finite(watts[card.rows][card.utilization >= _LOADED])
-        top = float(np.quantile(loaded, 0.99)) if len(loaded) else 0.0
-        # a card under load sits at its ceiling; below one its power moves freely
-        if len(loaded) >= 2 * _FEW_READINGS and np.mean(loaded >= (1 - _CAP_WITHIN) * top) >= _CAP_SHARE:
-            ceilings[card.index] = top
-    tops = [float(np.nanquantile(watts[card.rows], 0.99)) for card in cards if np.isfinite(watts[card.rows]).any()]
-    limit = spec.tdp_watts if spec and spec.tdp_watts else (max(tops) if len(tops) > 1 else None)
-    low = {index: top for index, top in ceilings.items() if limit and top < _CAP_BELOW * limit}
-    if not low or limit is None:
-        return None
-    of = "the datasheet's" if spec and spec.tdp_watts else "the highest GPU's"
-    return finding(
-        "power_cap",
-        severity="warning" if len(low) < len(cards) else "note",
-        title=f"{_names(list(low))} of {len(cards)} at a power ceiling of {format_watts(max(low.values()))}: "
-        f"{format_percent(max(low.values()) / limit)} of {of} {format_watts(limit)}",
-        evidence=[f"GPU {index}: ceiling {format_watts(top)}" for index, top in low.items()],
-    )
-
-
-def detect_unknown_load(case: Case) -> Verdict:
-    """More cards at work than the run says it uses: the rest is somebody else's."""
-    cards = [card for card in _cards(case) if np.isfinite(card.use)]
-    wanted = number(case.run.facts, "world_size")
-    if len(cards) < 2 or wanted is None:
-        return lacking("unknown_load", "the run's number of GPUs beside telemetry of each GPU")
-    at_work = [card for card in cards if card.use > _AT_WORK and len(card.rows) >= _FEW_READINGS]
-    if len(at_work) <= wanted:
-        return None
-    return finding(
-        "unknown_load",
-        title=f"{len(at_work)} GPUs are at work where the run has {wanted:g}: the rest is another job's",
-        evidence=[_portrait(case, card) for card in at_work[:16]],
-    )

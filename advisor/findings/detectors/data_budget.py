@@ -38,7 +38,7 @@ _JSON_ERRORS = ('{"error', '{"message":"Not Found')  # a data set's first record
 
 
 def training_tokens(case: Case) -> float | None:
-    """Tokens of the whole run: planned, else done; None where steps or tokens per step are unknown."""
+    """Tokens of the whole run: planned, else done; None if steps or tokens per step are unknown."""
     steps, per_step = planned_steps(case) or steps_done(case.run), step_tokens(case)
     if steps and per_step:
         return steps * per_step

@@ -22,14 +22,14 @@ def _last(case: Case, *kinds: str) -> Event | None:
 
 
 def unsaid(case: Case, code: str) -> Insufficient | None:
-    """That a log of numbers alone cannot tell of errors; None where it could, and says nothing of this one."""
+    """That a log of numbers alone cannot tell of errors; None if it could, and says nothing of this one."""
     if has_words(case.run):
         return None
     return lacking(code, "what the program printed (stdout and stderr)")
 
 
 def _where(case: Case) -> str:
-    """At which step of how many the run ended, in words; empty where the log has no steps."""
+    """At which step of how many the run ended, in words; empty if the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     ended = next((part for part in reversed(case.run.runs) if part.status is case.run.status), None)
     if ended is not None and len(case.run.runs) > 1 and ended.last_step not in (None, done):
@@ -51,7 +51,7 @@ def _evidence(case: Case, event: Event | None) -> list[Evidence | str]:
 
 
 def remaining_seconds(case: Case) -> float | None:
-    """Seconds of the steps that are missing, pauses included in proportion; None where pace or plan is unknown."""
+    """Seconds of the steps that are missing, pauses included in proportion; None if pace or plan is unknown."""
     done, planned = steps_done(case.run), planned_steps(case)
     if done is None or not planned or done >= planned:
         return None

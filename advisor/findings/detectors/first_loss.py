@@ -170,18 +170,24 @@ def _other_vocabulary(loss: float, vocab: int) -> list[str]:
     return [f"another vocabulary: e^{loss:.4g} = {math.exp(loss):,.0f} tokens{named}"]
 
 
-def detect_worse_than_uniform(case: Case) -> Verdict:
-    """A loss that ends above ln V: the model is worse than knowing nothing, however much the loss has fallen."""
+def detect_end_against_uniform(case: Case) -> Verdict:
+    """A loss that ends at ln V or above it: the model knows nothing, however much the loss has fallen."""
     losses, vocab, unit = curve(case.run, "loss"), vocabulary(case), nats_per_unit(case.run)
     if vocab is None or unit is None or not len(losses):
         return lacking("worse_than_uniform", "the vocabulary's size and a loss per token")
-    done = steps_done(case.run) or len(losses)
-    if done < _FEW_STEPS:
-        return None
+    done, last = steps_done(case.run) or len(losses), float(losses.step[-1])
     end, expected = float(np.median(tail(losses.value))) * unit, uniform_loss(vocab)
-    if end <= expected + _WORSE:
+    if done >= _LONG_ENOUGH and abs(end - expected) <= _AT_UNIFORM and not rate_is_zero(case.run):
+        return finding(
+            "random_tokens",
+            title=f"Loss rests at {end:.3f} = ln {vocab:,} after {done:,.0f} steps: as if the tokens were random",
+            evidence=seen(f"median of the last rows {end:.4f}, ln V {expected:.4f}", last=last),
+            confidence="high" if done >= 2 * _LONG_ENOUGH else "medium",
+            saved=cost_of_steps(case, done),
+        )
+    if done < _FEW_STEPS or end <= expected + _WORSE:
         return None
-    first, last = float(losses.value[0]) * unit, float(losses.step[-1])
+    first = float(losses.value[0]) * unit
     sums = _sums(case, first, vocab) if first > expected + FAULT_ABOVE else ()
     fallen = f"fell from {first:.4g} to {end:.4g}" if end < first else f"is {end:.4g}"
     return finding(
@@ -194,24 +200,6 @@ def detect_worse_than_uniform(case: Case) -> Verdict:
         ),
         confidence="medium" if sums else "high",
         causes=(*sums, *_scale_causes(case, first, vocab)[:2], "inputs and labels that do not belong together"),
-        saved=cost_of_steps(case, done),
-    )
-
-
-def detect_random_tokens(case: Case) -> Verdict:
-    """A loss that settles at ln V: the data hold nothing to learn, or no gradient arrives."""
-    losses, vocab, unit = curve(case.run, "loss"), vocabulary(case), nats_per_unit(case.run)
-    if vocab is None or unit is None or not len(losses):
-        return lacking("random_tokens", "the vocabulary's size and a loss per token")
-    done = steps_done(case.run) or len(losses)
-    end, expected = float(np.median(tail(losses.value))) * unit, uniform_loss(vocab)
-    if done < _LONG_ENOUGH or abs(end - expected) > _AT_UNIFORM or rate_is_zero(case.run):
-        return None
-    return finding(
-        "random_tokens",
-        title=f"Loss rests at {end:.3f} = ln {vocab:,} after {done:,.0f} steps: as if the tokens were random",
-        evidence=seen(f"median of the last rows {end:.4f}, ln V {expected:.4f}", last=losses.step[-1]),
-        confidence="high" if done >= 2 * _LONG_ENOUGH else "medium",
         saved=cost_of_steps(case, done),
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Finding, Verdict, finding, lacking
-from advisor.findings.detectors.out_of_memory import ROWS, memory_growth, memory_of, what_fits
+from advisor.findings.detectors.out_of_memory import ROWS, memory_growth, memory_of
 from advisor.findings.run_facts import number, parameters
 from advisor.findings.run_metrics import telemetry
 from advisor.findings.savings import saved_by_speedup
@@ -52,7 +52,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
 
 
 def _readings(case: Case) -> Readings:
-    """What the log and its telemetry say of one card, as far as they do."""
+    """What the log and its telemetry say of one GPU, as far as they do."""
     share, size = run_metrics.memory_used_share(case)
     spec, watts = run_metrics.card(case), telemetry(case, "power_watts")
     used = telemetry(case, "utilization")
@@ -76,7 +76,7 @@ def _readings(case: Case) -> Readings:
 
 
 def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None:
-    """Median power of a card as a share of its limit, some readings left out; None where either is unknown."""
+    """Median power of a GPU as a share of its limit, some readings left out; None if either is unknown."""
     watts, limit = telemetry(case, "power_watts"), run_metrics.power_limit_watts(case)
     if left_out is not None and len(watts):
         watts = np.delete(watts, left_out)
@@ -92,7 +92,7 @@ def detect_utilization(case: Case) -> Verdict:
         missing = "GPU telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
         if len(watts) < 10 or not series.median(watts) < _NO_LOAD_WATTS:
             return lacking("utilization", missing)
-        return finding(  # a power that no card draws under load
+        return finding(  # a power that no GPU draws under load
             "gpu_idle",
             title=f"The GPU draws {format_watts(series.median(watts))}: it computes nothing",
             evidence=f"median of {len(watts)} readings, highest {format_watts(float(watts.max()))}",
@@ -175,11 +175,8 @@ def _range(shares: np.ndarray) -> str:
     return format_percent(low) if f"{low:.2f}" == f"{high:.2f}" else f"{low * 100:.0f}-{high * 100:.0f} %"
 
 
-_LIKELY_SPILL = 3.0  # times slower than predicted, at a full card
-
-
 def detect_nearly_full(case: Case) -> Verdict:
-    """A card within 3 % of its last byte: the next longer batch or evaluation runs out."""
+    """A GPU within 3 % of its last byte: the next longer batch or evaluation runs out."""
     used, total = run_metrics.memory_used_share(case)
     if run_metrics.on_cpu(case) or case.run.status is Status.OUT_OF_MEMORY:
         return None
@@ -191,35 +188,6 @@ def detect_nearly_full(case: Case) -> Verdict:
         "memory_nearly_full",
         title=f"Device memory was {format_percent(used)} full: {format_bytes((1 - used) * total)} were left",
         evidence=f"highest reading {format_bytes(used * total)} of {format_bytes(total)}",
-    )
-
-
-def detect_host_spill(case: Case) -> Verdict:
-    """More device memory in use than the card has, or a full card and a crawling run: pages in host memory."""
-    used, total = run_metrics.memory_used_share(case)
-    if run_metrics.on_cpu(case):
-        return None
-    if used is None or total is None:
-        return lacking("host_spill", "GPU memory in use (telemetry or the log) and its size")
-    promised, speed = run_metrics.promised_rate(case), run_metrics.pace(case)
-    factor = promised.value / speed.tokens_per_second if promised and speed else None
-    if used > 1.02:
-        text, confidence = f"{format_bytes(used * total)} in use on a GPU of {format_bytes(total)}", "high"
-    elif used > FIT_MARGIN and factor is not None and factor > _LIKELY_SPILL:
-        text = f"the GPU is {format_percent(used)} full and {format_number(factor)}x slower than predicted"
-        confidence = "low"
-    else:
-        return None
-    return finding(
-        "host_spill",
-        severity="error" if confidence == "high" else "warning",
-        title="Part of the model lives in host memory, behind the PCIe bus" + ("" if used > 1.02 else ", it seems"),
-        evidence=text,
-        confidence=confidence,
-        actions=(
-            "switch off the system-memory fallback in the driver's settings: out of memory is the better message",
-            *what_fits(case)[1],
-        ),
     )
 
 

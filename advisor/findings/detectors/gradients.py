@@ -93,7 +93,7 @@ def detect_grad_norm_large(case: Case) -> Verdict:
 
 
 def clipped_share(case: Case) -> Curve | None:
-    """Per row 1 where the gradient was clipped, else 0 (or the printed share); None where the log cannot tell."""
+    """Per row 1 where the gradient was clipped, else 0 (or the printed share); None if the log cannot tell."""
     printed = curve(case.run, "clipped")
     if len(printed):
         return Curve(step=printed.step, value=np.clip(printed.value, 0, 1), counted=printed.counted)

@@ -42,7 +42,6 @@ _EVALUATED_UNREAD = (GENERIC, "yolo")
 _HELD_OUT = ("eval_loss", "eval_accuracy", "eval_reward", "eval_bits_per_byte")
 _EPOCHS = 2.0  # passes over the data from which on training loss says nothing of new data
 _HALVED = 0.5  # of the first loss
-_SAME_ROWS, _SAME_SHARE, _DIGITS = 4, 0.9, 4  # equal values, of the evaluations, significant digits at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,27 +321,4 @@ def detect_no_validation(case: Case) -> Verdict:
         "no_validation",
         title=f"{passes:.3g} epochs without an evaluation: loss {first:.4g} → {end:.4g} may be learnt or memorised",
         evidence=seen("neither a loss nor a score on held-out data", last=losses.step[-1]),
-    )
-
-
-def detect_validation_is_training(case: Case) -> Verdict:
-    """Validation losses that are the training's to the last digit: the same data, or the same number printed twice."""
-    evals = curve(case.run, "eval_loss")
-    own = [c for name in ("loss", "eval_train_loss") if len(c := curve(case.run, name))]
-    if len(evals) < _SAME_ROWS or not own:
-        return lacking("validation_is_training", f"{_SAME_ROWS} validation losses beside training's")
-    # equal to the last of as many digits as chance does not give; a constant would be equal by nature
-    long = np.array([len(f"{abs(value):.12f}".replace(".", "").strip("0")) >= _DIGITS for value in evals.value])
-    long &= len(np.unique(evals.value)) > len(evals) // 2
-    same = 0
-    for losses in own:
-        place = np.clip(np.searchsorted(losses.step, evals.step), 0, len(losses) - 1)
-        equal = (losses.step[place] == evals.step) & (losses.value[place] == evals.value) & long
-        same = max(same, int(equal.sum()))
-    if same < max(_SAME_ROWS, _SAME_SHARE * len(evals)):
-        return None
-    return finding(
-        "validation_is_training",
-        title=f"The validation loss is the training loss to the last digit in {same} of {len(evals)} evaluations",
-        evidence=seen(f"both {evals.value[-1]:.6g} at the end", last=evals.step[-1]),
     )

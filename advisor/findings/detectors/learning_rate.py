@@ -175,7 +175,7 @@ def detect_never_decays(case: Case) -> Verdict:
 
 
 def phase_of_schedule(run: RunTable, step: float) -> float | None:
-    """Learning rate at `step` as a share of the run's peak; None where the log has no rate near it.
+    """Learning rate at `step` as a share of the run's peak; None if the log has no rate near it.
 
     The peak is the highest rate printed; of a run whose log ends within its warm-up, the one declared.
     """

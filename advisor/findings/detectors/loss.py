@@ -26,6 +26,7 @@ _LONG_TAIL = 200  # rows a spike: where they come more often, they are what sing
 _START = 0.01  # of the steps: before, no checkpoint is worth keeping
 _POSITIVE = "a loss that is positive, as a cross entropy is, and no policy loss"
 _RISE = 3.0  # standard deviations of single rows (sources §7.2)
+_TURNS = 3.0  # times the largest earlier rise, or fall on the way up: less is how this loss drifts
 _RISE_SHARE = 0.25  # of all that was learnt: less may be harder data
 _RISE_LASTS = 0.01  # of the rows
 _FOLLOWS_JUMP = 0.02  # of the steps: so soon after a jump of the learning rate a rise is its doing
@@ -181,7 +182,7 @@ def _again(losses: Curve, step: float) -> str:
 
 
 def _turned(losses: Curve) -> tuple[float, float, int] | None:
-    """Best level, end level and the row of the best, where a curve ends far above its best; None where it does not."""
+    """Best level, end level and the row of the best, where a curve ends far above its best; None if it does not."""
     values = losses.value
     if len(values) < 20:
         best, end = float(values.min()), float(values[-1])
@@ -194,8 +195,11 @@ def _turned(losses: Curve) -> tuple[float, float, int] | None:
     fall = max(0.0, float(level[: max(1, low + 1)].max()) - best)
     # a row is part of the median beside it, which makes the distance small: neighbours differ by the whole noise
     noise = max(spread(values[window:] - level[window:]), spread(np.diff(values)) / 2**0.5)
+    # a loss that drifts turns often: it rose on the way down to its best level, or fell on the way up from there
+    down, up = level[: low + 1], level[low:]
+    turns = max((down - np.minimum.accumulate(down)).max(), (np.maximum.accumulate(up) - up).max())
     lasts = len(values) - low > max(5, _RISE_LASTS * len(values))
-    far = end - best > max(_RISE * noise, _RISE_SHARE * fall, 0.05 * abs(best))
+    far = end - best > max(_RISE * noise, _TURNS * turns, _RISE_SHARE * fall, 0.05 * abs(best))
     return (best, end, low) if far and lasts else None
 
 
@@ -243,7 +247,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
 
 
 def _beginning(case: Case, broken: float) -> Spike | None:
-    """The rise that a loss never came back from before it broke at a step; None where it broke at once."""
+    """The rise that a loss never came back from before it broke at a step; None if it broke at once."""
     losses = curve(case.run, "loss")
     rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
     return rising[-1] if rising and not np.any((losses.step > rising[-1].last_step) & (losses.step < broken)) else None

@@ -45,7 +45,7 @@ class Readings:
 
 
 def readings(case: Case) -> Readings | None:
-    """The run's witness records; None where it has none. The calibration's reading counts where it is quieter."""
+    """The run's witness records; None if it has none. The calibration's reading counts where it is quieter."""
     facts = case.run.facts
     steps, seconds = facts.get("witness_steps"), facts.get("witness_seconds")
     if not isinstance(steps, list) or not isinstance(seconds, list) or not steps or len(steps) != len(seconds):

@@ -81,7 +81,7 @@ def _dollars(case: Case, seconds: float) -> str:
 
 
 def detect_idle_device(case: Case) -> Verdict:
-    """Stretches of minutes in which nothing ran on a card that was being paid for."""
+    """Stretches of minutes in which nothing ran on a GPU that was being paid for."""
     if run_metrics.on_cpu(case):
         return None
     busy, clock = run_metrics.telemetry(case, "utilization"), run_metrics.telemetry(case, "unix_seconds")

@@ -130,7 +130,7 @@ def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str,
 
 
 def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | None = None) -> Prediction | None:
-    """The prediction with the largest micro-batch below the present one that fits; None where none is known to.
+    """The prediction with the largest micro-batch below the present one that fits; None if none is known to.
 
     Micro-batches that divide the accumulated batch, so that the optimizer sees the same tokens. What `numbers` say
     of other processes and of this program's appetite counts.
@@ -224,7 +224,7 @@ class Growth:
 
 
 def memory_of(case: Case) -> tuple[np.ndarray, np.ndarray] | None:
-    """Steps and device memory of the main phase's rows; None where too few rows print it."""
+    """Steps and device memory of the main phase's rows; None if too few rows print it."""
     rows = main_rows(case.run)
     for name in ("memory_bytes", "reserved_bytes"):
         values = case.run.column(name)[rows]
@@ -234,7 +234,7 @@ def memory_of(case: Case) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def memory_growth(case: Case) -> Growth | None:
-    """The growth over the second half of the run, while the first may still fill caches; None where there is none."""
+    """The growth over the second half of the run, while the first may still fill caches; None if there is none."""
     recorded = memory_of(case)
     if recorded is None:
         return None

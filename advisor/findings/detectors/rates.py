@@ -7,13 +7,13 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.run_facts import parameters
-from advisor.laws.mfu import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
+from advisor.laws.flops import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
 from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
 
 _LOGGED_MFU_TOLERANCE = 0.10
 _ARITHMETIC_TOLERANCE = 0.02
-_NEXT_TO_NOTHING = 0.02  # even small models on large cards reach 5 %
-# Peaks that wrong denominators are made of: what logs divide by instead of the card's dense peak.
+_NEXT_TO_NOTHING = 0.02  # even small models on large GPUs reach 5 %
+# Peaks that wrong denominators are made of: what logs divide by instead of the GPU's dense peak.
 _WRONG_PEAKS = (
     (312e12, "an A100's 312 TFLOP/s"),
     (989e12, "an H100's 989 TFLOP/s"),
@@ -51,7 +51,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
         return lacking("logged_mfu", "an MFU that the log prints, to be checked")
     share = run_metrics.mfu(case)
     printed = series.median(logged[series.steady_start(1 / logged) :])
-    if share is None and printed < _NEXT_TO_NOTHING:  # the card, or the formula, is another than the log assumes
+    if share is None and printed < _NEXT_TO_NOTHING:  # the GPU, or the formula, is another than the log assumes
         return finding(
             "logged_mfu",
             text="mfu_tiny",

@@ -80,7 +80,9 @@ def _called(run: RunTable, number: int) -> str:
 def detect_failed_runs(case: Case) -> Verdict:
     """Of many runs or starts in a log how many failed, or never came to a step: the last of them speaks for itself."""
     parts = [part for part in case.run.runs if not part.elsewhere]
-    never = [part for part in parts if part.phase is None and part.status is not Status.COMPLETED]
+    # the last of them may be starting while the log is read
+    over = [part for part in parts if part is not parts[-1] or part.status in _FAILED]
+    never = [part for part in over if part.phase is None and part.status is not Status.COMPLETED]
     failed = [part for part in parts if part.phase is not None and part.status in _FAILED]
     stated, of = _stated_failures(case.run)
     if stated < _MANY_STARTS and (len(parts) < _MANY_STARTS or len(never) + len(failed) < 2):

@@ -1,4 +1,4 @@
-"""Is the speed what this card gives at this shape, and what is it bound by?"""
+"""Is the speed what this GPU gives at this shape, and what is it bound by?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of
 
 
 def detect_software_bound(case: Case) -> Verdict:
-    """Far slower than this card is at this shape: the software path, not the card or the batch."""
+    """Far slower than this GPU is at this shape: the software path, not the GPU or the batch."""
     promised, speed = promised_rate(case), run_metrics.pace(case)
     if promised is None or speed is None:
         return lacking("software_bound", "the shape, a known GPU and step times, to compare with what it should give")
@@ -145,7 +145,7 @@ class BatchChoice:
 
 
 def best_batch(case: Case) -> BatchChoice | None:
-    """The smallest micro-batch within 2 % of the best of those that fit, by the predicted curve; None where unknown.
+    """The smallest micro-batch within 2 % of the best of those that fit, by the predicted curve; None if unknown.
 
     Accumulation shrinks as the micro-batch grows, so that the optimizer sees the same batch; micro-batches beyond
     that batch change it and are weighed only where nothing is accumulated.
@@ -234,7 +234,7 @@ def detect_optimizer_floor(case: Case) -> Verdict:
 
 
 def detect_pass_floor(case: Case) -> Verdict:
-    """Forward or backward passes that would beat the card's dense peak."""
+    """Forward or backward passes that would beat the GPU's dense peak."""
     best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
     times = {name: _typical(case, f"{name}_seconds") for name in ("forward", "backward")}
     if all(value is None for value in times.values()):
@@ -265,7 +265,7 @@ def _too_fast(case: Case, code: str, part: str, timed: float, floor: float, beca
 
 
 def _typical(case: Case, name: str) -> float | None:
-    """Median of a timed part over the run, zeros left out; None where it was never timed."""
+    """Median of a timed part over the run, zeros left out; None if it was never timed."""
     values = series.finite(run_metrics.main_column(case.run, name))
     values = values[values > 0]
     return series.median(values) if len(values) else None

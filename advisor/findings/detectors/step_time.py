@@ -63,7 +63,7 @@ class Pauses:
 
 
 def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
-    """Stretches of rows of more than 1.5 times the running median; None where there are none.
+    """Stretches of rows of more than 1.5 times the running median; None if there are none.
 
     `left_out_seconds`: what other steps took that are not among `times`.
     """

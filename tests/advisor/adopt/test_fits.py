@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from advisor.adopt.burst import warmup_steps
 from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, hold_each_out
-from advisor.adopt.plan import AdoptedGoal, make_plan, says_how_long
+from advisor.adopt.plan import make_plan, says_how_long
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
 from advisor.adopt.session import tries
 from advisor.adopt.splits import batch_options
 from advisor.errors import AdvisorError
+from advisor.options import AdoptedGoal
 from advisor.records import Basis
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
 

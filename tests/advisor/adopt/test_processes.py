@@ -12,11 +12,12 @@ import pytest
 
 from advisor.adopt.empirical import Batch, Seen, fit_time
 from advisor.adopt.launcher import LAUNCHER, launcher_knob
-from advisor.adopt.plan import AdoptedGoal, make_plan
+from advisor.adopt.plan import make_plan
 from advisor.adopt.self_test import verdicts
 from advisor.adopt.session import seen_memory, tries
 from advisor.adopt.splits import batch_options
 from advisor.errors import AdvisorError
+from advisor.options import AdoptedGoal
 from advisor.records import Basis
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
 from advisor.workflows.adopt import name_of, recipe_of_command

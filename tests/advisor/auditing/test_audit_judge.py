@@ -42,12 +42,20 @@ def test_a_bill_counts_every_gpu_at_the_price_that_is_stated(run, claim):
         assert row["verdict"] == verdict and row["so"].startswith(("$173", "$172 to $174")), (value, row)
 
 
-def test_a_price_of_the_whole_machine_is_not_multiplied():
-    text = "The machine of 8 GPUs costs $20 an hour: 10 hours are $200."
+@pytest.mark.parametrize(
+    ("text", "run", "verdict"),
+    [
+        ("The machine of 8 GPUs costs $20 an hour: 10 hours are $200.", {}, "holds"),
+        ("An 8xH100 at $20 an hour: 10 hours are $200.", {}, "holds"),
+        ("We pay $20 an hour for 8 GPUs: 10 hours are $200.", {"price": "$20/h", "price_of": "machine"}, "holds"),
+        ("We pay $20 an hour for 8 GPUs: 10 hours are $200.", {"price": "$20/h"}, "wrong"),
+    ],
+)
+def test_a_price_is_multiplied_unless_it_is_of_the_whole_machine(text, run, verdict):
     claim = {"id": "c", "text": "the bill", "quote": text, "kind": "quantity", "that": "usd", "value": "$200",
-             "price": "$20/h", "time": "10 hours", "gpus": "8"}  # fmt: skip
-    [row] = audit_judge(text, json.dumps({"title": "t", "run": {}, "claims": [claim]}))["rows"]
-    assert row["verdict"] == "holds"
+             "time": "10 hours", "gpus": "8", **({} if run else {"price": "$20/h"})}  # fmt: skip
+    [row] = audit_judge(text, json.dumps({"title": "t", "run": run, "claims": [claim]}))["rows"]
+    assert row["verdict"] == verdict, row
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ def test_what_a_card_cannot_hold_is_left_out_with_the_reason_and_the_rest_is_jud
     run = {"seq_len": "2,048", "precision": "half", "gpu": "H2000", "step_time": "500ms", "depth": "deep"}
     claims = [{**STEP, "id": "x"}, {**STEP, "id": "x", "about": "nobody"}, {"kind": "rests_on", "quote": "## Costs"}]
     card = read(*claims, run=run, rows={"columns": ["colour"], "values": []}, notes="mine", others=[{"depth": 3}])
-    assert card["run"] == {"seq_len": "2,048", "step_time": "500ms"} and "rows" not in card and "notes" not in card
+    run = {"seq_len": "2,048", "step_time": "500ms", "gpu": "h200"}  # of the title
+    assert card["run"] == run and "rows" not in card and "notes" not in card
     assert [claim["id"] for claim in card["claims"]] == ["x"] and card["others"] == []
     for word in ("run.precision", "run.gpu", "run.depth", "rows.columns", "nobody", "premises: missing"):
         assert any(word in words for words in card["unplaced"]), word
@@ -130,3 +131,55 @@ def test_examples_of_kinds_pass_the_gate_where_the_text_says_them():
         claim |= entry["fields"]
         passed += len(gated({"title": "t", "run": {}, "claims": [claim]}, entry["says"])["claims"])
     assert passed >= 60
+
+
+HEADED = """# Runs on an A100
+
+Its MFU is 45 % at 140 TFLOP/s.
+
+## The other machine
+
+**Table 2: H100**
+
+| model | TFLOP/s | MFU |
+|-------|---------|-----|
+| small | 400     | 40 % |
+| large, on a T4 | 40 | 40 % |
+
+## A100 against H100
+
+It reaches 150 TFLOP/s.
+"""
+
+
+def subject(quote: str, **run: str) -> tuple[str | None, str | None]:
+    """The GPU of the run and of one claim that names none, as the gate leaves them."""
+    claim = {"id": "a", "kind": "mfu", "value": "40 %", "quote": quote}
+    card = gated({"title": "t", "run": run, "claims": [{**claim, "value": quote.split(" %")[0][-2:] + " %"}]}, HEADED)
+    assert len(card["claims"]) == 1, card
+    return card["run"].get("gpu"), card["claims"][0].get("gpu")
+
+
+def test_a_gpu_that_only_a_heading_names_is_the_subject_of_what_stands_under_it():
+    """The title's is the run's; a table's own heading goes before it; a row that names a GPU is about that."""
+    assert subject("MFU is 45 % at 140 TFLOP/s") == ("a100", None)
+    assert subject("| small | 400     | 40 % |") == ("a100", "h100")
+    assert subject("| small | 400     | 40 % |", gpu="h100-80gb-sxm") == ("h100-80gb-sxm", None)
+    assert subject("| large, on a T4 | 40 | 40 % |") == ("a100", None)
+
+
+def test_a_heading_of_two_gpus_decides_nothing_and_one_that_has_ended_names_nothing():
+    claim = {"id": "a", "kind": "flops", "value": "150 TFLOP/s", "quote": "It reaches 150 TFLOP/s."}
+    assert "gpu" not in gated({"run": {}, "claims": [claim]}, HEADED)["claims"][0]
+    over = HEADED.replace("## A100 against H100", "## Later").replace("# Runs on an A100", "# Runs")
+    card = gated({"run": {}, "claims": [{**claim, "gpu": "h100"}]}, over)
+    assert card["claims"] == [] and "does not name the GPU h100" in card["unplaced"][0]
+
+
+def test_a_claim_under_a_heading_is_judged_by_that_heading_s_gpu(tmp_path):
+    """400 TFLOP/s are 40 % of an H100's 989 and 128 % of an A100's 312."""
+    path = tmp_path / "runs.md"
+    path.write_text(HEADED)
+    claim = {"id": "a", "kind": "mfu", "value": "40 %", "flops": "400 TFLOP/s", "quote": "| small | 400     | 40 % |"}
+    [one] = audit_cards([path], Store(tmp_path), answer=json.dumps({"run": {}, "claims": [claim]}))
+    assert one.judged[0].judgement.ruling is Ruling.HOLDS, one.judged[0].judgement

@@ -10,8 +10,7 @@ import yaml
 
 from advisor.auditing.audit import Judged
 from advisor.auditing.load import card_from_dict
-from advisor.auditing.paper.numbers import figures
-from advisor.auditing.paper.text import document_of, read_document
+from advisor.auditing.quantity import figures
 from advisor.auditing.schema import examples
 from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
@@ -57,25 +56,6 @@ def test_numbers_are_read_as_people_write_them(text: str, quantity: str) -> None
 def test_names_dates_and_factors_are_no_quantities() -> None:
     assert figures("LLaMA-2 on 2026-02-05, see arXiv:2309.09530 and v1.2.3") == ()
     assert [f.quantity.text for f in figures("24 × 2048 on 8×H100")] == ["24", "2048", "8"]
-
-
-def test_lines_are_those_of_the_file_in_markdown_html_and_wrapped_text(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text(
-        "<html><body>\n<h1>A run</h1>\n<p>We used\n8 GPUs.</p>\n<table>\n<tr><th>Model</th><th>MFU</th></tr>\n"
-        "<tr><td>1B</td><td>40%</td></tr></table></body></html>",
-        encoding="utf-8",
-    )
-    document = read_document(page)
-    assert [(p.line, p.text) for p in document.passages][:2] == [(2, "A run"), (3, "We used 8 GPUs.")]
-    assert [(t.header, t.rows) for t in document.tables] == [(("Model", "MFU"), (("1B", "40%"),))]
-    wrapped = document_of(
-        list(
-            enumerate(["# T", "", "This line is long enough to be wrapped by its writer at", "eighty. It took 3 h."], 1)
-        ),
-        "t",
-    )
-    assert [(p.line, p.text) for p in wrapped.passages][-1] == (4, "It took 3 h.")
 
 
 def test_arithmetic_in_a_text_is_reckoned_again(tmp_path: Path) -> None:
@@ -138,12 +118,3 @@ def test_any_text_is_drafted_or_refused(tmp_path: Path) -> None:
     for _ in range(40):
         chosen = [line[: chance.randint(1, 90)] for line in chance.choices(lines, k=25)]
         accused(tmp_path, "\n".join(chosen).replace("5", chance.choice(["5", "0", "5e9", "-", "5%"])))
-
-
-def test_a_claim_stands_on_the_line_that_prints_its_number(tmp_path: Path) -> None:
-    text = (
-        "A plan\n\nThe whole of the data is read by the cards of one box, which is rented for a while, and the\n"
-        "training takes, as was said before, steps of 24 sequences of one length each, which are 2,048 x 24 =\n"
-        "59,152 tokens in all, as everybody can see who has a pencil.\n"
-    )
-    assert accused(tmp_path, text, "plan.txt") == [5]

@@ -47,6 +47,13 @@ def test_two_harmless_claims_are_not_all_that_is_said() -> None:
     assert BESIDES in "\n".join(text_lines(one)) and BESIDES in markdown([one])
 
 
+def test_a_bill_is_the_price_times_gpus_times_hours() -> None:
+    """20,000 steps of 0.3 s are 1.667 hours, at $2 an hour for each of 8 GPUs, or for the machine of 8."""
+    assert said(audited(gpus=8))["usd"][1] == "1.7 h and $26.70 for all steps"
+    assert said(audited(gpus=8, price_of="gpu"))["usd"][1] == "1.7 h and $26.70 for all steps"
+    assert said(audited(gpus=8, price_of="machine"))["usd"][1] == "1.7 h and $3.33 for all steps"
+
+
 @pytest.mark.parametrize(
     ("run", "timing", "which"),
     [

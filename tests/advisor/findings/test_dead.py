@@ -21,7 +21,7 @@ from advisor.readers.read import read_run
 from tests.advisor.findings import build
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
-RANDOM = np.random.default_rng(9)
+SEED = 9
 
 
 def every(values) -> np.ndarray:
@@ -65,15 +65,24 @@ def test_policy_losses_of_exactly_0():
     assert detect_dead_signal(learning_case(unrewarded)).severity is Severity.WARNING
     late = learning_run(40, loss=loss, reward=np.where(np.arange(40) > 18, 0.5, 0.0), eval_loss=None)
     assert detect_dead_signal(learning_case(late)) is None  # found at last
-    alive = learning_run(40, loss=0.01 * RANDOM.standard_normal(40), reward=np.linspace(0.1, 0.6, 40), eval_loss=None)
+    alive = learning_run(
+        40,
+        loss=0.01 * np.random.default_rng(SEED).standard_normal(40),
+        reward=np.linspace(0.1, 0.6, 40),
+        eval_loss=None,
+    )
     assert detect_dead_signal(learning_case(alive)) is None
 
 
 def test_an_accuracy_that_stays_while_the_loss_falls():
-    table = learning_run(50, loss=np.linspace(11.2, 8.7, 50), accuracy=0.067 + 0.001 * RANDOM.random(50))
+    table = learning_run(
+        50, loss=np.linspace(11.2, 8.7, 50), accuracy=0.067 + 0.001 * np.random.default_rng(SEED).random(50)
+    )
     found = detect_stuck_accuracy(learning_case(table))
     assert isinstance(found, Finding) and found.title.startswith("Accuracy stays at 6.7")
-    solved = learning_run(50, loss=np.linspace(0.1, 0.05, 50), accuracy=0.985 + 0.001 * RANDOM.random(50))
+    solved = learning_run(
+        50, loss=np.linspace(0.1, 0.05, 50), accuracy=0.985 + 0.001 * np.random.default_rng(SEED).random(50)
+    )
     assert detect_stuck_accuracy(learning_case(solved)) is None
 
 
@@ -83,7 +92,7 @@ def test_a_reward_that_collapses():
     assert isinstance(found, Finding) and "-5.8 at step" in found.title and "keep the checkpoint" in found.actions[0]
     noisy = learning_run(eval_reward=every([*rewards[:7], -5.9, -5.86, -5.84, -5.95]))
     assert detect_reward_collapse(learning_case(noisy)) is None
-    rollouts = np.linspace(0, 1, STEPS) + 0.3 * RANDOM.standard_normal(STEPS)
+    rollouts = np.linspace(0, 1, STEPS) + 0.3 * np.random.default_rng(SEED).standard_normal(STEPS)
     assert detect_reward_collapse(learning_case(learning_run(reward=rollouts))) is None
 
 
@@ -134,7 +143,7 @@ def epochs(**columns) -> Case:
 
 
 def test_a_reward_that_does_not_rise_is_told_from_one_that_does():
-    scatter = 0.1 * RANDOM.standard_normal(300)
+    scatter = 0.1 * np.random.default_rng(SEED).standard_normal(300)
 
     def of(level) -> object:
         return detect_reward_flat(learning_case(build.run(steps=300, loss=None, reward=level + scatter)))
@@ -146,8 +155,8 @@ def test_a_reward_that_does_not_rise_is_told_from_one_that_does():
 
 
 def test_an_accuracy_of_single_batches_without_a_trend_is_stuck_where_the_loss_does_not_fall():
-    scores = np.clip(0.1 + 0.08 * RANDOM.standard_normal(40), 0, 0.4)
-    flat = 2.7 + 0.4 * RANDOM.standard_normal(40)
+    scores = np.clip(0.1 + 0.08 * np.random.default_rng(SEED).standard_normal(40), 0, 0.4)
+    flat = 2.7 + 0.4 * np.random.default_rng(SEED).standard_normal(40)
     found = detect_stuck_accuracy(learning_case(build.run(steps=40, accuracy=scores, loss=flat)))
     assert found.code == "accuracy_stuck" and "does not rise" in found.title
     falling = build.run(steps=40, accuracy=scores, loss=np.linspace(3.5, 1.5, 40))

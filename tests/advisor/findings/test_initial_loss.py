@@ -9,9 +9,8 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.first_loss import (
+    detect_end_against_uniform,
     detect_initial_loss,
-    detect_random_tokens,
-    detect_worse_than_uniform,
 )
 from tests.advisor.findings.build_learning import LN_V, STEPS, healthy_loss, learning_case, learning_run
 
@@ -19,13 +18,12 @@ from tests.advisor.findings.build_learning import LN_V, STEPS, healthy_loss, lea
 def test_a_healthy_start_is_silent():
     case = learning_case()
     assert detect_initial_loss(case) is None
-    assert detect_worse_than_uniform(case) is None
-    assert detect_random_tokens(case) is None
+    assert detect_end_against_uniform(case) is None
 
 
 def test_without_a_vocabulary_nothing_is_judged():
     case = learning_case(learning_run(facts={"vocab_size": None}))
-    for detector in (detect_initial_loss, detect_worse_than_uniform, detect_random_tokens):
+    for detector in (detect_initial_loss, detect_end_against_uniform):
         assert isinstance(detector(case), Insufficient)
 
 
@@ -75,7 +73,7 @@ def test_a_late_first_row_cannot_show_a_low_start():
 def test_a_falling_loss_above_uniform_is_worse_than_nothing():
     # report: 450 → 92.7 on a vocabulary of 4,000 (ln 4000 = 8.294), perplexity 10^40
     loss = np.linspace(450.649, 92.71, STEPS)
-    found = detect_worse_than_uniform(learning_case(learning_run(loss=loss, facts={"vocab_size": 4000})))
+    found = detect_end_against_uniform(learning_case(learning_run(loss=loss, facts={"vocab_size": 4000})))
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
     assert "8.294" in found.title and "10^4" in found.evidence[1].text
     assert found.saved_usd is not None and found.saved_usd.value == pytest.approx(2000 / 3600 * 3.6, rel=0.02)
@@ -83,7 +81,7 @@ def test_a_falling_loss_above_uniform_is_worse_than_nothing():
 
 def test_a_loss_resting_at_ln_v_looks_like_random_tokens():
     loss = LN_V + 0.01 * np.random.default_rng(1).standard_normal(STEPS)
-    found = detect_random_tokens(learning_case(learning_run(loss=loss)))
+    found = detect_end_against_uniform(learning_case(learning_run(loss=loss)))
     assert isinstance(found, Finding) and "random" in found.title
 
 

@@ -72,6 +72,21 @@ def test_a_loss_that_turns_upwards_diverges():
     assert found.saved_hours is not None and found.saved_hours.value == pytest.approx(1600 / 3600, rel=0.1)
 
 
+@pytest.mark.parametrize(("rows", "memory"), [(40, 0.0), (40, 0.5), (100, 0.0), (100, 0.5), (100, 0.8), (200, 0.8)])
+def test_a_short_fine_tune_with_an_ordinary_noisy_loss_does_not_diverge(rows, memory):
+    """1.9 → 1.2 nats, 5 % of noise of which each row keeps a share: rises are weighed against earlier ones."""
+    level, wrong = 1.2 + 0.7 * (1 + 60 * np.arange(1, rows + 1) / rows) ** -0.5, []
+    for seed in range(440, 480):
+        drift, random = np.zeros(rows), np.random.default_rng(seed)
+        for row in range(rows):
+            drift[row] = memory * drift[row - 1] + (1 - memory**2) ** 0.5 * random.standard_normal()
+        case = learning_case(learning_run(rows, loss=level * np.exp(0.05 * drift), eval_loss=None))
+        wrong += [seed] if detect_loss_divergence(case) is not None else []
+        rising = level * np.exp(0.05 * drift) + np.linspace(-2, 2, rows).clip(0)
+        assert isinstance(detect_loss_divergence(learning_case(learning_run(rows, loss=rising))), Finding), seed
+    assert len(wrong) <= 1, wrong
+
+
 def test_three_rows_of_explosion_are_a_divergence():
     table = learning_run(3, loss=[12.52, 12.6, 40.75], eval_loss=None)  # Megatron with ZeRO, known problem
     assert isinstance(detect_loss_divergence(learning_case(table)), Finding)

@@ -1,4 +1,4 @@
-"""Out of memory, nearly full, growing, spilling."""
+"""Out of memory, nearly full, growing."""
 
 from __future__ import annotations
 
@@ -102,18 +102,6 @@ def test_nearly_full():
     assert isinstance(found, Finding) and "99.9 % full" in found.title
     assert gpu.detect_nearly_full(build.case(build.healthy(telemetry=build.telemetry()))) is None
     assert isinstance(gpu.detect_nearly_full(build.case()), Insufficient)
-
-
-def test_spill_to_the_host():
-    over = build.healthy(telemetry=build.telemetry(memory_used_bytes=95e9))
-    found = gpu.detect_host_spill(build.case(over))
-    assert isinstance(found, Finding) and found.severity is Severity.ERROR
-    crawling = build.healthy(seconds=20.0, telemetry=build.telemetry(memory_used_bytes=85e9))
-    found = gpu.detect_host_spill(build.case(crawling))
-    assert found.severity is Severity.WARNING and "99 % full" in found.evidence[0].text
-    quick = build.healthy(telemetry=build.telemetry(memory_used_bytes=85e9))
-    assert gpu.detect_host_spill(build.case(quick)) is None
-    assert gpu.detect_host_spill(build.case(build.healthy(telemetry=build.telemetry()))) is None
 
 
 def test_growing_memory():

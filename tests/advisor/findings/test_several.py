@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
 from advisor.findings.case import Finding, Severity
 from advisor.findings.detectors.runs import (
+    detect_failed_runs,
     detect_other_runs,
     detect_same_results,
     detect_several_runs,
 )
-from advisor.readers.run_table import Phase
+from advisor.readers.run_table import Phase, RunPart, Status
 from tests.advisor.findings.build_learning import learning_case, learning_run
 
 ROWS = 40
-RANDOM = np.random.default_rng(6)
+SEED = 6
 
 
 def log_of(*losses: np.ndarray):
@@ -54,7 +56,7 @@ def test_one_run_is_one():
 
 
 def test_a_run_beside_the_longest_that_only_guesses():
-    flat = math.log(10) + 0.003 * RANDOM.standard_normal(ROWS)
+    flat = math.log(10) + 0.003 * np.random.default_rng(SEED).standard_normal(ROWS)
     found = detect_other_runs(log_of(learns(1), flat, learns(2)))
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
     assert found.title.startswith("1 of the log's 2 other runs went wrong: “run 2”: No learning")
@@ -66,3 +68,16 @@ def test_settings_that_change_nothing():
     assert isinstance(found, Finding) and found.title.startswith("4 of 5 runs")
     begins_alike = np.r_[a[:10], learns(4)[10:]]
     assert detect_same_results(log_of(a, begins_alike)) is None
+
+
+def test_a_start_at_the_end_of_a_log_may_still_be_starting():
+    trained = RunPart(name="1", status=Status.COMPLETED, status_reason="done", phase=0)
+    failed = RunPart(name="2", status=Status.CRASHED, status_reason="a folder that exists")
+    begun = RunPart(name="3", status=Status.UNKNOWN, status_reason="its header alone")
+
+    def of(*runs: RunPart):
+        case = log_of(learns(1))
+        return detect_failed_runs(dataclasses.replace(case, run=dataclasses.replace(case.run, runs=runs)))
+
+    assert of(trained, failed, begun) is None
+    assert of(trained, failed, begun, failed).title == "3 of 4 runs in this log ended before their first step"
