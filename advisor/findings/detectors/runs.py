@@ -217,8 +217,10 @@ def _epochs_missing(case: Case, ended: str) -> Finding | None:
     if planned is None or not len(epochs) or case.run.status is Status.COMPLETED:
         return None
     whole = bool(np.all(epochs == np.round(epochs)))
-    done = float(epochs.max()) + (1 if whole and epochs.min() == 0 else 0)
-    title = f"The log ends at epoch {done:.3g} of {planned:g} ({done / planned:.1%})"
+    from_zero = whole and epochs.min() == 0
+    done = float(epochs.max()) + from_zero
+    counted = ", counted from 0" if from_zero else f" ({done / planned:.1%})"
+    title = f"The log ends in epoch {epochs.max():.3g} of {planned:g}{counted}"
     if done >= planned * COMPLETE_SHARE - (1 if whole else 0):
         return None
     return finding("steps_missing", text="epochs_missing", title=title, evidence=ended)
