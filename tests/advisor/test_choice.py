@@ -97,7 +97,7 @@ def test_even_odds_of_breaking_a_limit_stand_in_the_brief_with_what_sure_would_d
     ],
 )
 def test_the_most_serious_warning_always_shows(call, words):
-    assert "estimate only: no calibration of" in brief(call, *words)
+    assert "estimate only: there is no calibration of" in brief(call, *words)
     assert "no data given: this run would train on random tokens" in " ".join(call("plan", *words)[1].split())
 
 

@@ -332,6 +332,6 @@ def test_several_gpus_pay_for_communication_and_unknown_links_are_refused():
     assert 7 < eight.prediction.tokens_per_second.value / one.prediction.tokens_per_second.value < 8
     profile = big_gpu()
     unlinked = replace(profile, spec=replace(profile.spec, interconnect=""))
-    with pytest.raises(AdvisorError, match="does not know the links") as caught:
+    with pytest.raises(AdvisorError, match="the links between the GPUs are unknown") as caught:
         plan_gpu(gpus=2, profile=unlinked, deadline_seconds=3600.0)
     assert caught.value.exit_code == 3 and "--gpus 1" in caught.value.hint

@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.history.follow import RunFollower
 from advisor.history.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.prediction.trajectory import plan_trajectory
-from advisor.records import Basis
-from advisor.report.progress import line
+from advisor.records import Basis, Estimate
+from advisor.report.progress import line, time_left
 from advisor.run_records import LaunchRecord
+from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_config
+from advisor.store.store import Store
+from advisor.trainers.own import OWN
 from tests.advisor.plans import altered, guess, small_plan, small_run
 from trainer.budget import Attempt, Spent
 from trainer.runlog import read_records
@@ -236,3 +240,14 @@ def test_unknown_kinds_and_warnings():
     history = seen(header(), {"kind": "from-the-future", "time": START},
                    {"kind": "message", "time": START, "level": "warning", "text": "checkpoint skipped"})  # fmt: skip
     assert look(history, small_run(10)).message == "checkpoint skipped"
+
+
+def test_an_unsteady_run_says_so_instead_of_an_interval_without_end():
+    steady = Estimate(value=300.0, low=280.0, high=330.0, basis=Basis.MEASURED)
+    assert time_left(steady).endswith(" left") and "unsteady" not in time_left(steady)
+    assert time_left(replace(steady, low=5.0, high=66_000.0)) == "5 min to several hours left, unsteady"
+
+
+def test_the_list_of_runs_has_the_loss_that_watching_shows(advisor_home):
+    listed, watched = OWN.log_end(example_run()), RunFollower(example_run(), Store(advisor_home)).look()
+    assert listed is not None and watched.smoothed_loss == pytest.approx(listed.loss, rel=1e-6)

@@ -62,6 +62,6 @@ def test_memory_is_called_as_in_a_plan():
 
 def test_the_verdict_says_how_sure_it_is():
     sure, open_ = predicted(), replace(predicted(), fits=None, fit_probability=0.62)
-    assert words.verdict(sure).startswith("fits in 22") and "99%" in words.verdict(sure)
-    assert words.verdict(open_).startswith("may not fit") and "62%" in words.verdict(open_)
+    assert words.verdict(sure).startswith("fits in 22") and "99 %" in words.verdict(sure)
+    assert words.verdict(open_).startswith("may not fit") and "62 %" in words.verdict(open_)
     assert words.verdict(replace(sure, fits=False, fit_probability=0.03)).startswith("does NOT fit")

@@ -134,7 +134,7 @@ def test_a_running_run_is_shown_and_not_recorded(call, run_folder):
 def test_several_runs_side_by_side(call, run_folder):
     folders = str(run_folder("quick", seconds=0.5)), str(run_folder("slow", seconds=0.7))
     code, out, _ = call("compare", *folders)
-    assert code == 0 and "Side by side" in out and "50% of the schedule" in out
+    assert code == 0 and "Side by side" in out and "50 % of the schedule" in out
     _, out, _ = call("compare", *folders, "--json")
     document = json.loads(out)
     assert len(document["runs"]) == 2 and document["side_by_side"][0]["comparable"] is True
