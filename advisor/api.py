@@ -291,26 +291,39 @@ def audit(
 
 
 def gpus(gpu: str | None = None, *, count: int = 1, provider: str | None = None) -> Answer[tuple[GpuSpec, ...]]:
-    """List GPU specifications and their cheapest prices for so many of them, as `advisor gpus` does."""
+    """List GPU specifications and the cheapest on-demand price for `count` of each, as `advisor gpus` does.
+
+    `gpu` is one name or several with commas; "8xh100" has a count of its own. Prices of marketplaces and spot machines
+    are left out.
+    """
     from advisor.hardware.catalog import load_gpus, read_gpus, require_gpu
     from advisor.hardware.offers import cheapest_offer, check_providers, rows_by_gpu
     from advisor.report.cards import document
 
     providers = () if provider is None else (provider,)
     check_providers(providers)
-    specs = tuple(load_gpus().values()) if gpu is None else (require_gpu(read_gpus(gpu).key),)
+    named = [] if gpu is None else [read_gpus(name) for name in gpu.split(",")]
+    specs = tuple(require_gpu(one.key) for one in named) or tuple(load_gpus().values())
+    counts = [one.count or count for one in named] or [count] * len(specs)
     prices, today = rows_by_gpu(), datetime.date.today()
-    offers = [cheapest_offer(spec.key, count, providers=providers, rows=prices) for spec in specs]
+    offers = [
+        cheapest_offer(spec.key, number, providers=providers, rows=prices, today=today)
+        for spec, number in zip(specs, counts, strict=True)
+    ]
     rows = [
-        {"gpu": spec.key, "memory_gib": spec.memory_bytes / 2**30, "bf16_tflops": (spec.bf16_flops or 0) / 1e12 or None,
+        {"gpu": spec.key, "gpus": number, "memory_gib": spec.memory_bytes / 2**30,
+         "bf16_tflops": (spec.bf16_flops or 0) / 1e12 or None,
          "bandwidth_gb_per_second": spec.memory_bytes_per_second / 1e9, "usd_per_hour": offer and offer.usd_per_hour,
-         "provider": offer and offer.provider}
-        for spec, offer in zip(specs, offers, strict=True)
+         "provider": offer and offer.provider, "region": offer and offer.region,
+         "price_age_days": offer and offer.age_days}
+        for spec, number, offer in zip(specs, counts, offers, strict=True)
     ]  # fmt: skip
     documents = [document(spec, offer, today) for spec, offer in zip(specs, offers, strict=True)]
     priced = sum(offer is not None for offer in offers)
-    sentence = f"{len(specs)} GPUs, {priced} of them with a price for {count}" if gpu is None else specs[0].key
-    if gpu is not None:
+    sentence = f"{len(specs)} GPUs, {priced} of them with a price for {count}"
+    if named:
+        sentence = ", ".join(f"{number} x {spec.key}" for spec, number in zip(specs, counts, strict=True))
+    if len(named) == 1:
         return Answer(specs, sentence, "gpu", documents[0], rows)
     return Answer(specs, sentence, "gpus", {"gpus": documents}, rows)
 

@@ -18,6 +18,7 @@ from advisor.errors import AdvisorError, explain, require_package
 from advisor.options import OPTIONS, SHARED
 from advisor.planning.explain import COUNTED
 from advisor.records import Estimate, Plan
+from advisor.report.brief import broken
 
 ROWS, FINDINGS = 8, 12  # on one page of an answer
 INSTRUCTIONS = """\
@@ -91,7 +92,8 @@ def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, A
     tools: dict[str, Callable[..., api.Answer[Any]]] = {"plan_training": api.plan, "predict_run": api.predict}
     if (ask := tools.get(of)) is None:
         return {"error": f"there is no tool {of!r} whose numbers are explained", "hint": "plan_training or predict_run"}
-    given = {name: value for name, value in options.items() if value and name != "page"}
+    given = {"gpu": "any"} if ask is api.plan else {}  # plan_training's own default
+    given |= {name: value for name, value in options.items() if value and name != "page"}
 
     def explained() -> dict[str, Any]:
         found = api.explain(ask(**given), number).record
@@ -118,7 +120,11 @@ def predict_run(
 
 
 def compare_gpus(gpu: str = "", count: int = 1, provider: str = "", page: int = 1) -> dict[str, Any]:
-    """List GPUs with memory, bandwidth, dense bf16 rate and the cheapest listed price an hour for all `count`."""
+    """List GPUs with memory, bandwidth, dense bf16 rate and the cheapest on-demand price an hour for all `count`.
+
+    gpu is empty for all GPUs, one name or several (l4,8xh100). Prices are a provider's list prices, price_age_days old;
+    marketplaces and spot machines are left out (plan_training with spot=any counts them).
+    """
     given = {name: value for name, value in (("gpu", gpu), ("provider", provider)) if value}
     typed = {"": gpu, "gpus": str(count) if count > 1 else "", "provider": provider}
     return _told(lambda: api.gpus(**given, count=count), "gpus", _given(typed), page, 3 * ROWS)
@@ -215,6 +221,8 @@ def _shortly(
     told = {"answer": answer.sentence, "rows": rows} | beside
     if assumed := [*getattr(answer.record, "assumed", ()), *_rule_of_tokens(answer.record)]:
         told["assumed"] = assumed
+    if isinstance(answer.record, Plan) and (odds := broken(answer.record)) is not None:
+        told["odds"] = odds
     if left_out := getattr(answer.record, "does_not_fit", ()):
         told["left_out"] = list(left_out[:ROWS])  # GPUs, or numbers of them, and why where it is not their memory
     if pages > 1:

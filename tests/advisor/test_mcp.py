@@ -60,11 +60,13 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
         assert tools.keys() == TOOLS and all(len(tool.description) > 60 for tool in tools.values())
         return {
             "plan": await told(client, "plan_training", gpu="l4", budget="5"),
+            "odds": await told(client, "plan_training", budget="20"),
             "layout": await told(client, "plan_training", gpu="h100-80gb-sxm", model="mixtral-8x7b", layout="any",
                                  gpus="16,64", tokens="100B"),
             "predict": await told(client, "predict_run", gpu="rtx-4090", model="gpt2", micro_batch="8"),
             "gpus": await told(client, "compare_gpus", page=2),
             "eight": await told(client, "compare_gpus", gpu="l4", count=8),
+            "several": await told(client, "compare_gpus", gpu="l4,8xh100"),
             "sized": await told(client, "plan_training", gpu="h100", gpus="8", params="1B"),
             "uneven": await told(client, "plan_training", gpu="h100", model="mixtral-8x7b", layout="any", gpus="24,64"),
             "log": await told(client, "analyze_log", path=str(log), gpu="l4", gpus="2", price="0.5"),
@@ -74,6 +76,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
 
     found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
     assert found["plan"]["command"] == "advisor plan --gpu l4 --budget 5" and found["plan"]["rows"]
+    assert found["odds"]["odds"].startswith("even odds of going over $20; --sure plans for 90 %")
     cost = found["layout"]["rows"][0]["usd"]
     assert cost["interval_80"][0] < cost["value"] < cost["interval_80"][1] and cost["basis"] == "prior"
     assert "EP" in found["layout"]["rows"][0]["layout"]
@@ -81,6 +84,9 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     row = found["predict"]["rows"][0]
     assert row["interval_80"][0] < row["value"] < row["interval_80"][1] and row["basis"] == "prior"
     assert found["eight"]["command"] == "advisor gpus l4 --gpus 8"
+    several = found["several"]["rows"]
+    assert [(row["gpu"], row["gpus"]) for row in several] == [("l4", 1), ("h100-80gb-sxm", 8)]
+    assert several[1]["usd_per_hour"] > 8 * several[0]["usd_per_hour"] > 0 and several[1]["price_age_days"] > 0
     assert "no tokens were given, so taken: 12 tokens per " in found["sized"]["assumed"][0]
     assert "do not divide by it" in found["uneven"]["left_out"][0] and found["uneven"]["rows"][0]["gpus"] == 64
     assert found["gpus"]["page"].startswith("2 of ")
@@ -97,6 +103,7 @@ def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):
         plan, run = {"gpu": "l4", "budget": "5"}, {"gpu": "8xh100", "model": "gpt2-xl"}
         return {
             "usd": await told(client, "explain_number", number="usd", of="plan_training", options=plan),
+            "any": await told(client, "explain_number", number="usd", of="plan_training", options={"budget": "5"}),
             "mfu": await told(client, "explain_number", number="mfu", of="predict_run", options=run),
             "none": await told(client, "explain_number", number="los", of="plan_training", options=plan),
             "tool": await told(client, "explain_number", number="usd", of="gpus", options={}),
@@ -104,6 +111,7 @@ def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):
 
     found = asked(server(tmp_path / "home"), ask)
     usd, known = found["usd"], found["usd"]["inputs"]
+    assert found["any"]["value"]["value"] <= 5  # with the GPU that plan_training takes where none is named
     hours = known["total_seconds"]["value"] / 3600
     paid = hours * known["usd_per_hour"] + known["storage_usd"]["value"]
     assert usd["formula"].startswith("total_seconds / 3600 * usd_per_hour + storage_usd")
