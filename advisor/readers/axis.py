@@ -10,7 +10,9 @@ from advisor.readers.line_format import TRAIN
 from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # of training and of validation that show how both count
+GOES_ON = 0.9  # of the rounds of a counter: they are epochs of one run
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
+BAR = "bar"  # whose step is not that of the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
 
@@ -28,10 +30,12 @@ class Axis:
 def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     """Choose the axis and, where the log resets steps with every epoch, join them.
 
-    `borrowed` says of which rules the step is that of the record before ("previous") or after ("next").
+    `borrowed` says of which rules the step is that of the record before ("previous") or after ("next"), or of a bar.
     """
     step = records.column("step")
     if np.isfinite(step).any() and not _stands_still(step, records):
+        for rule in (rule for rule, side in borrowed.items() if side == BAR):
+            step = _moved_on(step, records, rule)
         joined = _joined(step, records)
         if joined is None:
             return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
@@ -55,9 +59,28 @@ def _stands_still(step: np.ndarray, records: Records) -> bool:
     return bool(still and np.sum(at) == len(np.unique(epoch[at])) > 1)
 
 
+def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
+    """Steps of a bar that shows every loss before it counts its step, as one does that has a loss at 0.
+
+    The number shown with a new loss is that of the step before it; shown again with the bar moved on, it is its own.
+    """
+    at = np.flatnonzero((records.rule == rule) & np.isfinite(step))
+    shown, loss = step[at], records.column("loss")[at]
+    moves = np.diff(shown)
+    if not np.any((shown == 0) & np.isfinite(loss)) or not np.any(moves > 0) or np.median(moves[moves > 0]) != 1:
+        return step
+    new = np.concatenate(([True], (loss[1:] != loss[:-1]) | (shown[1:] < shown[:-1])))
+    began = np.maximum.accumulate(np.where(new, np.arange(len(at)), 0))
+    step = step.copy()
+    step[at] = np.fmin(np.maximum(shown, shown[began] + 1), records.column("planned_steps")[at])
+    return step
+
+
 def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
     """Steps counted through all epochs, when each return to the first step comes with the next whole epoch."""
     epoch = records.column("epoch")
+    if np.isnan(epoch).all():
+        epoch = _epochs_by_loss(step, records)
     at = np.flatnonzero(~np.isnan(step) & ~np.isnan(epoch) & (records.kind == TRAIN))
     if len(at) < 3:
         return None
@@ -80,9 +103,34 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
     return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
 
 
+def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:
+    """The number of its epoch for each training record of a log that prints none; NaN where its rounds are no epochs.
+
+    The steps of all rounds are the same, but for the last. An epoch goes on from the loss that the one before came to;
+    another run begins where the first began.
+    """
+    none = np.full(len(step), np.nan)
+    loss = records.column("loss")
+    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step) & np.isfinite(loss))
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(step[at]) < 0) + 1)) if len(at) else np.zeros(0, np.int64)
+    if len(begins) < FEWEST_RECORDS:
+        return none
+    ends = np.concatenate((begins[1:] - 1, [len(at) - 1]))
+    whole = ends[:-1]
+    same = np.ptp(step[at[begins]]) == 0 and np.ptp(step[at[whole]]) == 0 and step[at[-1]] <= step[at[whole[0]]]
+    first, last = loss[at[begins]], loss[at[ends]]
+    goes_on = np.abs(first[1:] - last[:-1]) < np.abs(first[1:] - first[0])
+    if not same or np.any(begins == ends) or goes_on.mean() < GOES_ON or first[0] <= last[-1]:
+        return none
+    none[at] = np.searchsorted(begins, np.arange(len(at)), side="right")
+    return none
+
+
 def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.ndarray:
     step = step.copy()
     for index, side in borrowed.items():
+        if side == BAR:
+            continue
         lacking = np.flatnonzero((rule == index) & np.isnan(step))
         own = np.flatnonzero(~np.isnan(step))
         if not len(lacking) or not len(own):

@@ -229,6 +229,9 @@ def _run(
         scale = ends[0].steps
         assert scale is not None
         each = Span(low=last.low * steps.low / scale.low, high=last.high * steps.high / scale.high)
+        epochs = round(2 * (steps.low + steps.high) / (each.low + each.high)) / 2
+        if epochs >= 1 and each.low < steps.low / epochs and steps.high / epochs < each.high:
+            each = Span(low=max(each.low, steps.low / epochs - 1), high=min(each.high, steps.high / epochs + 1))
     every = facts.get("logging_steps")
     if every is not None and every < 1:
         every = None if steps is None else math.ceil(every * steps.low)
@@ -299,7 +302,7 @@ def _steps(run: _Run) -> np.ndarray | None:
     if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
         by_epoch = run.epoch * each.low  # a row for each epoch
         return by_epoch if _agrees(by_epoch, run, _interval(by_epoch)) else None
-    for form in (_grid, _with_first):
+    for form in (_grid, _with_first, _resumed):
         grids = ((every, form(every, run)) for every in _intervals(run))
         answers = [(every, s) for every, s in grids if s is not None and _agrees(s, run, every)]
         sure = [s for every, s in answers if _is_shown(s, run, every)]
@@ -334,6 +337,14 @@ def _grid(every: float, run: _Run) -> np.ndarray:
 def _with_first(every: float, run: _Run) -> np.ndarray | None:
     """With a row of step 1 before the others (`logging_first_step`)."""
     return np.concatenate(([1.0], _grid(every, run)[:-1])) if every > 1 else None
+
+
+def _resumed(every: float, run: _Run) -> np.ndarray | None:
+    """From where the first epoch lies: a run that was taken up again."""
+    if run.epoch_steps is None or not np.isfinite(run.epoch[0]):
+        return None
+    begun = round(run.epoch[0] * (run.epoch_steps.low + run.epoch_steps.high) / (2 * every))
+    return _grid(every, run) + (begun - 1) * every
 
 
 def _most(run: _Run) -> float:

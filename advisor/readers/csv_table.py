@@ -18,13 +18,16 @@ from advisor.readers.fact_lines import facts_above
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable, Status
-from advisor.readers.status import rejudged
+from advisor.readers.runs import rejudged
 from advisor.readers.telemetry_names import column_or_card
 from advisor.readers.telemetry_table import is_telemetry
 
 NAME = "csv"
 _SUFFIXES = (".csv", ".tsv")
 _SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9`: a record, no header
+_ROWS_THAT_FALL = 10  # at least, of a table without any name
+_FALLEN = 0.7  # of what it was
+_MOSTLY = 0.6  # of the rows below the one before
 _SUM = "train_runtime"
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
 
@@ -35,7 +38,7 @@ def score(head: bytes, path: Path) -> float:
     if dialect is None:
         return 0.0
     if not dialect.header:
-        return 0.3 if is_table_path(path) else 0.0
+        return 0.3 if is_table_path(path) else 0.2 if _falls(decode(head), dialect) else 0.0
     if any(_SAID.search(name) for name in dialect.header):
         return 0.0
     found = recognised(dialect.header)
@@ -45,6 +48,19 @@ def score(head: bytes, path: Path) -> float:
     if is_telemetry(dialect.header):
         return 0.0
     return 0.5 if losses or len(found) >= 3 else 0.2 if found and is_table_path(path) else 0.0
+
+
+def _falls(head: str, dialect: Dialect) -> bool:
+    """Whether bare numbers of a file that is not called a table are surely a run's: what would be its loss falls."""
+    rows = [line.split(dialect.delimiter) for line in head.splitlines()[:-1] if line.strip()]
+    if len(rows) < _ROWS_THAT_FALL or any(len(row) != dialect.width for row in rows):
+        return False
+    columns = [plain_numbers(list(column)) for column in zip(*rows, strict=True)]
+    loss = next((values for values in columns if not _counts(values) and _is_loss_like(values)), None)
+    if loss is None or not np.isfinite(loss).all():
+        return False
+    fifth = len(rows) // 5
+    return bool(loss[-fifth:].mean() < _FALLEN * loss[:fifth].mean() and np.mean(np.diff(loss) < 0) > _MOSTLY)
 
 
 def is_table_path(path: Path) -> bool:

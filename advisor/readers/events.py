@@ -14,14 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.chunks import chunks
-from advisor.readers.event_lines import Said, read_line, rules, shorten
+from advisor.readers.event_lines import Said, memory_sizes, read_line, rules, shorten
 from advisor.readers.run_table import NOT_FOUND, Event
-from advisor.readers.status import CAUSES, CONSEQUENCES
+from advisor.readers.status import CAUSES, CONSEQUENCES, status_of
 from advisor.readers.yaml_rows import regex
 
 # Python tracebacks in a log, also with rank or actor prefixes and several ranks interleaved.
@@ -109,6 +107,8 @@ def _short(path: str) -> str:
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
+
+__all__ = ["EventScanner", "joined", "scan_text", "status_of"]
 
 KEEP = 500  # events of one kind kept from the beginning, and as many from the end: memory stays constant
 OPEN_TRACEBACKS = 64  # ranks that may print tracebacks into one another, and how many without saying which
@@ -201,7 +201,7 @@ class EventScanner:
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
-                self._add(said, number)
+                self._add(_with_allocation(said, before), number)
                 return
 
     def _begin(self, traceback: OpenTraceback, line: int, harmless: bool) -> None:
@@ -254,15 +254,6 @@ class _Open:
     traceback: OpenTraceback
     line: int  # of "Traceback …"
     harmless: bool  # python's own message says that it ended nothing
-
-
-def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, bytes]]:
-    """Give the lines of a log with their numbers, 1-based; `scanner` is given all of them."""
-    for chunk in chunks(path):
-        lines = chunk.text.split(b"\n")
-        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
-        scanner.feed(chunk.text, numbers)
-        yield from zip(numbers.tolist(), lines, strict=True)
 
 
 def scan_text(text: bytes) -> list[Event]:
@@ -323,6 +314,17 @@ def _said_of(raised: Raised) -> Said:
     if said is None or said.kind not in CAUSES and said.kind not in CONSEQUENCES:
         return Said(kind="exception", text=text, numbers={})
     return replace(said, text=text)
+
+
+def _with_allocation(said: Said, before: bytes) -> Said:
+    """C programs say what they allocate before they try, and print no size when it fails."""
+    if said.kind != "out_of_memory" or "requested_bytes" in said.numbers:
+        return said
+    allocations = _ALLOCATING.findall(before)
+    if not allocations:
+        return said
+    what = allocations[-1].decode("utf-8", "replace")
+    return replace(said, text=shorten(f"{said.text} ({what})"), numbers={**said.numbers, **memory_sizes(what)})
 
 
 def _line_starts(text: bytes, needles: Iterable[bytes]) -> list[int]:

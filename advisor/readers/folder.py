@@ -20,13 +20,15 @@ from advisor.readers.config_names import read_config
 from advisor.readers.line_clock import with_clocks
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import (
+    chain_of,
     checkpoint_events,
     is_weights,
+    read_chain,
+    with_ending,
     with_events,
     with_facts,
     with_readings,
 )
-from advisor.readers.status import by_other_log
 
 MOST_FILES = 5000
 DEEPEST = 5
@@ -120,7 +122,7 @@ def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
         table = (
             table
             if other is table
-            else by_other_log(with_facts(table, _declared(other), Path(other.source).name), other)
+            else with_ending(with_facts(table, _declared(other), Path(other.source).name), other)
         )
     if (files / wandb_folder.METADATA).is_file():
         table = with_facts(table, wandb_folder.metadata_facts(files / wandb_folder.METADATA), wandb_folder.METADATA)
@@ -149,10 +151,16 @@ def _any(folder: Path, best: Best) -> RunTable:
             f"{folder} holds no training log that is recognised",
             "give the log itself, or the folder in which the run wrote it",
         )
+    if chain := chain_of(folder, read):
+        whole = read_chain(chain, lambda path: _read(path, best))
+        if whole is not None and whole.rows:
+            names = ", ".join(path.relative_to(folder).as_posix() for path in chain)
+            note = f"{len(chain)} files are read one after the other as one log: {names}"
+            return _with_rest(dataclasses.replace(whole, notes=(*whole.notes, note)), folder, contents, set(chain))
     path, table = max(read, key=_told)
     others = [other for at, other in read if at != path]
     for other in others:
-        table = by_other_log(table, other)
+        table = with_ending(table, other)
     notes = [f"the log is {path.relative_to(folder)}"]
     notes += [
         f"also there: {_name(other, folder)} ({other.format}, {other.rows} rows)" for other in others[:5] if other.rows

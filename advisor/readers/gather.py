@@ -273,6 +273,10 @@ class JsonRows:
 
     def _named(self, key: str) -> Named | None:
         named = self.name_of(key) or (self.name_of(key.removeprefix(self._stage)) if self._stage else None)
+        group, _, name = key.rpartition("/")
+        unit = group.rpartition("_")[2]
+        if named is None and (unit in SECONDS or unit in BYTES or unit in SHARES):
+            return self.name_of(f"{name}_{unit}")  # {"timing_ms": {"forward": 12.5}}
         return named
 
     def finish(self) -> Gathered:

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from advisor.readers.axis import BAR
 from advisor.readers.context_lines import MAY_MATTER, context, progress
-from advisor.readers.fact_lines import spoken_name
+from advisor.readers.fact_lines import BATCH_FACTS, spoken_name
 from advisor.readers.generic_lines import (
     PROGRESS,
     LearntRow,
@@ -40,6 +41,7 @@ MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
 _BAR_CLOCK = "clock of a bar"
+_ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
@@ -48,6 +50,13 @@ _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d
 _MOST_TOLD = 12  # numbers that were not read
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
 # what a line without a loss may say of the record above it
+_GOES_ON = frozenset(
+    (
+        *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
+        *("optimizer_seconds", "flush_seconds", "memory_bytes", "reserved_bytes", "tokens_per_second", "grad_norm"),
+        *("learning_rate", "clipped", "mfu"),
+    )
+)
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -127,6 +136,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     needs = _needs(main)
     series = _series(head, main, needs)
     targets = _by_their_numbers(series)
+    targets |= {column: _by_hands(series[clock], column, main) for column, clock in _HANDS.items() if clock in series}
     targets |= _by_their_size(series, main)
     by_epoch = "step" not in main.progress and "epoch" in main.progress
     if targets.get("seconds") == "" and by_epoch and _HANDS["seconds"] not in series:
@@ -156,12 +166,13 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         targets_of=targets,
         comma=_comma(main),
         bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
-        facts=_kind_of_loss(main),
+        step=BAR if main.bar else "",
+        facts=_kind_of_loss(main) | _repeated_facts(head, main, needs),
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
     notes += _passed_over(main, row)
-    rules = (row, *_evaluations(evals, main, True), *above)
+    rules = (row, *_evaluations(evals, main, True), *_beside(lines, main, row), *above)
     evaluations = sum(kind.count for kind in evals)
     return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes))
 
@@ -178,6 +189,23 @@ def _by_their_size(series: Mapping[str, Sequence[float]], main: _Kind) -> dict[s
             continue
         out[column] = by_size(column, values)
     return out
+
+
+def _repeated_facts(head: bytes, main: _Kind, needs: bytes) -> dict[str, int]:
+    """Settings that every record repeats: `seq 1024` in all of them is the sequence length."""
+    found: dict[str, set[int]] = {}
+    rows = 0
+    for line in head.split(b"\n"):
+        if needs not in line or len(line) > LONGEST or main.lines[0].read["loss"].slot.word not in line:
+            continue
+        for slot in slots(line):
+            fact = spoken_name(slot.name) if slot.name.lower() != "batch" else None  # which counts, as a rule
+            if fact in BATCH_FACTS and not slot.unit and line[slot.start : slot.end].isdigit():
+                found.setdefault(fact, set()).add(int(line[slot.start : slot.end]))
+        rows += 1
+        if rows >= SERIES:
+            break
+    return {fact: values.pop() for fact, values in found.items() if rows >= FEWEST and len(values) == 1}
 
 
 def _passed_over(main: _Kind, row: LearntRow) -> list[str]:
@@ -329,6 +357,14 @@ def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
     return apart and 0 < clocks[-1] < 1.5 * clocks[0]
 
 
+def _by_hands(clock: Sequence[float], column: str, kind: _Kind) -> str:
+    """What `Time: 0:03:39` beside each row is: the time since the start, that of an epoch; of a step it is none."""
+    if _rises(clock) and (column == "elapsed_seconds" or clock[-1] > 2 * clock[0]):
+        return "elapsed_seconds"
+    # what always rises by little is the time of day
+    return "" if "step" in kind.progress or _rises(clock, 1.0) else "epoch_seconds"
+
+
 def _of_an_epoch(kind: _Kind) -> str:
     """What the time on lines that count epochs alone is: that of the epoch, where its name does not say otherwise."""
     times = [line.read["seconds"] for line in kind.lines if "seconds" in line.read]
@@ -337,18 +373,23 @@ def _of_an_epoch(kind: _Kind) -> str:
 
 
 def _of_a_step_or_of_several(kind: _Kind, series: Mapping[str, Sequence[float]]) -> bool:
-    """Whether a time without another name may be the last step's or that of all steps since the line before.
+    """Whether a time is called nothing but that on lines every few steps: the last step's, or that of all since.
 
-    Milliseconds are always those of one step, and so is a time with its mean beside it: `Time 0.51 (0.60)`.
+    Milliseconds are a step's: nobody counts the minutes between two lines in them; so is what has a mean beside it, and
+    what the first line, of one step, has as long as the others.
     """
-    lines = [line for line in kind.lines if "seconds" in line.read]
-    if lines and all(_AVERAGED.match(line.text, line.read["seconds"].slot.end) for line in lines):
-        return False
-    times = [line.read["seconds"] for line in lines]
-    bare = any(reading.kind == "time" and not reading.target.endswith("ms") for reading in times)
-    steps = series.get("step", [])
+    steps, spent = series.get("step", []), series.get("seconds", [])
+    times = [(line.text, line.read["seconds"]) for line in kind.lines if "seconds" in line.read]
+    if times and all(_AVERAGED.match(text, reading.slot.end) for text, reading in times):
+        return False  # `Time 0.51 (0.60)`: of each step, with the mean of all
+    bare = [reading for _, reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
     moves = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b > a)
-    return bare and bool(moves) and moves[len(moves) // 2] > 1
+    stride = moves[len(moves) // 2] if moves else 0.0
+    if len(spent) == len(steps) and steps[:1] in ([0.0], [1.0]) and stride >= _APART:
+        typical = sorted(spent)[len(spent) // 2]
+        if abs(spent[0] - typical) < _ALIKE * typical:
+            return False
+    return bool(bare) and stride > 1
 
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:
@@ -397,6 +438,21 @@ def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[Le
     if owned:
         rules.append(_evaluation(names, MORE, (), ""))
     return rules
+
+
+def _beside(lines: list[_Line], main: _Kind, row: LearntRow) -> list[LearntRow]:
+    """Rules of lines that go on with the record above them: its card, the parts of its step, its rate."""
+    counts: Counter[frozenset[str]] = Counter()
+    for line in lines:
+        columns = frozenset(line.read)
+        if columns and all(name.startswith(PREFIX) or name in _GOES_ON for name in columns):
+            counts[columns] += line.count
+    often = [columns for columns, count in counts.items() if count >= max(FEWEST, main.count / 2)]
+    return [
+        LearntRow(kind=MORE, required=tuple(sorted(columns)), only=columns, stamps=False)
+        for columns in often
+        if not all(column in main.lines[0].read and row.targets_of.get(column) != "" for column in columns)
+    ]
 
 
 def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], step: str) -> LearntRow:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.cells import clock_seconds, seconds_of
+from advisor.readers.cells import clock_seconds
 from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
+from advisor.readers.runs import rejudged, shown_complete
 from advisor.readers.stamps import (
     BETWEEN_RUNS,
     LONGEST_PAUSE,
@@ -31,7 +32,7 @@ from advisor.readers.stamps import (
     unwrapped,
     worked_seconds,
 )
-from advisor.readers.status import NO_END, rejudged, shown_complete
+from advisor.readers.status import NO_END
 from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
@@ -70,7 +71,17 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
         # what lies between two runs is of the log as long as somebody may have sat beside it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
         seconds = sum(clock.seconds for clock in clocks) + sum(gaps)
-    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
+    notes = dict.fromkeys((*table.notes, *(words for run in runs if (words := _disagreement(run)))))
+    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds, notes=tuple(notes))
+
+
+def _disagreement(run: RunPart) -> str:
+    """That a run's own account and its time stamps differ, in words; empty where they agree or one is missing."""
+    own, clock = run.declared_seconds, run.clock_seconds
+    if not own or not clock or run.clock != STAMPS or abs(clock - own) <= AGREE * max(own, clock):
+        return ""
+    took, spans = format_seconds(own), format_seconds(clock)
+    return f"{run.name} says that it took {took}, its time stamps span {spans}: its own word is taken"
 
 
 @dataclass
@@ -335,8 +346,8 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
     found: dict[bytes | None, _Bars] = {}
     for at, text in parts:
         for match in regex("bar_with_clock").finditer(text):
-            done, total, *clock = match.groups()
-            now = seconds_of(*clock)
+            done, total, days, hours, minutes, seconds = match.groups()
+            now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
             bar = found.setdefault(total, _Bars(total=int(total or 0), begins=at + match.start()))
             # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
             if now < bar.last / 2 or int(done) < bar.done / 2:

@@ -83,7 +83,7 @@ class Rule:
     comma: bytes = b""  # what a comma inside a number is: b"" separates thousands, b"." decimals, b" " numbers
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the mere presence of such a record means
     phase: str = ""  # that such records belong to, where the format prints each phase differently
-    step: str = ""  # of records without one: "previous" takes that before, "next" that after
+    step: str = ""  # of records without one: "previous" takes that before, "next" that after; "bar": it is a bar's
     weight: float = 1.0  # as evidence of the format; below 1 where others may print the same
 
     @property

@@ -7,6 +7,9 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,9 +25,12 @@ from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
-from advisor.readers.status import CAUSES, DECISIVE, FAILURES, at_the_end, ended_alike, of_all_runs, status_of
+from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, at_the_end, status_of
 
+FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
+SAME_TIME = 1e-3  # between two sentences about one training
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
+_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
 _LAST_WORDS = FAILURES | {
     "finished",
@@ -43,6 +49,7 @@ class Cuts:
     lines: np.ndarray  # of all records
     train_lines: np.ndarray  # of all training records, all ranks
     starts: Sequence[int]  # lines where a program began again
+    apart: Collection[int]  # those that are surely no other process of the same run
     plans: Sequence[Planned]  # settings that say how far it goes
     by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
 
@@ -60,17 +67,40 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         failed=_lines(events, _OWN_FAULT),
         broken=_lines(events, FAILURES),
     )
-    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))
+    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines), cuts.apart)
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
         part = _part(table, segment, stretch, mine, cuts)
+        if stretch is None and (in_turn := _declared_in_turn(segment, events)):
+            part = dataclasses.replace(part, declared_seconds=in_turn)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
-    parts = ended_alike(parts)
-    status, reason = of_all_runs(parts)
+    parts = _ended_alike(parts)
+    status, reason = _whole(parts)
     facts = _facts_of_main(table, parts)
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
+
+
+def _ended_alike(parts: list[RunPart]) -> list[RunPart]:
+    """Runs without a word of their end that each came exactly as far as another of the log: to where it was to go."""
+    silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
+    far = Counter((part.first_step, part.last_step) for part in silent)
+    went = all(first is not None and last is not None and last > first for first, last in far)
+    if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
+        return parts
+
+    def words(part: RunPart) -> str:
+        others = far[part.first_step, part.last_step] - 1
+        return f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
+
+    return [shown_complete(part, words(part)) if part in silent else part for part in parts]
+
+
+def shown_complete(part: RunPart, words: str) -> RunPart:
+    """The run as completed by what `words` say shows its end, where neither words nor a plan of its own tell of one."""
+    told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
+    return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
 
 
 def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:
@@ -167,10 +197,51 @@ def _declared(events: Sequence[Event]) -> float | None:
     return max(last, default=None)
 
 
+def _declared_in_turn(segment: Segment, events: Sequence[Event]) -> float | None:
+    """Seconds of trainings without records that say "finished" one after the other; ranks say it on lines in a row."""
+    total, before, said = 0.0, -1, list[tuple[float, str]]()
+    for event in events:
+        if event.kind != "finished" or event.line is None or "seconds" not in event.numbers:
+            continue
+        if segment.first_line <= event.line < segment.end_line:
+            seconds, words = event.numbers["seconds"], re.sub(r"[\d.,]+", "", event.text)
+            # once more, in its summary, in other words
+            again = any(math.isclose(s, seconds, rel_tol=SAME_TIME) and w != words for s, w in said)
+            said.append((seconds, words))
+            total += 0.0 if again or event.line <= before + 1 else seconds
+            before = event.line
+    return total or None
+
+
 def _name(stretch: Stretch | None, number: int, of: int) -> str:
     if stretch is not None and stretch.name:
         return stretch.name
     return "training" if of == 1 else f"run {number}"
+
+
+def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
+    """The table with its runs judged anew, and so the whole."""
+    judged = [(part.status, part.status_reason) for part in parts]
+    if judged == [(part.status, part.status_reason) for part in table.runs]:
+        return dataclasses.replace(table, runs=tuple(parts))
+    status, reason = _whole(parts)
+    return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
+
+
+def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
+    """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
+    last = parts[-1]
+    trained = [part for part in parts if part.phase is not None]
+    if len(parts) == 1 or not trained:
+        return last.status, last.status_reason
+    if last.phase is not None or last.status in _FAILED:
+        return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
+    before = trained[-1]
+    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
+        return last.status, last.status_reason
+    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # no sign of a training in it
+        return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
+    return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
 
 
 def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], cuts: Cuts) -> tuple[Status, str]:
@@ -217,7 +288,9 @@ def _plan(
         plan if plan is not None else planned_before(cuts.plans, first, name, float(x.max()) if len(x) else 0.0)
         for plan, name, x in zip(printed, ("planned_steps", "planned_epochs"), done, strict=True)
     ]
-    return own
+    # another run of the same program that got as far was meant to
+    got = [p if p is not None and len(x) and x.max() >= p - 1 else None for p, x in zip(declared, done, strict=True)]
+    return [one if one is not None else other for one, other in zip(own, got, strict=True)]
 
 
 def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

@@ -1,25 +1,13 @@
-"""How a run ended, and why: one ladder of rules, the surest first.
-
-The log's own words and plan come first (`status_of`). A run whose log ends without a word is judged by what else shows
-its end: other runs of the log, a progress bar, an estimate of the time left (`shown_complete`). A log of several runs
-ended as its last did (`of_all_runs`). What a tracker recorded is surer than its rows (`by_tracker`). Last comes what
-lies beside the log: a plan, or what another file of the run says (`by_plan`, `by_other_log`).
-"""
+"""How a run ended: causes told apart from their consequences, and both from what the run survived."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from advisor.readers.run_table import NOT_FOUND, Event, RunPart, RunTable, Status
+from advisor.readers.run_table import NOT_FOUND, Event, RunTable, Status
 
 # kinds that can end a run; the others only describe it
 CAUSES = {
@@ -52,48 +40,11 @@ _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
 _BY_HAND = ("interrupt", "signal")
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
-_WEAK = ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)  # what a run may print behind its last step
 _NUMBERS = re.compile(r"[\d.,:]+")
 _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
-_OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
 NO_END = "the log ends without an end message"
 NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What a log shows of the end of one run."""
-
-    events: Sequence[Event]
-    last: float | None  # step or epoch of the last record
-    planned: float | None  # how many there were to be
-    nan_share: float  # of the last losses
-    slack: float  # how far before the planned end the last record may be
-    unit: str  # what `last` and `planned` count
-    shown: str  # what the last rows show of an end, in words
-
-    @cached_property
-    def failures(self) -> list[Event]:
-        return [event for event in self.events if event.kind in FAILURES and _is_last(event, self.last)]
-
-    @cached_property
-    def said(self) -> Event | None:
-        return _ends_said(self.events, self.last)
-
-    @property
-    def reached(self) -> bool | None:
-        """Whether the last record is as good as the planned last one; None if there is no plan."""
-        if self.planned is None or self.planned <= 0:
-            return None
-        return self.last is not None and self.last >= self.planned - self.slack
-
-    @property
-    def place(self) -> str:
-        return _place(self.last, self.planned, self.unit)
-
-
-Ending = tuple[Status, str]
 
 
 def status_of(
@@ -105,93 +56,48 @@ def status_of(
     slack: float = 1.0,
     unit: str = "step",
     at_the_end: str = "",
-) -> Ending:
-    """Return how a run ended and why, in words: the answer of the first rule of the ladder that has one.
+) -> tuple[Status, str]:
+    """How the run ended and why, in words.
 
-    `slack` is how far before the planned end the last record may be (steps that count from 0, records of every tenth
-    step), `unit` what both count, `at_the_end` what the last rows show of an end, in words. Events of `DECISIVE` kinds
-    carry the number `rows_after`: an event that more than one record follows did not end the run.
+    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `slack` how
+    far before it the last record may be (steps that count from 0, records of every tenth step), `unit` what both count;
+    `nan_share` is the share of losses that are not finite among the last records, `at_the_end` what else shows that the
+    last record is that of the end, in words. Events of `DECISIVE` kinds carry the number `rows_after`: what more than
+    one record follows did not end the run. A scheduler's time limit explains every signal around it; a failure explains
+    the launcher's messages.
     """
-    evidence = Evidence(
-        events=events, last=last_step, planned=planned_steps, nan_share=nan_share, slack=slack, unit=unit,
-        shown=at_the_end,
-    )  # fmt: skip
-    return next(ending for rule in _LADDER if (ending := rule(evidence)) is not None)
-
-
-def _by_a_failure(evidence: Evidence) -> Ending | None:
-    cause = _cause(evidence.failures)
-    if cause is None or _survived(cause, evidence):
-        return None
-    last = evidence.last
-    if last is not None and evidence.unit == "step":
-        last = max(last, cause.step or 0.0)  # a bar may have counted on behind the last record
-    when = (
-        f"before the first {evidence.unit}"
-        if last is None
-        else f"after {_place(last, evidence.planned, evidence.unit)}"
-    )
-    status, words = _explained(cause, evidence.nan_share, when)
-    return status, words + _in_the_end(cause, evidence.failures)
-
-
-def _by_losses_that_are_no_numbers(evidence: Evidence) -> Ending | None:
-    return (Status.DIVERGED, "the last losses are not numbers") if evidence.nan_share >= MOSTLY_NAN else None
-
-
-def _by_its_own_rule(evidence: Evidence) -> Ending | None:
-    said = evidence.said
+    ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
+    reached = _reached_end(last_step, planned_steps, slack)
+    said = _ends_said(events, last_step)
+    cause = _cause(ending)
+    if cause is not None and not _survived(cause, ending, said, reached, last_step):
+        # a bar may have counted on behind the last record
+        reached_step = max(last_step, cause.step or 0.0) if last_step is not None and unit == "step" else last_step
+        status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
+        return status, words + _in_the_end(cause, ending)
+    if nan_share >= MOSTLY_NAN:
+        return Status.DIVERGED, "the last losses are not numbers"
     if said is not None and said.kind == "stopped":
         return Status.STOPPED, f"stopped by its own rule: {said.text}"
     if said is not None and said.kind == "early_stop":
         return Status.COMPLETED, f"ended early by its own rule: {said.text}"
-    return None
-
-
-def _by_its_last_words(evidence: Evidence) -> Ending | None:
-    said = evidence.said
-    if said is None or (said.kind in _IF_ALL_WAS_DONE and evidence.reached is False):
-        return None
-    return Status.COMPLETED, f"the log says so: {said.text}"
-
-
-def _by_its_plan(evidence: Evidence) -> Ending | None:
-    if evidence.reached is None:
-        return None
-    if evidence.reached:
-        return Status.COMPLETED, f"reached {evidence.place}"
-    ended = evidence.said is not None and evidence.said.kind == "exited"
-    return Status.INCOMPLETE, f"the log ends at {evidence.place}" + " though the program ended in order" * ended
-
-
-def _by_its_last_rows(evidence: Evidence) -> Ending | None:
-    return (Status.COMPLETED, evidence.shown) if evidence.shown else None
-
-
-def _without_a_record(evidence: Evidence) -> Ending | None:
-    if evidence.last is not None:
-        return None
-    begun = [event.text for event in evidence.events if event.kind == "prepared"]
-    if begun:
-        words = f"the log ends before the first record; the last of its preparations: {begun[-1]}"
-        return Status.INCOMPLETE, words
-    return Status.UNKNOWN, "nothing in the log says how far it was to go, nor how it ended"
-
-
-def _without_a_word(evidence: Evidence) -> Ending:
-    return Status.INCOMPLETE, f"{NO_END}; {NO_PLAN.format(unit=evidence.unit)}"
-
-
-_LADDER: tuple[Callable[[Evidence], Ending | None], ...] = (
-    _by_a_failure,
-    _by_losses_that_are_no_numbers,
-    _by_its_own_rule,
-    _by_its_last_words,
-    _by_its_plan,
-    _by_its_last_rows,
-    _without_a_record,
-    _without_a_word,
-)
+    if said is not None and (said.kind not in _IF_ALL_WAS_DONE or reached is not False):
+        return Status.COMPLETED, f"the log says so: {said.text}"
+    if reached:
+        return Status.COMPLETED, f"reached {_place(last_step, planned_steps, unit)}"
+    if reached is False:
+        ended = " though the program ended in order" if said is not None and said.kind == "exited" else ""
+        return Status.INCOMPLETE, f"the log ends at {_place(last_step, planned_steps, unit)}{ended}"
+    if at_the_end:
+        return Status.COMPLETED, at_the_end
+    if last_step is None and (begun := [event for event in events if event.kind == "prepared"]):
+        return (
+            Status.INCOMPLETE,
+            f"the log ends before the first record; the last of its preparations: {begun[-1].text}",
+        )
+    if last_step is None:
+        return Status.UNKNOWN, "nothing in the log says how far it was to go, nor how it ended"
+    return Status.INCOMPLETE, f"{NO_END}; {NO_PLAN.format(unit=unit)}"
 
 
 def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
@@ -211,30 +117,35 @@ def _words(event: Event) -> str:
     return _NUMBERS.sub("", event.text)
 
 
-def _survived(cause: Event, evidence: Evidence) -> bool:
+def _survived(
+    cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None, last_step: float | None
+) -> bool:
     """Whether a run was over before, or went on to its end in spite of what looks like a cause of its end.
 
     What a shell says of a command of its script is final: the script goes on to its last words in any case.
     """
-    said = evidence.said
     if _BY_SHELL.search(cause.text):
         return False
-    if cause.kind in _WEAK and evidence.reached:
+    if _is_weak(cause) and reached:
         return True
     if said is None or said.kind not in ("finished", "early_stop"):
         return False
-    if cause.kind in _WEAK and said.kind == "finished":
+    if _is_weak(cause) and said.kind == "finished":
         # behind an interrupt stand the last words of whoever caught it
         return cause.kind not in _BY_HAND or (said.line or 0) < (cause.line or 0)
-    if evidence.last is None and _TRAINED.search(said.text) is None:
+    if last_step is None and _TRAINED.search(said.text) is None:
         return False  # a wrapper says so of its commands, whatever became of them
-    return (said.line or 0) > max(event.line or 0 for event in evidence.failures)
+    return (said.line or 0) > max(event.line or 0 for event in ending)
 
 
 def _place(last: float | None, planned: float | None, unit: str) -> str:
     """`step 90 of 100`, or what of it is known."""
     reached = f"no {unit}" if last is None else f"{unit} {last:.10g}"
     return f"{reached} of {planned:.10g}" if planned else reached
+
+
+def _when(last: float | None, planned: float | None, unit: str) -> str:
+    return f"before the first {unit}" if last is None else f"after {_place(last, planned, unit)}"
 
 
 def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_RUN) -> bool:
@@ -244,8 +155,26 @@ def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_R
     return event.step is None or last_step is None or event.step >= last_step
 
 
+def _reached_end(last_step: float | None, planned_steps: float | None, slack: float) -> bool | None:
+    """Whether the last record is as good as the planned last one; None: unknown."""
+    if planned_steps is None or planned_steps <= 0:
+        return None
+    return last_step is not None and last_step >= planned_steps - slack
+
+
 _PLACE = re.compile(r" \[[^\]]+:\d+")  # where a traceback ends
 _BY_SHELL = re.compile(r"\bline \d+:\s+\d+ (?:Killed|Terminated|Aborted|Segmentation fault)")
+
+
+def _is_weak(cause: Event) -> bool:
+    """Whether a run that has reached its last step may well print this afterwards."""
+    return cause.kind in (
+        "signal",
+        "child_failed",
+        "killed",
+        "interrupt",
+        *_FOLLOWERS,
+    )
 
 
 def _cause(ending: Sequence[Event]) -> Event | None:
@@ -328,6 +257,11 @@ def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
     return words or _decayed(table, phase)
 
 
+def is_open(table: RunTable) -> bool:
+    """Whether what lies beside a log may tell how the run ended: the log itself does not, or hints at it only."""
+    return table.status in (Status.UNKNOWN, Status.INCOMPLETE) or any(hint in table.status_reason for hint in HINTS)
+
+
 def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     """That the last step was evaluated though none was due, as programs do at their end."""
     if not table.counts_steps:
@@ -383,100 +317,3 @@ def _decayed(table: RunTable, phase: int) -> str:
 
 def _rows(table: RunTable, phase: int) -> slice:
     return slice(table.phases[phase].first_row, table.phases[phase].last_row + 1)
-
-
-# What shows an end where the log has no word and no plan of it.
-
-FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
-
-
-def ended_alike(parts: list[RunPart]) -> list[RunPart]:
-    """Runs without a word of their end that each came exactly as far as another of the log: to where it was to go."""
-    silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
-    far = Counter((part.first_step, part.last_step) for part in silent)
-    went = all(first is not None and last is not None and last > first for first, last in far)
-    if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
-        return parts
-
-    def words(part: RunPart) -> str:
-        others = far[part.first_step, part.last_step] - 1
-        return f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
-
-    return [shown_complete(part, words(part)) if part in silent else part for part in parts]
-
-
-def shown_complete(part: RunPart, words: str) -> RunPart:
-    """The run as completed by what `words` say shows its end, where neither words nor a plan of its own tell of one."""
-    told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
-    return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
-
-
-# A log of several runs.
-
-_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
-
-
-def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
-    """The table with its runs judged anew, and so the whole."""
-    judged = [(part.status, part.status_reason) for part in parts]
-    if judged == [(part.status, part.status_reason) for part in table.runs]:
-        return dataclasses.replace(table, runs=tuple(parts))
-    status, reason = of_all_runs(parts)
-    return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
-
-
-def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
-    """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
-    last = parts[-1]
-    trained = [part for part in parts if part.phase is not None]
-    if len(parts) == 1 or not trained:
-        return last.status, last.status_reason
-    if last.phase is not None or last.status in _FAILED:
-        return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
-    before = trained[-1]
-    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
-        return last.status, last.status_reason
-    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # no sign of a training in it
-        return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
-    return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
-
-
-# What is known from elsewhere than the log's words and rows.
-
-
-def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
-    """Return the table with the end that a tracker or trainer recorded; a loss that became NaN it calls finished."""
-    if status is None or table.status is Status.DIVERGED:
-        return table
-    return dataclasses.replace(table, status=status, status_reason=words)
-
-
-def is_open(table: RunTable) -> bool:
-    """Whether the log itself does not say how the run ended, or only hints at it."""
-    return table.status in _OPEN or any(hint in table.status_reason for hint in HINTS)
-
-
-def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
-    """Return the table with all facts; it is judged anew if only these say how many steps there were to be."""
-    known = "planned_steps" in table.facts
-    table = dataclasses.replace(table, facts=facts)
-    planned, last = facts.get("planned_steps"), table.last_step
-    if known or not is_open(table) or not isinstance(planned, int | float) or last is None:
-        return table
-    status, reason = status_of((), last, planned, 0.0)
-    return dataclasses.replace(table, status=status, status_reason=reason)
-
-
-def by_other_log(table: RunTable, other: RunTable) -> RunTable:
-    """Return the table with the end that another file of the run tells (its stderr), if the log itself tells none."""
-    failures = [event for event in other.events if event.kind in FAILURES]
-    if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
-        return table
-    name = Path(other.source).name
-    return dataclasses.replace(
-        table,
-        status=other.status,
-        status_reason=f"{other.status_reason} ({name})",
-        events=(*table.events, *failures),
-        notes=(*table.notes, f"how the run ended is in {name}"),
-    )

@@ -1,18 +1,24 @@
 """A wrapper's list of tasks (`[3/24] width 512 | started at …`, `[3/24] … DONE`): trainings that log elsewhere.
 
+Optuna's trials (`Trial 3 finished with value: 0.71`) are such a list too, whose end nobody knows.
+
 Asked only where no record of a training was found. Tasks have a number over their total, which is the same for all, and
 words of a beginning or an end; that they are trainings, and no steps of an installation, other words must say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from advisor.errors import AdvisorError
 from advisor.readers.cells import duration_seconds
-from advisor.readers.events import EventScanner, numbered_lines
+from advisor.readers.chunks import chunks
+from advisor.readers.events import EventScanner
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
@@ -50,7 +56,7 @@ def score(head: bytes, path: Path) -> float:
 def read(path: Path) -> RunTable:
     """Read the list as a log of runs without records; AdvisorError when it cannot be opened."""
     scanner = EventScanner()
-    tasks, total = _tasks(numbered_lines(path, scanner))
+    tasks, total = _tasks(_lines(path, scanner))
     if not tasks:
         raise AdvisorError(
             f"{path} holds no list of tasks", "a list has lines like `[3/24] … started` and `[3/24] … done`, from 1 on"
@@ -75,7 +81,15 @@ def read(path: Path) -> RunTable:
 
 
 def _started(count: int, total: int) -> str:
-    return f"{count} of {total} tasks were started"
+    return f"{count} of {total} tasks were started" if total else f"{count} trials were run"
+
+
+def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
+    for chunk in chunks(path):
+        lines = chunk.text.split(b"\n")
+        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
+        listener.feed(chunk.text, numbers)
+        yield from zip(numbers.tolist(), lines, strict=True)
 
 
 def _of_a_task(event: Event, tasks: list[_Task]) -> bool:
@@ -88,6 +102,12 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     tasks: dict[int, _Task] = {}
     totals: dict[int, int] = {}
     for at, line in lines:
+        if (trial := regex("task_trial").search(line[:400])) is not None and int(trial["number"]) == len(
+            tasks
+        ) < MOST_TASKS:
+            tasks[len(tasks) + 1] = _trial(trial, line, at, tasks.get(len(tasks)))
+            totals[0] = len(tasks)
+            continue
         if (match := regex("task_number").search(line[:400])) is None or regex("no_task").search(line[:400]):
             continue
         number, total = int(match["number"]), int(match["total"])
@@ -116,6 +136,31 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     if len(totals) != 1 or numbers != list(range(1, len(found) + 1)):
         return [], 0
     return found, next(iter(totals))
+
+
+def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -> _Task:
+    """One trial by the line that it ends with, which is all that is said of it."""
+    value = (
+        f"value {float(match['value']):g}" if match["value"] and _is_number(match["value"]) else match["how"].decode()
+    )
+    return _Task(
+        number=int(match["number"]) + 1,
+        name=f"trial {int(match['number'])}, {value}",
+        first_line=at,
+        last_line=at,
+        began=before.ended if before is not None else None,
+        ended=moment(line),
+        well=match["how"] != b"failed",
+        said=line.decode("utf-8", "replace").strip()[:200],
+    )
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(rest: bytes) -> str:
@@ -151,9 +196,18 @@ def _part(task: _Task, following: _Task | None) -> RunPart:
 def _whole(tasks: list[_Task], total: int, events: Sequence[Event]) -> tuple[Status, str]:
     """How the list ended: it says of a task no more than that its process did."""
     ended, failed = [t for t in tasks if t.well is not None], [t for t in tasks if t.well is False]
-    words = f"{len(ended)} of {total} tasks ended" + (f", {len(failed)} of them failed" if failed else "")
+    of_all = f"{len(ended)} of {total} tasks" if total else f"{len(ended)} trials"
+    words = f"{of_all} ended" + (f", {len(failed)} of them failed" if failed else "")
     if len(ended) == total:
         return (Status.CRASHED if len(failed) == total else Status.COMPLETED), words
+    if not total:
+        status, reason = status_of(events, None, None, 0.0)
+        told = status not in (Status.UNKNOWN, Status.COMPLETED)
+        return (
+            (status, f"{words}; {reason}")
+            if told
+            else (Status.UNKNOWN, f"{words}; how many there were to be is not said")
+        )
     place = f"the list ends in task {tasks[-1].number} of {total}; {words}"
     status, reason = status_of(events, None, None, 0.0)
     if status in (Status.UNKNOWN, Status.COMPLETED):

@@ -116,6 +116,12 @@ CONSOLES = {
         480,
         61,
     ),
+    "taken up again": (
+        "".join(row(s, 800) + "\n" for s in range(840, 1601, 40)) + bar(1600, 1600) + "\n" + total(2400.0, 1600, 2.0),
+        840,
+        1600,
+        20,
+    ),
     "every row twice": (
         "".join(f"[INFO] {row(s, 200)}\n{row(s, 200)}\n" for s in range(10, 201, 10)) + total(400.0, 200, 1.0),
         10,

@@ -131,6 +131,11 @@ CONSOLES = {
         ],
         (27, 27, 0.3, 0.3, "incomplete"),
     ),
+    "a batch of the only epoch": (
+        ["Training for 1 epochs", *bar(of=20, postfix=", epoch=1, loss={l:.4f}")],
+        (1, 20, 6.0, 3.625, "incomplete"),
+    ),
+    "a bar ahead of its losses": (bar(label="SFT: "), (1, 40, 6.0, 1.125, "incomplete")),
     "a bar alone": (
         [
             "Filtering prompts: 100%|##| 90/90 [09:00<00:00, 1.1s/it]",

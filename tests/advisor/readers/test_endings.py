@@ -158,6 +158,15 @@ def test_the_second_of_two_starts_without_records_decides(tmp_path: Path) -> Non
     assert run.status is Status.COMPLETED
 
 
+def test_trainings_that_only_say_when_they_finished_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "Start train a\nFinish train a in 100.50 seconds\nStart train b\nFinish train b in 49.50 seconds\nepochs: 3\n"
+    )
+    run = read_run(path)
+    assert run.runs[0].declared_seconds == 150.0
+
+
 @pytest.mark.parametrize(
     "last",
     ["sft done, steps: 782", "dpo done -> checkpoints\\tiny\\last.pt", "done. per-epoch log -> results/log.json"],

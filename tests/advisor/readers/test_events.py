@@ -171,6 +171,14 @@ Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
     assert event.text.startswith("AssertionError: failed to get register_center_actor")
 
 
+def test_c_program_out_of_memory_takes_the_size_from_what_it_was_allocating():
+    text = b"allocating 237 MiB for parameter gradients\nallocating 39612 MiB for activations\n"
+    (event,) = scan_text(text + b"[CUDA ERROR] at file train_gpt2.cu:265:\nout of memory\n")
+    assert (event.kind, event.line) == ("out_of_memory", 3)
+    assert event.numbers["requested_bytes"] == 39612 * MIB
+    assert "39612 MiB for activations" in event.text
+
+
 CHUNKS = [
     TRACEBACK % b"ValueError: x",
     b"plain line\n",

@@ -337,6 +337,27 @@ def rows_of(first, last, rank=""):
     return "".join(f"{rank}step {s}/400 loss {10 - s / 100:.4f} step_time 0.500s\n" for s in range(first, last + 1, 10))
 
 
+def test_jobs_of_a_chain_are_read_one_after_the_other(tmp_path):
+    for number, (first, last) in enumerate([(0, 190), (200, 290), (250, 400)], 7009):  # 7010 comes behind 7009
+        (tmp_path / f"slurm-{number}.out").write_text(f"==== SLURM_JOB_ID={number} ====\n" + rows_of(first, last))
+    run = read_run(tmp_path)
+    assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (0.0, 400.0, 10.0, 6.0)
+    assert "slurm-7009.out, slurm-7010.out, slurm-7011.out" in run.notes[-1]
+
+
+def test_attempts_of_a_launcher_with_what_ended_the_first(tmp_path):
+    for attempt, (first, last) in enumerate([(0, 150), (110, 400)]):
+        for rank in range(2):
+            inside = tmp_path / "run_x" / f"attempt_{attempt}" / str(rank)
+            inside.mkdir(parents=True)
+            (inside / "stdout.log").write_text(rows_of(first, last, f"rank {rank} "))
+            failed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.34 GiB.\n"
+            (inside / "stderr.log").write_text(failed if (attempt, rank) == (0, 1) else "[W] harmless\n")
+    run = read_run(tmp_path)
+    assert (run.first_step, run.last_step, run.status) == (0.0, 400.0, Status.COMPLETED)
+    assert [event.kind for event in run.events] == ["out_of_memory", "restart"]
+
+
 @pytest.mark.parametrize("steps", [((0, 400), (0, 400)), ((0, 100), (300, 400))])
 def test_ranks_and_parts_that_do_not_join_are_no_chain(tmp_path, steps):
     for number, (first, last) in enumerate(steps):

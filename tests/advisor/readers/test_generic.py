@@ -430,6 +430,17 @@ def test_logs_in_other_languages_of_latin_letters(tmp_path, step, loss):
     assert (table.first_step, table.last_step, table.first_loss, table.last_loss) == (0, 1000, 4.0, 2.0)
 
 
+def test_bare_columns_of_which_one_falls_are_a_run_and_others_are_data(tmp_path):
+    falling = "".join(f"{3 / (n + 1) + 0.4:.6f},{n * 2.5:.4f}\n" for n in range(30))
+    (tmp_path / "run.txt").write_text(falling)
+    table = read_run(tmp_path / "run.txt")
+    assert (table.rows, table.first_loss, table.last_loss) == (30, 3.4, 0.5)
+    assert any("column 1 taken as the loss" in note for note in table.notes)
+    (tmp_path / "data.txt").write_text("".join(f"{1 + n * 7 % 5 / 10:.3f},{n * 11 % 7:.3f}\n" for n in range(30)))
+    with pytest.raises(AdvisorError, match="nothing that looks like a training log"):
+        read_run(tmp_path / "data.txt")
+
+
 @pytest.mark.parametrize(
     "said",
     [
