@@ -165,3 +165,17 @@ def test_the_dockerfile_is_sound_and_copies_what_the_wheel_is_made_of(tmp_path: 
         pytest.skip("hadolint is not installed: the Dockerfile is not linted")
     linted = subprocess.run([linter, ROOT / "Dockerfile"], capture_output=True, text=True)
     assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_set_up_uses_uv_where_it_is_there(tmp_path: Path, there: bool) -> None:
+    if there:
+        (tmp_path / "uv").write_text("#!/bin/sh\n")
+        (tmp_path / "uv").chmod(0o755)
+    found = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "uv").exists()]
+    command = ["make", "--dry-run", f"VENV={tmp_path / 'new'}", str(tmp_path / "new/core.stamp")]
+    environment = {**os.environ, "PATH": ":".join([str(tmp_path), *found])}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    installs = [line for line in said.splitlines() if "--constraint constraints.txt" in line]
+    assert len(installs) == 2 and "about 1.4 gb" in said.lower()
+    assert all(line.startswith("uv pip install --python") == there for line in installs)
