@@ -290,42 +290,34 @@ def audit(
     return Answer(audits, sentence, name, whole, rows)
 
 
-def gpus(gpu: str | None = None, *, count: int = 1, provider: str | None = None) -> Answer[tuple[GpuSpec, ...]]:
+def gpus(
+    gpu: str | None = None, *, count: int | None = None, provider: str | None = None
+) -> Answer[tuple[GpuSpec, ...]]:
     """List GPU specifications and the cheapest on-demand price for `count` of each, as `advisor gpus` does.
 
     `gpu` is one name or several with commas; "8xh100" has a count of its own. Prices of marketplaces and spot machines
     are left out.
     """
-    from advisor.hardware.catalog import load_gpus, read_gpus, require_gpu
-    from advisor.hardware.offers import cheapest_offer, check_providers, rows_by_gpu
-    from advisor.report.cards import document
+    from advisor.hardware.offers import priced_gpus
+    from advisor.report.cards import gpus_document
 
-    providers = () if provider is None else (provider,)
-    check_providers(providers)
-    named = [] if gpu is None else [read_gpus(name) for name in gpu.split(",")]
-    specs = tuple(require_gpu(one.key) for one in named) or tuple(load_gpus().values())
-    counts = [one.count or count for one in named] or [count] * len(specs)
-    prices, today = rows_by_gpu(), datetime.date.today()
-    offers = [
-        cheapest_offer(spec.key, number, providers=providers, rows=prices, today=today)
-        for spec, number in zip(specs, counts, strict=True)
-    ]
+    providers, today = () if provider is None else (provider,), datetime.date.today()
+    priced = priced_gpus(gpu, count, providers=providers, today=today)
     rows = [
-        {"gpu": spec.key, "gpus": number, "memory_gib": spec.memory_bytes / 2**30,
-         "bf16_tflops": (spec.bf16_flops or 0) / 1e12 or None,
-         "bandwidth_gb_per_second": spec.memory_bytes_per_second / 1e9, "usd_per_hour": offer and offer.usd_per_hour,
-         "provider": offer and offer.provider, "region": offer and offer.region,
-         "price_age_days": offer and offer.age_days}
-        for spec, number, offer in zip(specs, counts, offers, strict=True)
+        {"gpu": one.spec.key, "gpus": one.gpus, "memory_gib": one.spec.memory_bytes / 2**30,
+         "bf16_tflops": (one.spec.bf16_flops or 0) / 1e12 or None,
+         "bandwidth_gb_per_second": one.spec.memory_bytes_per_second / 1e9,
+         "usd_per_hour": one.offer and one.offer.usd_per_hour, "provider": one.offer and one.offer.provider,
+         "region": one.offer and one.offer.region, "price_age_days": one.offer and one.offer.age_days}
+        for one in priced
     ]  # fmt: skip
-    documents = [document(spec, offer, today) for spec, offer in zip(specs, offers, strict=True)]
-    priced = sum(offer is not None for offer in offers)
-    sentence = f"{len(specs)} GPUs, {priced} of them with a price for {count}"
-    if named:
-        sentence = ", ".join(f"{number} x {spec.key}" for spec, number in zip(specs, counts, strict=True))
-    if len(named) == 1:
-        return Answer(specs, sentence, "gpu", documents[0], rows)
-    return Answer(specs, sentence, "gpus", {"gpus": documents}, rows)
+    sentence = (
+        f"{len(priced)} GPUs, {sum(one.offer is not None for one in priced)} of them with a price for {count or 1}"
+    )
+    if gpu is not None:
+        sentence = ", ".join(f"{one.gpus} x {one.spec.key}" for one in priced)
+    name, document = gpus_document(priced, today, providers)
+    return Answer(tuple(one.spec for one in priced), sentence, name, document, rows)
 
 
 def runs(*, tags: Iterable[str] = ()) -> Answer[list[RunSummary]]:

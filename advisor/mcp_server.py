@@ -119,14 +119,14 @@ def predict_run(
     return _told(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
 
 
-def compare_gpus(gpu: str = "", count: int = 1, provider: str = "", page: int = 1) -> dict[str, Any]:
+def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", page: int = 1) -> dict[str, Any]:
     """List GPUs with memory, bandwidth, dense bf16 rate and the cheapest on-demand price an hour for all `count`.
 
     gpu is empty for all GPUs, one name or several (l4,8xh100). Prices are a provider's list prices, price_age_days old;
     marketplaces and spot machines are left out (plan_training with spot=any counts them).
     """
     given = {name: value for name, value in (("gpu", gpu), ("provider", provider)) if value}
-    typed = {"": gpu, "gpus": str(count) if count > 1 else "", "provider": provider}
+    typed = {"": gpu, "gpus": str(count) if count else "", "provider": provider}
     return _told(lambda: api.gpus(**given, count=count), "gpus", _given(typed), page, 3 * ROWS)
 
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import GPU
+from advisor.cli.params import GPUS
 from advisor.cli.verb import answer, options, verb
-from advisor.hardware.catalog import MOST_GPUS, GpuSpec, load_gpus, read_gpus, require_gpu
+from advisor.hardware.catalog import MOST_GPUS
 from advisor.hardware.offers import (
     Offer,
+    PricedGpus,
     ProviderOffers,
-    cheapest_offer,
-    check_providers,
     offers_by_provider,
+    priced_gpus,
     rows_by_gpu,
     unpriced,
 )
@@ -24,17 +24,16 @@ from advisor.report.cards import (
     OFFER_NUMBERS,
     card_facts,
     catalog_row,
-    document,
+    gpus_document,
     offer_notes,
     offer_rows,
-    price_document,
     refreshed_words,
 )
 from advisor.report.render import table
 
 
 @verb()
-@click.argument("gpu", required=False, type=GPU)
+@click.argument("gpu", required=False, type=GPUS)
 @options("one_count", one_count={"most": MOST_GPUS, "help": "GPUs to rent. Default: 1, or as 8xh100 says."})
 @click.option("--provider", help="Only this provider's prices.")
 @click.option("--refresh", is_flag=True,
@@ -42,8 +41,8 @@ from advisor.report.render import table
 def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bool) -> None:
     """List GPU specifications and their cheapest on-demand price; with GPU, everything known of that GPU.
 
-    GPU is a key from the list, the driver's name, or a short name as h100 or 8xh100. Rates are dense, without the
-    factor of 2 for sparsity. Add GPUs of your own to gpus.csv under ADVISOR_HOME.
+    GPU is a key from the list, the driver's name, a short name as h100 or 8xh100, or several names (l4,8xh100). Rates
+    are dense, without the factor of 2 for sparsity. Add GPUs of your own to gpus.csv under ADVISOR_HOME.
     """
     today, providers = datetime.date.today(), () if provider is None else (provider,)
     if refresh:
@@ -52,34 +51,27 @@ def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bo
 
         first, *more = refreshed_words(refresh_prices(today))
         click.echo("\n  ".join((first, *more)), err=True)
-    check_providers(providers)
-    if gpu is not None:
-        named = read_gpus(gpu)
-        _show_one(require_gpu(named.key), gpus or named.count or 1, providers, today)
-        return
-    count, rows, specs = gpus or 1, rows_by_gpu(), list(load_gpus().values())
-    offers = [cheapest_offer(spec.key, count, providers=providers, rows=rows) for spec in specs]
-
-    def shown() -> Iterator[RenderableType]:
-        dollars = "$/h" if count == 1 else f"$/h for {count}"
-        columns = ["gpu", "memory", "bandwidth", "bf16 dense", "PyTorch", dollars, "price from"]
-        pairs = zip(specs, offers, strict=True)
-        cells = [catalog_row(spec, offer or unpriced(spec.key, count, providers, rows), today) for spec, offer in pairs]
-        yield table(columns, cells, right=columns[1:6])
-
-    documents = (document(spec, offer, today) for spec, offer in zip(specs, offers, strict=True))
-    answer("gpus", lambda: {"gpus": list(documents)}, shown)
+    priced = priced_gpus(gpu, gpus, providers=providers, today=today)
+    name, found = gpus_document(priced, today, providers)
+    answer(name, lambda: found, lambda: _one(priced[0], providers, today) if name == "gpu" else _all(priced, providers))
 
 
-def _show_one(spec: GpuSpec, count: int, providers: Sequence[str], today: datetime.date) -> None:
-    entries = offers_by_provider(spec.key, count, providers)
-    best, none = cheapest_offer(spec.key, count, providers=providers), unpriced(spec.key, count, providers)
-    prices = [price for entry in entries if (price := price_document(entry, today))]
-    answer(
-        "gpu",
-        lambda: document(spec, best, today) | {"prices": prices},
-        lambda: [table(["", ""], card_facts(spec)), "", *offers_shown(entries, none, today)],
-    )
+def _one(one: PricedGpus, providers: Sequence[str], today: datetime.date) -> Iterator[RenderableType]:
+    yield from (table(["", ""], card_facts(one.spec)), "")
+    entries = offers_by_provider(one.spec.key, one.gpus, providers)
+    yield from offers_shown(entries, unpriced(one.spec.key, one.gpus, providers), today)
+
+
+def _all(priced: Sequence[PricedGpus], providers: Sequence[str]) -> Iterator[RenderableType]:
+    counts, rows, today = {one.gpus for one in priced}, rows_by_gpu(), datetime.date.today()
+    dollars = "$/h for all" if len(counts) > 1 else "$/h" if counts == {1} else f"$/h for {counts.pop()}"
+    columns = ["gpu", "memory", "bandwidth", "bf16 dense", "PyTorch", dollars, "price from"]
+    cells = [
+        catalog_row(one.spec, one.offer or unpriced(one.spec.key, one.gpus, providers, rows), today) for one in priced
+    ]
+    if len(counts) > 1:
+        cells = [[f"{one.gpus} x {cell[0]}", *cell[1:]] for one, cell in zip(priced, cells, strict=True)]
+    yield table(columns, cells, right=columns[1:6])
 
 
 def offers_shown(entries: Sequence[ProviderOffers], nobodys: Offer, today: datetime.date) -> Iterator[RenderableType]:

@@ -15,17 +15,21 @@ from advisor.store.disk import read_yaml
 
 
 class GpuName(click.ParamType):
-    """A parameter that names a GPU; a line says how the name was read, where that is not plain."""
+    """A parameter that names a GPU, or several with commas; a line says how a short name was read."""
 
     name = "gpu"
 
+    def __init__(self, *, several: bool = False):
+        self._several = several
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if (reading := read_gpus(value).reading) is not None:
-            render.remark(reading)
+        for name in value.split(",") if self._several else [value]:
+            if (reading := read_gpus(name).reading) is not None:
+                render.remark(reading)
         return value
 
 
-GPU = GpuName()
+GPU, GPUS = GpuName(), GpuName(several=True)
 
 
 def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

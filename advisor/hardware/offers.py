@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.hardware.catalog import GPUS_PER_NODE, find_gpu
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, require_gpu
 from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
 from advisor.offer import OWN_MACHINE, Offer
@@ -30,6 +30,15 @@ class ProviderOffers:
     provider: str
     on_demand: Offer | None
     spot: Offer | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedGpus:
+    """A number of GPUs of one kind and the cheapest on-demand offer for them, None if nobody rents so many together."""
+
+    spec: GpuSpec
+    gpus: int
+    offer: Offer | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,24 @@ def cheapest_offer(
         age_days=bill.row.age_days(today) if today else None,
         dated=bill.row.snapshot_date is not None,
     )
+
+
+def priced_gpus(
+    names: str | None, count: int | None = None, *, providers: Sequence[str] = (), today: datetime.date
+) -> list[PricedGpus]:
+    """Price the named GPUs, or every GPU of the catalog if `names` is None.
+
+    `names` has commas between the GPUs; "8xh100" has a count of its own, which `count` replaces. Raises AdvisorError
+    (exit 2) for an unknown GPU or provider.
+    """
+    check_providers(providers)
+    rows, named = rows_by_gpu(), [] if names is None else [read_gpus(name) for name in names.split(",")]
+    wanted = [(require_gpu(one.key), count or one.count or 1) for one in named]
+    wanted = wanted or [(spec, count or 1) for spec in load_gpus().values()]
+    return [
+        PricedGpus(spec=spec, gpus=n, offer=cheapest_offer(spec.key, n, providers=providers, rows=rows, today=today))
+        for spec, n in wanted
+    ]
 
 
 def price_row(offer: Offer) -> PriceRow | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from advisor import units
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
-from advisor.hardware.offers import Offer, ProviderOffers, cheapest_offer, price_row
+from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, cheapest_offer, offers_by_provider, price_row
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
 from advisor.records import Estimate, Workload
@@ -220,6 +220,17 @@ def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[s
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     price = offer and price_document(_beside(offer), today)
     return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": _support(spec), "price": price}
+
+
+def gpus_document(
+    priced: Sequence[PricedGpus], today: datetime.date, providers: Sequence[str] = ()
+) -> tuple[str, dict[str, object]]:
+    """Return the name and the JSON document of a list of GPUs; one GPU alone has the prices of every provider."""
+    found = [document(one.spec, one.offer, today) for one in priced]
+    if len(priced) != 1:
+        return "gpus", {"gpus": found}
+    entries = offers_by_provider(priced[0].spec.key, priced[0].gpus, providers)
+    return "gpu", found[0] | {"prices": [price for entry in entries if (price := price_document(entry, today))]}
 
 
 def _support(spec: GpuSpec) -> dict[str, object]:

@@ -89,7 +89,10 @@ def test_a_prediction_is_the_commands(options, words):
 
 
 def test_prices_and_runs_are_the_commands():
-    assert json.loads(advisor.gpus().to_json()) == json.loads(command("gpus", "--json").stdout)
+    for names in ((), ("8xh100",), ("l4,8xh100",)):
+        assert json.loads(advisor.gpus(*names).to_json()) == json.loads(command("gpus", *names, "--json").stdout)
+    assert command("gpus", "l4,8xh100").stdout.count("$") == 3  # the heading, and a price for each
+    assert "h999" in command("gpus", "l4,h999").stderr
     assert json.loads(advisor.runs().to_json()) == json.loads(command("runs", "--json").stdout)
     frame = advisor.gpus(count=8, provider="lambda").to_frame().set_index("gpu")
     assert frame.loc["h100-80gb-sxm", "provider"] == "lambda" and frame.loc["h100-80gb-sxm", "usd_per_hour"] > 8
