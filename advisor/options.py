@@ -384,7 +384,8 @@ _A_DAY = 86400.0
 
 # Options of several commands that are not part of a goal. The key is the name, or tells apart two forms of an option.
 SHARED: Final[Mapping[str, Option]] = MappingProxyType({
-    "one_price": Option(name="price", kind=Kind.USD, help="Dollars per GPU-hour.", least=0, most=1e6),
+    "one_price": Option(name="price", kind=Kind.USD, help="Dollars per GPU-hour.", label="Price ($ per GPU-hour)",
+                        least=0, most=1e6),
     "one_count": Option(name="gpus", kind=Kind.WHOLE, help="How many GPUs.", section=_MACHINES, least=1, most=100_000),
     "budget_seconds": Option(name="budget_seconds", kind=Kind.SECONDS, help="Time for the measurements, e.g. 90s.",
                              least=10.0, most=_A_DAY),
@@ -638,11 +639,15 @@ class AdoptedGoal:
     )
     budget_usd: float | None = _like("budget", "Plan as many steps as this pays for, at --price.")
     usd_per_gpu_hour: float | None = _like("one_price")
-    steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", least=1, most=1e12)
+    steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", label="Steps", least=1, most=1e12)
     tokens: int | None = _like("tokens", "Plan this many training tokens; with --epochs: the tokens of one epoch.")
-    rows: int | None = _own("samples", Kind.COUNT, "The same in samples, for data without tokens.", least=1, most=1e15)
-    epochs: float | None = _like("epochs", "Plan this many passes over the data.")
-    gpus: int | None = _like("one_count", "Plan for this many processes. Default: the command's own.", most=1024)
+    rows: int | None = _own(
+        "samples", Kind.COUNT, "The same in samples, for data without tokens.", label="Samples", least=1, most=1e15
+    )
+    epochs: float | None = _like("epochs", "Plan this many passes over the data.", empty="")
+    gpus: int | None = _like(
+        "one_count", "Plan for this many processes. Default: the command's own.", label="Processes", most=1024
+    )
     memory_bytes: float | None = None  # that may be filled; None: not limited
 
 

@@ -280,7 +280,7 @@ def _warnings(
             "options say, and the intervals are wider"
         )
     if ending is None:
-        said.append("what saving at its end takes was not seen, and is not in its time")
+        said.append("the save at the end was not measured, and its time is not included")
     if limit is not None:
         early = ending.high if ending is not None else 0.0
         said.append(
@@ -288,5 +288,5 @@ def _warnings(
             "later: only a step or a save longer than any before can pass its limit, by at most "
             f"{format_seconds(grace_seconds(early) - early)}"
         )
-    said.append("evaluations and checkpoints on the way are in its time only as far as its own bursts met them")
+    said.append("the time includes evaluations and checkpoints only as far as the bursts met them")
     return said

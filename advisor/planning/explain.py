@@ -318,5 +318,5 @@ def _why_limits(brief: Brief, chosen: Run) -> str:
     late, dear = replace(brief.limits.patient, sure=True).broken(chosen.total_seconds, chosen.cost_usd)
     for broken, kept in ((late and brief.limited, "time keeps the deadline"), (dear, "cost keeps the budget")):
         if broken:
-            return f"the expected {kept}, the high end of its interval does not: --sure plans for the high end"
+            return f"the expected {kept}, but the high end of its interval does not: --sure plans for the high end"
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"

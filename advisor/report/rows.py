@@ -154,12 +154,12 @@ def details(analysis: Analysis, most: int) -> list[Table]:
 def _named(parts: _Parts) -> list[Table]:
     """Tables with rows; a first column without a name is called after the subject."""
     made = []
-    for title, columns, rows in parts:
+    for title, columns, rows in (part for part in parts if part[2]):
         names = (columns[0] or title, *columns[1:])
-        cells = list(zip(names, zip(*rows, strict=True), strict=True)) if rows else []
+        cells = list(zip(names, zip(*rows, strict=True), strict=True))
         numbers = tuple(name for name, column in cells[1:] if all(map(_NUMBER.match, column)))
         made.append(Table(title=title, columns=names, rows=tuple(map(tuple, rows)), numbers=numbers))
-    return [table for table in made if table.rows]
+    return made
 
 
 def run_table(analyses: Sequence[Analysis]) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +14,16 @@ from advisor.adopt.splits import batch_options
 from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError
-from advisor.options import AdoptedGoal
+from advisor.options import AdoptedGoal, filled, options_of
 from advisor.report import adoption as words
 from advisor.report import charts
 from advisor.report.table import Table, capital, on_page
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
-from advisor.ui import loaders
+from advisor.ui import loaders, plan_form
 from advisor.ui.controls import ADOPT, RUN, go, in_controls, typed_deadline
 from advisor.ui.launch_form import FILES, PLACES, SAID, WATCHED, offer_files
 from advisor.ui.tables import plain, side_by_side, table
-from advisor.units import format_percent, format_seconds, parse_deadline, parse_tokens, parse_usd
+from advisor.units import format_percent, format_seconds
 from advisor.workflows.adopt import (
     BUDGET_SECONDS,
     Adopting,
@@ -37,11 +36,13 @@ from advisor.workflows.adopt import (
     start_adopting,
 )
 from advisor.workflows.adopt_launch import COMMAND_TARGETS, Elsewhere, export_adopted, launch_adopted
+from advisor.workflows.goal import read_options
 from advisor.workflows.preflight import training_here
 
 QUERY: Final = "query-params"
 NAME = "adopted"  # in the session and in the address: which command is looked at
 LOOK_SECONDS = 1.0
+_FIELDS = (("deadline", "budget", "price", "steps"), ("tokens", "samples", "epochs", "gpus"))
 _NEW = "adopted-new"  # session state: the command that has just been adopted
 
 
@@ -80,9 +81,9 @@ def page() -> None:
         with left:
             st.header("Options, and whether they work", anchor=False)
             _table(words.knobs_table(adopted))
-        with right:
             st.header("Short measurements", anchor=False)
             _table(words.bursts_table(adopted, done.held_out))
+        with right:
             _scatter(done)
         _plan(done.adopted)
         ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."
@@ -203,45 +204,11 @@ def _plan(adopted: Adopted) -> None:
 
 def _goal() -> AdoptedGoal:
     """By the fields; they stand in the address, so that a plan can be linked."""
-    with st.container(key="pair-adopt-goal"):
-        first, second = st.columns(4), st.columns(4)
-    deadline = first[0].text_input("Deadline", key="adopt_deadline", bind=QUERY, placeholder="8 h",
-                                   help="Time for the whole run, kept 9 times in 10: 3 min, 8 h, 18:00.")  # fmt: skip
-    budget = first[1].text_input("Budget", key="adopt_budget", bind=QUERY, placeholder="$20",
-                                 help="The most that the run may cost; needs the price.")  # fmt: skip
-    price = first[2].text_input(
-        "Price ($ per GPU-hour)", key="adopt_price", bind=QUERY, help="Price of a GPU of this machine."
-    )
-    steps = first[3].text_input("Steps", key="adopt_steps", bind=QUERY, help="Number of optimizer steps: 2000, 10k.")
-    tokens = second[0].text_input("Tokens", key="adopt_tokens", bind=QUERY,
-                                  help="Number of tokens: 10M, 2B. With epochs: tokens of one epoch.")  # fmt: skip
-    samples = second[1].text_input("Samples", key="adopt_samples", bind=QUERY,
-                                   help="Number of samples, if the command does not count tokens.")  # fmt: skip
-    epochs = second[2].text_input("Epochs", key="adopt_epochs", bind=QUERY,
-                                  help="Passes over its data, or over the tokens or samples given here.")  # fmt: skip
-    gpus = second[3].number_input("Processes", 1, 1024, value=None, key="adopt_gpus", bind=QUERY,
-                                  placeholder="as the command",
-                                  help="Processes that train together, one per GPU. Needs a knob for it.")  # fmt: skip
-    return AdoptedGoal(
-        gpus=int(gpus) if gpus else None,
-        deadline_seconds=parse_deadline(typed_deadline(deadline), datetime.now()) if deadline.strip() else None,
-        budget_usd=parse_usd(budget) if budget.strip() else None,
-        usd_per_gpu_hour=parse_usd(price) if price.strip() else None,
-        steps=parse_tokens(steps) if steps.strip() else None,
-        tokens=parse_tokens(tokens) if tokens.strip() else None,
-        rows=parse_tokens(samples) if samples.strip() else None,
-        epochs=_positive(epochs) if epochs.strip() else None,
-    )
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise AdvisorError(f"{text!r} is no number of epochs", "like 3, or 0.5", exit_code=2)
-    return value
+    options = options_of(AdoptedGoal)
+    typed = plan_form.rows(_FIELDS, options=options, words=ADOPT, prefix="adopt_")
+    typed["deadline"] = typed_deadline(typed["deadline"])
+    given = {name: value for name, value in typed.items() if value not in (None, "")}
+    return filled(AdoptedGoal, read_options(given, options))
 
 
 def _launch(plan: AdoptedPlan) -> None:

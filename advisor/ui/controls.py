@@ -11,7 +11,7 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
-from advisor.options import OPTIONS
+from advisor.options import OPTIONS, AdoptedGoal, options_of
 
 ENTERED = "page-entered"  # session state: whether the last run drew another page than this one
 IN_ADDRESS = "names-in-address"  # session state: names that pages keep in the address without a control of that name
@@ -24,10 +24,9 @@ LAUNCH = {
     "--budget": "Stop before more than ($)", "--deadline": "Stop after (hours)", "--synthetic": SPEED_TEST,
 }  # fmt: skip
 ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU-hour)"}
-ADOPT = {
-    "--deadline": "Deadline", "--budget-seconds": "Time for the bursts (seconds)", "--budget": "Budget",
-    "--price": "Price ($ per GPU-hour)", "--steps": "Steps", "--tokens": "Tokens", "--samples": "Samples",
-    "--epochs": "Epochs", "--gpus": "Processes", "--knob": "Options that --help does not list", "--name": "Name",
+ADOPT = {option.flag: option.label for option in options_of(AdoptedGoal).values()} | {
+    "--budget-seconds": "Time for the bursts (seconds)", "--knob": "Options that --help does not list",
+    "--name": "Name",
 }  # fmt: skip
 # by the page's module
 OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT}

@@ -59,12 +59,16 @@ svg.marks [fill="#56B4E9"] { fill: light-dark(#56B4E9, #0072B2); }
 svg.marks .role-mark text { paint-order: stroke; stroke: light-dark(#ffffff, #171614); stroke-width: 4px; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
 [data-testid="stMetricLabel"] p, :has(> [data-testid="stMetricDelta"]), [data-testid="stMetricDelta"],
-[data-testid="stMetricDelta"] * {
+[data-testid="stMetric"] [data-testid="stMetricDelta"] * {
   white-space: normal; overflow: visible; height: auto;
 }
 :has(> .st-key-sticky-total) {
   position: sticky; top: 3.5rem; z-index: 5; padding-block: .25rem;
   background: light-dark(#ffffff, #171614);
+}
+@media (min-width: 641px) {
+  [data-testid="stTable"] td [data-testid="stMarkdownContainer"],
+  [data-testid="stTable"] td [data-testid="stMarkdownContainer"] p { white-space: inherit; }
 }
 @media (max-width: 1100px) {
   [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }

@@ -143,7 +143,9 @@ def _question() -> Question | None:
         st.error(f"**Model**: {plain(error.message)}  \n{plain(error.hint or '')}", icon=":material/error:")
         return None
     if model.differs:
-        st.caption(plain(f"{model.name} is taken as a {model.shape.family} of its sizes: {model.differs}."))
+        st.caption(
+            plain(f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}.")
+        )
     providers = () if provider == "any" else (provider,)
     return Question(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
 
@@ -195,7 +197,7 @@ def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None
     task = f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
     number = f"{asked.gpus} x " if asked.gpus > 1 else ""
     for row in chosen:
-        st.markdown(f"## {plain(fits_sentence(row))}")
+        st.markdown(f"## {plain(f'{row.spec.product}. {fits_sentence(row)}')}")
         price = row.price
         rent = f", {format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
         more = f", sold {sold(price)}" if price and sold(price) else ""
@@ -205,7 +207,9 @@ def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None
         st.markdown(f"## {plain(f'It fits {len(fitting)} of {len(rows)} kinds of GPU')}")
         if fitting and fitting[0].usd_per_billion_tokens is not None:
             best = fitting[0]
-            st.markdown(plain(f"The cheapest is {number}{best.spec.product}. {fits_sentence(best)}."))
+            st.markdown(
+                plain(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).removeprefix('Yes: ')}.")
+            )
         st.caption(plain(f"{task}. Name a GPU above for a yes or no."))
 
 
@@ -250,8 +254,8 @@ def _table(shown: list[CardRow]) -> None:
     )
     st.caption(
         "*prior*: nobody measured this GPU here, so its speed is from data sheets and published runs. *recomputed*: it "
-        "fits only with activation checkpointing. Prices of a marketplace (vast) hold for a moment: they count only "
-        "where Provider names it. Tick a GPU for its details and providers."
+        "fits only with activation checkpointing. Prices of a marketplace (vast) change by the minute: they are "
+        "used only if you choose it as Provider. Tick a GPU for its details and providers."
     )
 
 

@@ -27,7 +27,7 @@ from advisor.report.quantities import COST, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.ui import loaders, plan_answers
-from advisor.ui.controls import LAUNCH, SPEED_TEST, go, in_controls
+from advisor.ui.controls import LAUNCH, SPEED_TEST, go, in_controls, products
 from advisor.ui.tables import plain, table
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
@@ -82,19 +82,19 @@ def _called(path: str, stamped: int) -> str:
         return f"{Path(path).name}: {error.message}"
     cost = f", {COST.expected(plan.chosen.cost_usd)}" if plan.chosen.cost_usd else ""
     planned = datetime.datetime.fromtimestamp(Path(path).stat().st_mtime)
-    return f"{what(plan)}, {TIME.expected(plan.chosen.total_seconds)}{cost} · planned {planned:%d %b %H:%M}"
+    return f"{products(what(plan))}, {TIME.expected(plan.chosen.total_seconds)}{cost} · planned {planned:%d %b %H:%M}"
 
 
 def form(plan: Plan) -> None:
     """Review it, say where it runs and when it must stop, and start it."""
-    st.markdown(f"**{plain(sentence(plan))}**")
+    st.markdown(f"**{plain(products(sentence(plan)))}**")
     running = running_with(loaders.store(), plan.id)
     if running is not None:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
         return
     for warning in plan.warnings:
         if not warning.startswith(NO_DATA):  # `_data` says it, with the way out
-            st.caption(":material/info: " + in_controls(warning, LAUNCH, plain))
+            st.caption(f":material/info: {in_controls(capital(products(warning)), LAUNCH, plain)}")
     with st.expander("The full configuration"):
         left, right = st.columns(2)
         left.caption("run.yaml: the trainer's configuration")
@@ -110,9 +110,9 @@ def form(plan: Plan) -> None:
     if lacking:
         # Say that it cannot run here, and who rents the GPU.
         workload, today = plan.workload, datetime.date.today()
-        st.info(f"It cannot run on this machine: {plain(lacking)}. Run it elsewhere:", icon=":material/dns:")
+        st.info(f"It cannot run on this machine: {plain(products(lacking))}. Run it elsewhere:", icon=":material/dns:")
         if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
-            with st.expander(f"Who rents {workload.gpus} x {workload.gpu}, and how old the prices are"):
+            with st.expander(f"Who rents {workload.gpus} x {products(workload.gpu)}, and how old the prices are"):
                 table(rows, right=OFFER_NUMBERS)
     offered = [name for name in PLACES if not (lacking and name == "this machine")]
     where = st.segmented_control(

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from advisor.engines.guards import NO_DATA
 from advisor.errors import AdvisorError
 from advisor.options import Goal
 from advisor.planning import explore
@@ -20,7 +19,7 @@ from advisor.records import Basis, Plan, Run
 from advisor.report import plan as plan_words
 from advisor.report import search as runs
 from advisor.report.charts import Rows
-from advisor.report.plan import device, how, markdown, speed_rests_on
+from advisor.report.plan import device, markdown
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
@@ -34,9 +33,9 @@ from advisor.ui import (
     plan_what_if,
 )
 from advisor.ui.controls import PLAN, go, in_words, products, to_address
-from advisor.ui.plan_tabs import draw, narrow, plain, tabs, worded
+from advisor.ui.plan_tabs import THIN, draw, narrow, plain, tabs, worded
 from advisor.ui.tables import commands, grid
-from advisor.units import HOUR, format_count, format_tokens, format_usd_rate
+from advisor.units import HOUR, format_count, format_tokens
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
@@ -45,7 +44,6 @@ _LAST = "plan-last"  # session state: the last goal that had an answer
 # Validation losses of published models on OpenWebText, in nats per token (README of nanoGPT)
 ANCHORS = ((3.12, "GPT-2 small"), (2.84, "GPT-2 medium"), (2.67, "GPT-2 large"), (2.54, "GPT-2 XL"))
 NEAR = 0.1
-THIN = "every depth sees few tokens"  # how the planner's warning begins
 _ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "headroom")
 _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
     Basis.MEASURED: ("green", "This configuration was run on this device."),
@@ -72,7 +70,7 @@ def page() -> None:
             st.caption("Below is the answer to the last question that has one.")
             now = plan_answers.world(last)
             with st.container(key="stale-answer"):
-                _shown(last, plan_answers.plan(last, now), now)
+                _shown(last, plan_answers.plan(last, now), now, stale=True)
         return
     st.session_state[_LAST] = goal
     _shown(goal, answered, now)
@@ -93,8 +91,8 @@ def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
     return replace(goal, depth=best.depth, tokens=best.tokens)
 
 
-def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
-    """The answer, and everything that explains or varies it."""
+def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool = False) -> None:
+    """The answer, and everything that explains or varies it; a `stale` one, to another question, is not launched."""
     run = _picked(goal, answered)
     own = its = plan_answers.profile(goal, run.offer.gpu, now)
     changes, problem = plan_what_if.begin(run, (goal, explore.run_id(run))), None
@@ -107,8 +105,8 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
         except AdvisorError as error:
             its, problem = own, error
     _answer(goal, answered, run, (shown, its), problem, varied=shown is not base)
-    goal_shown = goal if shown is answered else shown.goal
-    _hand_over(goal, goal_shown, shown)
+    if not stale:
+        _hand_over(goal, goal if shown is answered else shown.goal, shown)
     _cards(goal, answered, run, now)
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
@@ -122,10 +120,6 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World) -> None:
         st.header("What if", anchor=False)
         plan_what_if.total(shown.chosen, varied=shown is not base)
         plan_what_if.sliders(answered.goal, base.chosen, own, now)
-    if answered.search and answered.search.sensitivity:
-        st.markdown("**What would change it**")
-        st.markdown("\n".join(f"- {worded(capital(text))}" for text in answered.search.sensitivity))
-    _notes(shown, its)
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
@@ -202,29 +196,11 @@ def _answer(
                 f"Hardly worth it: {worded(text)}. Fine-tuning a published model may do better: page What fits.",
                 icon=":material/warning:",
             )
-
-
-def _notes(shown: Plan, its: Profile) -> None:
-    """What the answer rests on, and what is to be known of it."""
-    notes = [f"{capital(how(shown))}."]
     if its.widening > 1:
         st.warning(
             f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
             icon=":material/warning:",
         )
-    elif (rests := speed_rests_on(shown)) is not None:
-        notes.append(rests)
-    if shown.offer.usd_per_hour:
-        price = format_usd_rate(shown.offer.usd_per_hour)
-        notes.append(f"{price} an hour: {shown.offer.source}. Newer prices: page What fits.")
-    notes = [worded(text) for text in notes]
-    for text in shown.warnings:
-        if text.startswith(NO_DATA):
-            notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
-        elif text not in its.caveats and not text.startswith(THIN):  # said above
-            notes.append(worded(capital(text)))
-    st.markdown("**What it rests on**")
-    st.caption("\n".join(f"- {text}" for text in notes))
 
 
 def _anchored(loss: float) -> str:
@@ -373,7 +349,7 @@ def _front_spec(
     runs: Rows, missed: Rows, by_loss: bool, sight: str, limits: tuple[float | None, float | None]
 ) -> dict[str, Any]:
     """The chart as Vega-Lite, kept while its rows stay: checking it takes longer than answering a slider."""
-    quality = LOSS.name if by_loss else "score (lower is better)"
+    quality = LOSS.name if by_loss else "score"
     drawn = plan_charts.front(runs, missed, sight=plan_charts.SIGHTS[sight], quality=quality, limits=limits)
     return drawn.to_dict()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -85,11 +85,11 @@ def goal() -> Goal:
 
 
 def _read_form() -> Goal:
-    typed = _rows(_FIRST, _WIDTHS)
+    typed = rows(_FIRST, _WIDTHS)
     with st.expander("More: tokens, model, machines, prices", icon=":material/tune:"):
-        typed |= _rows(_MORE)
+        typed |= rows(_MORE)
     with st.expander("Advanced: sizes, batch, precision, data", icon=":material/settings:"):
-        typed |= _rows(_ADVANCED, (1,) * _A_ROW)
+        typed |= rows(_ADVANCED, (1,) * _A_ROW)
     # read only now that all is drawn: a control that is not drawn forgets what it held
     if typed["model"]:
         del typed["family"]
@@ -104,30 +104,36 @@ def _read_form() -> Goal:
     return goal
 
 
-def _rows(rows: Sequence[Sequence[str]], widths: Sequence[float] | None = None) -> dict[str, Any]:
-    """The controls of these options in rows, and what each holds."""
+def rows(
+    names: Sequence[Sequence[str]],
+    widths: Sequence[float] | None = None,
+    *,
+    options: Mapping[str, Option] = OPTIONS,
+    words: Mapping[str, str] = PLAN,
+    prefix: str = "",
+) -> dict[str, Any]:
+    """The controls of these options in rows, and what each holds; `prefix` is put before their names in the address."""
     typed = {}
-    for row in rows:
-        columns = st.container(key=f"pair-{row[0]}").columns(widths or len(row), vertical_alignment="bottom")
+    for row in names:
+        columns = st.container(key=f"pair-{prefix}{row[0]}").columns(widths or len(row), vertical_alignment="bottom")
         for column, name in zip(columns, row, strict=False):
-            typed[name] = _control(column, OPTIONS[name])
+            help = in_controls(options[name].help, words, plain)
+            typed[name] = _control(column, options[name], prefix + name, help)
     return typed
 
 
-def _control(column: Any, option: Option) -> Any:
+def _control(column: Any, option: Option, key: str, help: str) -> Any:
     """One option's control, and what it holds as the command line would have it typed."""
-    said: Any = {"key": option.name, "bind": QUERY, "help": in_controls(option.help, PLAN, plain)}
+    said: Any = {"key": key, "bind": QUERY, "help": help}
     choices, blank = _choices(option), {"placeholder": option.empty}
     if option.kind is Kind.SWITCH:
         return column.checkbox(option.label, **said) or None
     if option.kind is Kind.FOLDER:
-        return _folder(column, option, said["help"])
+        return _folder(column, option, key, help)
     if option.kind is Kind.GPUS:
-        from_address(option.name, known=choices or ())
-        chosen = column.multiselect(
-            option.label, choices or (), key=option.name, format_func=called, help=said["help"], **blank
-        )  # fmt: skip
-        to_address(option.name, chosen)
+        from_address(key, known=choices or ())
+        chosen = column.multiselect(option.label, choices or (), key=key, format_func=called, help=help, **blank)
+        to_address(key, chosen)
         return tuple(chosen)
     if option.kind in (Kind.NUMBERS, Kind.PROVIDER):
         chosen = tuple(column.multiselect(option.label, choices, **said, **blank))
@@ -144,24 +150,24 @@ def _control(column: Any, option: Option) -> Any:
         number = int if option.kind is Kind.WHOLE else float
         ends: Any = [number(end) for end in (option.least or 0, option.most or 0)]
         return column.number_input(option.label, *ends, value=None, **said, **blank)
-    text = column.text_input(option.label, OPENS_WITH.get(option.name, ""), **said, **blank).strip()
+    text = column.text_input(option.label, OPENS_WITH.get(key, ""), **said, **blank).strip()
     return tuple(text.replace(",", " ").split()) if option.several else text
 
 
-def _folder(column: Any, option: Option, help: str) -> str:
+def _folder(column: Any, option: Option, key: str, help: str) -> str:
     """A token folder: one that was prepared here, with its tokens and size, or the path of another.
 
     The address holds the path, where Streamlit would write the words of the list.
     """
-    held, name = loaders.token_folders(), option.name
-    from_address(name)
+    held = loaders.token_folders()
+    from_address(key)
     chosen = column.selectbox(
-        option.label, [*held, _PREPARE], index=None, key=name, format_func=lambda path: held.get(path, path),
+        option.label, [*held, _PREPARE], index=None, key=key, format_func=lambda path: held.get(path, path),
         accept_new_options=True, placeholder=option.empty, help=help,
     )  # fmt: skip
     if chosen == _PREPARE:
         go("data")
-    to_address(name, chosen)
+    to_address(key, chosen)
     return chosen or ""
 
 

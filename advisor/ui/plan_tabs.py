@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
+from advisor.engines.guards import NO_DATA
 from advisor.options import Goal
 from advisor.planning import curves
 from advisor.planning.stages import largest_first
@@ -32,12 +33,17 @@ from advisor.units import (
     format_tokens,
 )
 
+THIN = "every depth sees few tokens"  # how the planner's warning begins
+
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
     """Draw the open tab: of the plan that is shown, `scaled` to other numbers of GPUs; what was rejected is the whole
     search's.
     """
+    sensitivity = answered.search.sensitivity if answered.search else ()
     drawn: dict[str, Callable[[], None]] = {
+        **({"What would change it": lambda: _points(sensitivity)} if sensitivity else {}),
+        report.RESTS_ON: lambda: _points((*_notes(shown, own), *shown.inputs)),
         "Throughput": lambda: _throughput(shown, own),
         "Memory": lambda: _memory(shown, own),
         "Loss": lambda: _loss(goal, shown, own),
@@ -229,10 +235,24 @@ def draw(table: Table, **selectable: Any) -> Any:
 
 
 def _why(shown: Plan, answered: Plan) -> None:
-    left, right = st.columns(2)
-    left.markdown("\n".join(f"- {worded(text)}" for text in answered.reasons))
+    _points(answered.reasons)
     if shown is not answered:
-        left.markdown("**What is shown instead**")
-        left.markdown("\n".join(f"- {worded(text)}" for text in shown.reasons))
-    right.caption(report.RESTS_ON)
-    right.markdown("\n".join(f"- {worded(text)}" for text in shown.inputs))
+        st.markdown("**What is shown instead**")
+        _points(shown.reasons)
+
+
+def _points(texts: Iterable[str]) -> None:
+    st.markdown("\n".join(f"- {worded(capital(text))}" for text in texts))
+
+
+def _notes(shown: Plan, own: Profile) -> list[str]:
+    """What is to be known of the numbers, in the planner's words."""
+    notes = [f"{report.how(shown)}."]
+    if own.widening == 1 and (rests := report.speed_rests_on(shown)) is not None:
+        notes.append(rests)
+    for text in shown.warnings:
+        if text.startswith(NO_DATA):
+            notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
+        elif text not in own.caveats and not text.startswith(THIN):  # said above
+            notes.append(text)
+    return notes

@@ -92,24 +92,28 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
         "micro-batch. The sliders are for the GPU of the plan.",
     )
     allowed = ranges(run)
-    for name, label, words, explained in _SLIDERS:
-        own, options = allowed[name]
-        if len(options) < 2:
-            continue
-        with st.container(gap="small"):  # below a slider its ends are written while it is pointed at
-            value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
-            tried = value if value != own else next((option for option in options if option > value), None)
-            if tried is None:
-                continue
-            try:
-                other = plan_answers.what_if(pinned(goal, run, Changes(**{name: tried})), now, profile).chosen
-                said = " · ".join(
-                    filter(None, (plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)))
-                )
-            except AdvisorError as error:
-                said = error.message
-            step = f"at {words(tried)}" if value == tried else f"one step up ({words(tried)})"
-            st.caption(worded(f"{step}: {said}"))
+    useful = [slider for slider in _SLIDERS if len(allowed[slider[0]][1]) > 1]
+    for first in range(0, len(useful), 2):
+        pair, columns = useful[first : first + 2], st.container(key=f"pair-sliders-{first}").columns(2)
+        for column, (name, label, words, explained) in zip(columns, pair, strict=False):
+            own, options = allowed[name]
+            with column.container(gap="small"):  # below a slider its ends are written while it is pointed at
+                value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
+                tried = value if value != own else next((option for option in options if option > value), None)
+                if tried is None:
+                    continue
+                step = f"at {words(tried)}" if value == tried else f"one step up ({words(tried)})"
+                st.caption(worded(f"{step}: {_alone(goal, run, Changes(**{name: tried}), profile, now)}"))
+
+
+def _alone(goal: Goal, run: Run, change: Changes, profile: Profile, now: plan_answers.World) -> str:
+    """What one change alone does to the run."""
+    try:
+        other = plan_answers.what_if(pinned(goal, run, change), now, profile).chosen
+    except AdvisorError as error:
+        return error.message
+    said = plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)
+    return " · ".join(filter(None, said))
 
 
 def comparison(base: Run, shown: Run) -> None:

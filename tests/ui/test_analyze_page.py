@@ -169,6 +169,13 @@ def test_two_lines_are_too_little_to_judge_by():
     assert "Save the pasted text" in said
 
 
+def test_a_run_that_ends_before_its_first_step_has_a_whole_report():
+    at = app().run()
+    at.text_area[0].set_value("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB.").run()
+    assert not at.exception and not at.error
+    assert "Out of memory" in words(at) and "Save the pasted text" in words(at)
+
+
 def test_nothing_of_an_upload_stays_on_disk(advisor_home, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = Store(advisor_home)

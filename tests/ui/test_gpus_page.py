@@ -44,7 +44,8 @@ def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command
     goal = goal_of(["--gpu", "rtx-4090", "--finetune", "qlora", "--model", "Qwen/Qwen3-8B", "--tokens", "1M"])
     run = plan_finetune(goal, default_store()).chosen
     takes, rate = run.prediction.device_bytes, run.prediction.tokens_per_second
-    assert said.startswith(f"## Yes: {format_bytes(takes.value)} of 24 GiB, {format_centre(rate, format_rate)}")
+    assert said.startswith(f"## RTX 4090 24 GB. Yes: {format_bytes(takes.value)} of 24 GiB, ")
+    assert format_centre(rate, format_rate) in said
     assert said.endswith(f"{format_usd_rate(1e6 * run.offer.usd_per_hour / 3600 / rate.value)} per million tokens")
     assert at.query_params["cards"] in ("rtx-4090", ["rtx-4090"])  # the address holds keys, the page says products
     assert "RTX 4090 24 GB" in words(at)
@@ -54,7 +55,7 @@ def test_what_does_not_fit_stays_in_the_list_with_by_how_much():
     at = app(card_model="llama-3-8b", card_method="full", cards="rtx-4090").run()
     assert not at.exception and not at.error
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
-    assert said.startswith("## No: it takes ") and said.endswith(" more than the 24 GiB there are")
+    assert said.startswith("## RTX 4090 24 GB. No: it takes ") and said.endswith(" more than the 24 GiB there are")
     listed = at.dataframe[0].value.set_index("GPU")
     row = listed.loc["RTX 4090 24 GB"]
     assert row["Fits"] == "no" and row["To spare"] < -24

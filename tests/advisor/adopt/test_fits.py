@@ -215,7 +215,7 @@ def test_a_deadline_gives_the_steps_that_surely_end_by_then():
     assert found.total_seconds.high <= 600.0 < found.total_seconds.high + step.high
     assert found.values == (Setting(name="steps", value=found.steps),) and found.steps_are_set
     assert found.max_seconds == 600.0 and found.cost_usd is None
-    assert any("what saving at its end takes was not seen" in warning for warning in found.warnings)
+    assert any("the save at the end was not measured" in warning for warning in found.warnings)
 
 
 def test_dollars_are_hours_at_a_price():
