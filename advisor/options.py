@@ -349,6 +349,11 @@ class Goal:
         "Default: data, which the trainer here does.",
         empty="data", choices=("data", "any"),
     )  # fmt: skip
+    measured: str | None = _option(
+        "measured", Kind.FILE, _ADVANCED, "Own measured runs",
+        "With --layout any: a CSV of your own timed runs on fewer GPUs or layers, with the columns tp, pp, n_gpus, "
+        "micro_batch, grad_accum, step_seconds and others of `predict --rows`. They correct the times.",
+    )  # fmt: skip
     optimizer: str = _option(
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer", "The optimizer. Default: adamw, or the software's.",
         empty="the software's", holds="adamw", choices=("adamw", "muon"),
