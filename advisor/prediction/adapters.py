@@ -20,6 +20,7 @@ from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.trained import trained_share
 
+NF4_BYTES = 0.5 + 4 / 64  # of a 4-bit weight: 64 of them share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
 _DEVIATION = 0.12  # log standard deviation of the measurements around the formula
 _EAGER_DEVIATION = 0.25  # the same in eager code, between owners (`benchmarks/adapters.py`)
 _FROZEN_DEVIATION = 0.15  # our judgement, because nobody measured frozen blocks

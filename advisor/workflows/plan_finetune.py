@@ -141,8 +141,8 @@ def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Softw
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
     tried, adapters = [], software.adapters
     shardings = table()[software.name or "trl"].shardings
-    if gpus == 1 or (adapters is not None and adapters.quantized):
-        shardings = ("none",)  # weights in 4 bits are shared out by few, with settings of their own
+    if gpus == 1:
+        shardings = ("none",)
     elif adapters is not None:  # whose optimizer's state is nothing beside the weights
         shardings = tuple(sharding for sharding in shardings if sharding != "optimizer")
     for sharding in shardings:

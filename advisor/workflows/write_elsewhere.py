@@ -115,6 +115,7 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
     rank = (goal.lora_rank or RANK) if adapted else None
     recomputed = work.activation_checkpointing == "full"
     epochs = float(goal.epochs or EPOCHS)
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
     return {
         "model": plan.model.source.removeprefix("https://huggingface.co/"),
         "adapter": goal.finetune if adapted else None,
@@ -140,7 +141,8 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "bf16": work.precision == "bf16",
         "fp16": work.precision == "fp16",
         "sharding": work.sharding,
-        "dtype": {"bf16": "bfloat16", "fp16": "float16"}[work.precision],
+        "dtype": dtype,
+        "quant_storage": dtype if quantized and work.sharding == "full" else None,  # weights that can be shared out
         "step_sequences": work.micro_batch * work.grad_accum * run.offer.gpus,
         "whole_epochs": math.ceil(epochs),
         "steps": None if epochs.is_integer() else math.ceil(plan.tokens_padded / work.step_tokens),
