@@ -199,12 +199,18 @@ class Goal:
         "Train adapters of --model with frozen weights (lora), frozen 4-bit weights (qlora), or all weights (full).",
         empty="train from scratch", choices=("lora", "qlora", "full"),
     )  # fmt: skip
+    stage: str | None = _option(
+        "stage", Kind.CHOICE, _GOAL, "Stage",
+        "What --finetune trains on: answers (sft), or pairs of a better and a worse answer (dpo). Default: sft.",
+        empty="sft", choices=("sft", "dpo"),
+    )  # fmt: skip
     examples: int | None = _option(
-        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples to fine-tune on, e.g. 50k.",
+        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples, or of pairs, to fine-tune on, e.g. 50k.",
         empty="of a fine-tune", least=1, most=1e12,
     )  # fmt: skip
     length: int | None = _option(
-        "length", Kind.WHOLE, _GOAL, "Tokens per example", "Mean number of tokens in an example. Default: 1024.",
+        "length", Kind.WHOLE, _GOAL, "Tokens per example",
+        "Mean number of tokens in an example, or in one answer of a pair with its prompt. Default: 1024.",
         empty="1024", least=1, most=10_000_000,
     )  # fmt: skip
     lora_rank: int | None = _option(

@@ -153,6 +153,7 @@ _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
      "add --ratio, or leave --ratio-counts out"),
     ("examples", ("finetune",), "--examples is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("stage", ("finetune",), "--stage is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("length", ("finetune",), "--length is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("lora_rank", ("finetune",), "--lora-rank is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("finetune", ("model",), "--finetune needs a model", "--model Qwen/Qwen3-8B"),
@@ -180,7 +181,7 @@ _OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget"
 # Options that ask for another kind of plan, what that is, and the options that say something of it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
-                                 "length", "lora_rank"}),
+                                 "length", "lora_rank", "stage"}),
     ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
                                        "measured"}),
 )  # fmt: skip
