@@ -14,7 +14,7 @@ from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
 from advisor.laws.flops import parameters
-from advisor.options import OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
+from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
 from advisor.planning.models import NamedModel, require_model
 from advisor.planning.offers import ANY, OWN, usual_counts
 from advisor.planning.ranges import check_ranges
@@ -181,7 +181,7 @@ _OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget"
 # Options that ask for another kind of plan, what that is, and the options that say something of it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
-                                 "length", "lora_rank", "stage"}),
+                                 "length", "lora_rank", "stage", "optimizer"}),
     ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
                                        "measured"}),
 )  # fmt: skip
@@ -199,7 +199,13 @@ def _refuse_contradictions(options: Options) -> None:
     for kind, words, known in _OTHER_PLANS:
         if kind in given and (other := [name for name in given if name not in known]):
             raise AdvisorError(f"{OPTIONS[other[0]].flag} changes nothing of {words}", "leave it out", exit_code=2)
-    if options.get("finetune") == "full" and "lora_rank" in given:
+    method, optimizer = options.get("finetune"), options.get("optimizer")
+    if optimizer == EIGHT_BIT and method != "full":
+        hint = "leave it out, or: --finetune full --model NAME --examples 50k"
+        raise AdvisorError(f"--optimizer {EIGHT_BIT} is of a fine-tune of all weights", hint, exit_code=2)
+    if method is not None and optimizer == "muon":
+        raise AdvisorError("--optimizer muon: fine-tunes are planned with AdamW", "leave it out", exit_code=2)
+    if method == "full" and "lora_rank" in given:
         raise AdvisorError("--lora-rank: a full fine-tune has no adapters", "leave it out", exit_code=2)
 
 

@@ -11,7 +11,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
-from advisor.options import Goal
+from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.cards import Adapted, adapted
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
@@ -32,6 +32,9 @@ PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains
 # Sequences of one example. Of a pair, both are trained; before that, the reference model reads both once, without
 # gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
 SEQUENCES = {"sft": 1, "dpo": 2}
+_EIGHT_BIT_BYTES = (
+    2.0  # of two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,8 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     software = finetune_software(goal.finetune, model, rank, goal.software)
+    if goal.optimizer == EIGHT_BIT:
+        software = replace(software, moment_bytes=_EIGHT_BIT_BYTES)
     runs: list[FinetuneRun] = []
     does_not_fit: list[str] = []
     for gpu, offers in _machines(goal):

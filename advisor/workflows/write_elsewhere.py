@@ -15,6 +15,7 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
+from advisor.options import EIGHT_BIT
 from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
@@ -58,6 +59,10 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
     if isinstance(plan, FinetunePlan) and plan.stage == "dpo" and plan.goal.finetune not in row.get("dpo", ()):
         able = [key for key, one in _exports().items() if plan.goal.finetune in one.get("dpo", ())]
         message = f"no file of DPO with --finetune {plan.goal.finetune} is written for {name} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    if plan.goal.optimizer == EIGHT_BIT and not row.get("eight_bit"):
+        able = [key for key, one in _exports().items() if one.get("eight_bit")]
+        message = f"no file with --optimizer {EIGHT_BIT} is written for {name} from here"
         raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
     fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
@@ -122,6 +127,7 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
     adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
     rank = (goal.lora_rank or RANK) if adapted else None
     recomputed = work.activation_checkpointing == "full"
+    eight_bit = goal.optimizer == EIGHT_BIT
     epochs, pairs = float(goal.epochs or usual_epochs(goal)), plan.stage == "dpo"
     micro_batch = work.micro_batch // SEQUENCES[plan.stage]  # examples, or pairs
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
@@ -143,6 +149,7 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "grad_accum": work.grad_accum,
         "epochs": epochs,
         "learning_rate": _RATES[plan.stage, adapted],
+        "optimizer": "adamw_bnb_8bit" if eight_bit else "adamw_torch_fused",
         "stage": plan.stage,
         "pairs": pairs,
         "packed": not pairs,

@@ -146,6 +146,27 @@ def test_pairs_are_two_sequences_and_a_forward_pass_of_the_reference(tmp_path):
     assert refused.returncode == 2 and "--software axolotl or trl" in refused.stderr
 
 
+def test_moments_of_eight_bits_fit_where_those_of_the_usual_size_do_not(tmp_path):
+    """8 billion weights: 16-bit weights, gradients and two moments are 64 GB; with moments of one byte each 48 GB."""
+    words = {"model": "llama-3.1-8b", "finetune": "full", "examples": "5k", "gpu": "h100-80gb-sxm", "gpus": "1"}
+    with pytest.raises(advisor.AdvisorError, match="does not surely fit"):
+        advisor.plan(**words, software="unsloth")
+    assert advisor.plan(**words, software="unsloth", optimizer="adamw-8bit").chosen.prediction.fits
+    command("plan", "--model", "llama-3.1-8b", "--finetune", "full", "--examples", "5k", "--gpu", "h100", "--gpus", "1",
+            "--software", "unsloth", "--optimizer", "adamw-8bit", "--out", str(tmp_path / "run.py"))  # fmt: skip
+    assert 'optim="adamw_bnb_8bit"' in (tmp_path / "run.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [({"budget": 20}, "is of a fine-tune of all weights"), ({"model": "gpt2", "finetune": "lora", "examples": 9},
+      "is of a fine-tune of all weights")],
+)  # fmt: skip
+def test_moments_of_eight_bits_are_refused_elsewhere(words, said):
+    with pytest.raises(advisor.AdvisorError, match=said):
+        advisor.plan(gpu="l4", optimizer="adamw-8bit", **words)
+
+
 def test_a_gpu_without_bf16_trains_in_fp16():
     plan = advisor.plan(model="Qwen/Qwen3-8B", finetune="qlora", examples="5k", gpu="v100-16gb-sxm2")
     assert plan.chosen.prediction.workload.precision == "fp16"
