@@ -23,8 +23,8 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
             **asked: Any) -> int:  # fmt: skip
     """Measure this device: its limits first, then training bursts where they improve predictions most.
 
-    A rejected calibration, which no plan uses, ends with exit code 1.
-    With --on a job measures each place, and its calibration is stored here.
+    The exit code is 1 for a rejected calibration, which no plan uses.
+    With --on a job measures each of these machines, and their calibrations are stored here.
     """
     from advisor.workflows.calibrate import to_document
 
