@@ -89,7 +89,7 @@ def write_spent(folder: Path, spent: Spent) -> None:
 
 
 def with_log(spent: Spent, log: RunLog) -> Spent:
-    """Add the attempts that only the log has, and the time it measured beyond the count."""
+    """Add attempts that only the log has, and time that the log measured beyond the count."""
     known = {attempt.session: attempt for attempt in spent.attempts}
     for life in log.lifetimes:
         before = known.get(life.session)
@@ -261,7 +261,7 @@ def _longer(attempt: Attempt, other: Attempt | None) -> Attempt:
 
 
 def _at_least(attempt: Attempt, seconds: float) -> Attempt:
-    """Raise an attempt to the seconds that it measured: a copy of the file may be older than the log."""
+    """Raise an attempt's seconds to those that the log measured: a copy of the file may be older than the log."""
     return dataclasses.replace(attempt, seconds=max(attempt.seconds, seconds))
 
 

@@ -52,7 +52,7 @@ class Snapshot:
 def take_snapshot(
     step: int, model: nn.Module, optimizers: Iterable[Optimizer], extra: dict[str, Any], world: World = _ALONE
 ) -> Snapshot:
-    """Return this process's part of a checkpoint: its rows of a split model; of a whole one, everything or nothing.
+    """Return this process's part of a checkpoint: its rows of a split model, or a whole model in the main process.
 
     `extra` must be fit for JSON (tuples come back as lists). Wrappers of DistributedDataParallel and torch.compile
     leave no trace in the parameters' names.

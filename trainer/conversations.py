@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A conversation as tokens, each with whether it is learnt."""
+    """A conversation as tokens, with a flag for each that is learnt."""
 
     tokens: list[int]
     counts: list[bool]

@@ -93,8 +93,8 @@ class TokenFolder:
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the same batches on every call: about `tokens` validation tokens in windows spread over the split.
 
-        All batches have one size (micro_batch, or fewer where there is less), so that the mean of their mean losses
-        is the mean over tokens.
+        All batches have one size (micro_batch, or fewer if there is less), so that the mean of their mean losses is the
+        mean over tokens.
         """
         available = (len(self._validation) - 1) // self._seq_len
         windows, size = eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)

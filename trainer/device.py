@@ -106,7 +106,7 @@ def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool
 
 
 def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Tell whether a build for these architectures ("sm_86", "compute_120") runs on a GPU of a compute capability.
+    """Tell whether a build for these architectures ("sm_86", "compute_120") runs on a GPU with this compute capability.
 
     Code for x.y runs on x.z with z >= y; PTX code ("compute_") runs on every newer GPU.
     """

@@ -25,7 +25,7 @@ IGNORED = -1  # a target that does not count
 
 
 class Conversations:
-    """A folder of conversations. A window holds as many whole ones as fit; only one that is too long is cut."""
+    """A folder of conversations. A window holds as many whole ones as fit; one that is too long for it is cut."""
 
     bytes_per_token: float | None = None  # the learnt part is not all that is written
 

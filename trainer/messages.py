@@ -124,7 +124,7 @@ Body = Ready | Refused | Ceilings | BurstResult
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One line of a worker; after the `last` its process ends, as the memory it holds would falsify the next burst."""
+    """One line of a worker. After one with `last` its process ends: its memory would falsify the next burst."""
 
     body: Body
     last: bool = False

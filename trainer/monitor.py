@@ -1,8 +1,8 @@
 """Prints readings of every GPU of the machine as lines of CSV on stdout, beside any program. No torch.
 
 `python -m trainer.monitor --hz 100 --seconds 600` samples until the time is over, SIGTERM or SIGINT comes, or nobody
-reads any more. The first line is a comment with the cards as JSON, the second the header. Power stands in every row,
-what a card answers more slowly in two rows a second. A process of its own: a reader who draws never delays a reading.
+reads any more. The first line is a comment with the GPUs as JSON, the second the header. Power is in every row,
+quantities that a GPU reads more slowly in two rows per second. No program that draws can delay a reading.
 """
 
 from __future__ import annotations

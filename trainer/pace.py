@@ -68,7 +68,7 @@ class Pace:
 
     @property
     def evaluation_seconds(self) -> float:
-        """Return the longest of the latest; before the first, as many tokens in usual steps, which do more work."""
+        """Return the longest of the latest evaluations; before the first, the time to train on as many tokens."""
         return max(self._evals, default=self._eval_share * (self.usual_step or self.longest_step))
 
     def to_stop(self, steps_done: int, steps: int) -> dict[str, float]:

@@ -51,7 +51,7 @@ def run(config: RunConfig, out_dir: str | Path) -> Outcome:
 
 
 def run_guarded(config: RunConfig, guard: Guard) -> Outcome:
-    """Do the same as `run`, under a guard that its process has from its first moment."""
+    """Train as `run` does, under a guard that has existed since the process started."""
     with guard.requests.from_signals():
         try:
             session = _Session(config, guard, World.from_environment())
@@ -129,7 +129,7 @@ class _Session:
         return _stopped_at_the_end(start_telemetry(self.guard.folder.path, os.getpid(), kind, hz, gpus=self.world.size))
 
     def train(self) -> tuple[Outcome, str]:
-        """Step until something ends the run; the last lines of `while` show what can."""
+        """Step until something ends the run."""
         config, trainer = self.config, self.trainer
         missed = self.resumed_from > 0 and self._evaluation_due()  # missed by an attempt that was stopped before it
         if missed and (ending := self._evaluate_and_judge()) is not None:

@@ -99,7 +99,7 @@ class RunLog:
     """A whole run with all attempts. Each record also has `attempt` (1…), the number of the header before it.
 
     `steps` and `evals` are the run's one history, by step. What an attempt did after the step from which a later one
-    resumed, and anything done twice, is in `superseded` (time spent, state lost). Of the other kinds all are kept.
+    resumed, and anything done twice, is in `superseded` (time spent, state lost). All records of other kinds are kept.
     """
 
     headers: tuple[Record, ...]
@@ -271,7 +271,7 @@ def _is_sound(line: bytes) -> bool:
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the collector, which takes half the time of reading a million lines looking for cycles (10 s, not 5)."""
+    """Pause Python's garbage collector, which doubles the time of reading a million lines (10 s, not 5)."""
     was_on = gc.isenabled()
     gc.disable()
     try:

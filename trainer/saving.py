@@ -1,7 +1,7 @@
 """Writes the checkpoints of a run, by all of its processes together and, if configured, during the steps.
 
-    begin()      all copy what is theirs to host memory, and a thread of each writes it
-    written      whether this process's files are on disk; the run goes on until all processes say so
+    begin()      each process copies its part to host memory, and a thread writes it
+    written      whether this process's files are on disk; the run continues until all processes say so
     finish()     all together: the main process gives the checkpoint its name, once every file is on disk
 
 A kill at any moment leaves either the finished checkpoint or a hidden folder that the next attempt removes.

@@ -84,7 +84,7 @@ def held_out(trained: Trained, tokens: int) -> HeldOut:
 
 @torch.no_grad()
 def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Return each target's cross-entropy in nats, fp32 on the CPU, 0 if it is below 0; both (batch, time)."""
+    """Return each target's cross-entropy in nats, fp32 on the CPU, 0 for negative targets; inputs are (batch, time)."""
     model, device = trained.model, trained.context.device
     with trained.context.autocast():
         hidden = model(tokens.to(device)).flatten(0, 1)

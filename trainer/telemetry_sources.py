@@ -208,7 +208,7 @@ _FOR_GOOD = (
 
 
 class Query:
-    """A reading that a GPU may not offer, by the first of several ways that works; None if none does.
+    """Reads a value of a GPU in the first of several ways that works; None if none does.
 
     A way that failed for good is not tried again. A lost GPU is never asked again by any query of its `group`: its
     driver may take long to answer each time, and the other GPUs would wait.
@@ -225,7 +225,7 @@ class Query:
             return self.otherwise(error)
 
     def otherwise(self, error: pynvml.NVMLError | IndexError) -> int | None:
-        """Return what the next way says after an error of the first; None if there is none, or none is needed."""
+        """Try the next way after an error of the first; returns None if there is none, or none is needed."""
         if isinstance(error, IndexError):
             return None
         if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
@@ -269,7 +269,7 @@ class _Card:
 
     def __init__(self, number: int, handle: Any):
         def query(*functions: str, of: str = "", about: tuple[int, ...] = ()) -> Query:
-            """Return a reading by functions of NVML; drivers and bindings have the newest, the oldest or all."""
+            """Return a reading by several functions of NVML, since drivers and bindings may lack some of them."""
             known = [getattr(pynvml, name) for name in functions if hasattr(pynvml, name) and handle is not None]
             return Query(*(_way(function, (handle, *about), of) for function in known), group=group)
 

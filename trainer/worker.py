@@ -4,8 +4,8 @@
     {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
 
 `trainer.messages` has the records. How a burst ended is a value in its answer (`outcome`). After running out of memory,
-and after any error of a card, the process ends, since what the allocator then holds would falsify the next burst, and a
-card's error stays with the process: the answer then says `"last": true`, and the caller starts another.
+and after any error of a GPU, the process ends, since what the allocator then holds would falsify the next burst, and a
+GPU's error stays with the process: the answer then says `"last": true`, and the caller starts another.
 """
 
 from __future__ import annotations

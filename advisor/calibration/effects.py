@@ -2,7 +2,7 @@
 
 A round has the base several times and every setting once, in random order, so that changes of the machine between
 rounds cancel. The residuals of all settings give one noise, pulled to a prior. Intervals are Student's and hold jointly
-(Bonferroni 1936), because a table of a dozen settings is read for its best.
+(Bonferroni 1936), because the best of a dozen settings is picked from the table.
 """
 
 from __future__ import annotations

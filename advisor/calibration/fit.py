@@ -168,22 +168,22 @@ class Evidence:
 
     @cached_property
     def drift(self) -> Drift:
-        """The change of the machine's own speed during the calibration."""
+        """Return the change of the machine's own speed during the calibration."""
         return drift_of(self.calibration.bursts)
 
     @cached_property
     def steps(self) -> list[MeasuredStep]:
-        """The step time of each configuration, drift-corrected."""
+        """Return the step time of each configuration, drift-corrected."""
         return observations(self.calibration.bursts, self.drift)
 
     @cached_property
     def rates(self) -> Rates:
-        """The highest measured rates of the device."""
+        """Return the highest measured rates of the device."""
         return rates_of(self.calibration.ceilings)
 
     @cached_property
     def prior(self) -> CoefficientPrior:
-        """The prior of the device."""
+        """Return the prior of the device."""
         key, settings = self.calibration.device_key, self.calibration.settings
         spec = find_gpu(key) if key != "cpu" else None
         return calibration_prior(spec, settings.precision, settings.compile, self.rates)

@@ -1,4 +1,4 @@
-"""Measures the configuration that a plan chose once more, so that its basis becomes *measured*."""
+"""Measures the configuration that a plan chose, so that the basis of its prediction becomes *measured*."""
 
 from __future__ import annotations
 

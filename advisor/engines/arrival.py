@@ -32,7 +32,7 @@ ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # these files come home from 
 def what_remains(
     plan: Plan, seconds: float, *, max_usd: float | None, max_hours: float | None
 ) -> tuple[float | None, float | None]:
-    """Return the dollars and hours left for a run: its limits, or else the goal's, less what its arrival used."""
+    """Return the dollars and hours that are left after the arrival, of the run's own limits or else of the goal's."""
     goal, price = plan.goal, plan.offer.usd_per_hour
     usd = max_usd if max_usd is not None else goal.budget_usd
     hours = max_hours
@@ -47,7 +47,7 @@ def what_remains(
 def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -> RunConfig:
     """Return the configuration a run continues with after its arrival: that of a new plan, under tighter limits.
 
-    Raises AdvisorError where the arrival has used up what was given.
+    Raises AdvisorError if the arrival has used up what was given.
     """
     stop = config.stop
     asked_hours = None if stop.max_seconds is None else stop.max_seconds / HOUR

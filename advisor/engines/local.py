@@ -35,7 +35,7 @@ class LocalBackend:
         self.store = store
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """The trainer's command in the run's own folder."""
+        """Return the trainer's command in the run's own folder."""
         command, handle = self.command(job), f"{self.engine}://{job.folder}"
         record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
         return LaunchRequest(

@@ -89,7 +89,7 @@ def kill_tree(process: ProcessId) -> None:
 
 
 def wait_until_gone(process: ProcessId, timeout_seconds: float) -> bool:
-    """Wait for a process to end; False when it still runs after the timeout."""
+    """Wait for a process to end; returns False if it still runs after the timeout."""
     deadline = time.monotonic() + timeout_seconds
     while is_alive(process):
         if time.monotonic() >= deadline:

@@ -176,7 +176,7 @@ class RemoteBackend(ABC):
         return f"checkpoints are in {run_dir / CHECKPOINTS}"
 
     def list(self) -> list[str]:
-        """The handles of this engine's runs whose folders are still there."""
+        """Return the handles of this engine's runs whose folders still exist."""
         return [launch.handle for _, launch in runs_of(self.engine, self.store) if launch is not None]
 
     def _is_due(self, run_dir: Path) -> bool:
@@ -190,7 +190,7 @@ class RemoteBackend(ABC):
         return self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
 
     def _id(self, run_dir: Path) -> str:
-        """Return the engine's id of a folder's run; asks the engine if a launch was cut off before it was written."""
+        """Return the engine's id of a folder's run; asks the engine if an interrupted launch did not record it."""
         launch = read_launch(run_dir)
         run = id_of(launch.handle) if launch is not None else ""
         if not run and launch is not None and (found := self.find(run_dir)):
@@ -212,7 +212,7 @@ class RemoteBackend(ABC):
 
 
 def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
-    """Return the job as exports take it, tokens at `data_at`; raises AdvisorError if it cannot be exported."""
+    """Return the job as an export, with tokens at `data_at`; raises AdvisorError if it cannot be exported."""
     if isinstance(job.plan, AdoptedPlan):
         return AdoptedJob(plan=job.plan, recipe=job.files[RECIPE], run_id=job.record.id, place=job.record.place)
     if job.plan is None or job.config is None:

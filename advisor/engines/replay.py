@@ -40,7 +40,7 @@ class ReplayBackend(LocalBackend):
         return 0
 
     def command(self, job: Job) -> tuple[str, ...]:
-        """The command that replays the recording into a run folder."""
+        """Return the command that replays the recording into a run folder."""
         if self.recording is None:
             raise AdvisorError(f"{job.folder} was started by the replay launcher", "launch its plan anew")
         where = (str(self.recording.resolve()), "--out", str(job.folder), "--speed", str(self.speed))
@@ -89,7 +89,7 @@ def replay(recording: Path, out: Path, speed: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Replay a recording into a run folder (`run.yaml` must be there already or is not needed)."""
+    """Replay a recording into a run folder, which may have its `run.yaml` already."""
     parser = argparse.ArgumentParser(prog="python -m advisor.engines.replay", description=main.__doc__)
     parser.add_argument("recording", type=Path, help=f"a {LOG} written by the trainer")
     parser.add_argument("--out", type=Path, required=True, help=f"the run folder (with its {CONFIG})")

@@ -240,7 +240,7 @@ class Offer:
 
 
 def asked(request: LaunchRequest) -> Asked:
-    """Read what a request asks SkyPilot for from its own text."""
+    """Read from a request's task what it asks SkyPilot for."""
     task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
     resources = task["resources"]
     [(card, a_node)] = resources["accelerators"].items()

@@ -49,7 +49,7 @@ class SlurmBackend(RemoteBackend):
     engine = "slurm"
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """`sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
+        """Return `sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
         export = exported(job)
         files, copies = bundle(job, export, slurm(export))
         return self._request(job.folder, job.record, files, copies)
@@ -167,7 +167,7 @@ def _number(run: str) -> str:
 
 @lru_cache(maxsize=1)
 def _cluster() -> str:
-    """The name of the cluster that this machine belongs to."""
+    """Return the name of the cluster that this machine belongs to."""
     said = engine_says(("scontrol", "show", "config")).decode()
     found = re.search(r"^ClusterName\s*=\s*(\S+)", said, flags=re.MULTILINE)
     if found is None:

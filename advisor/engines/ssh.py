@@ -62,7 +62,7 @@ class SshBackend(RemoteBackend):
     look_seconds = 3.0
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """Return the export with `start.sh`; its command does by hand what `hand_over` does.
+        """Return the export with `start.sh`, and `hand_over` as shell commands to do by hand.
 
         An adopted command, its data and its environment are there already: its guard has an environment of its own.
         """
@@ -130,7 +130,7 @@ class SshBackend(RemoteBackend):
         return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Copy what is new, and say whether the run's lock is held."""
+        """Copy new files, and say by the run's lock whether the run is active."""
         name = trainer_of_run(run_dir).log_name
         while True:
             sizes = [_size(run_dir / each) for each in (name, STDOUT)]
@@ -177,7 +177,7 @@ def _id(run: str) -> str:
 
 
 def _ssh(run: str) -> tuple[str, ...]:
-    """The command that reaches a host; ADVISOR_SSH may name another ssh, or one with options."""
+    """Return the command that reaches a host; ADVISOR_SSH may name another ssh, or one with options."""
     options = (word for option in (*_QUIET, f"ServerAliveInterval={_ALIVE_SECONDS}") for word in ("-o", option))
     return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *options, "--", _host(run))
 
@@ -207,7 +207,7 @@ def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
 def _remote(
     host: str, section: str, *arguments: str, given: bytes = b"", seconds: float | None = COMMAND_SECONDS
 ) -> bytes:
-    """Return what a section prints there; raises Unreachable if ssh fails, AdvisorError if the section does."""
+    """Return what a section prints on the host; raises Unreachable if ssh fails, AdvisorError if the section does."""
     done = engine_run(_words(host, section, *arguments), given=given, seconds=seconds)
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
     last = said[-1].removeprefix("ssh: ") if said else f"exit status {done.returncode}"

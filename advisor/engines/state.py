@@ -163,7 +163,7 @@ def settle(run_dir: Path, timeout_seconds: float = SETTLE_SECONDS) -> None:
 
 
 def this_host() -> str:
-    """The name of this machine, as run folders record it."""
+    """Return the name of this machine, as run folders record it."""
     return socket.gethostname()
 
 

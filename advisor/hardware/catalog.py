@@ -151,7 +151,7 @@ def load_published_gpus() -> dict[str, GpuSpec]:
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
     """Return the GPU of a catalog key, a driver (NVML) name or a unique short name; None if unknown or ambiguous.
 
-    Drivers give some cards of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, distinguishes them.
+    Drivers give some GPUs of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, distinguishes them.
     """
     known = _catalog()
     found = [known[name]] if name in known else gpus_named(name)
@@ -316,7 +316,7 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
 
 
 def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
-    """Yield the lines of a CSV file with their numbers; missing optional columns are empty."""
+    """Yield each line of a CSV file with its number; missing optional columns are empty."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if absent := [name for name in required if name not in (reader.fieldnames or ())]:

@@ -1,8 +1,8 @@
 """Computes the price of a number of GPUs, by one rule for the whole program.
 
-One machine holds all the cards, its idle GPUs paid for; beyond a node several whole nodes do. Machines of fewer GPUs
-side by side never count: what joins them is no link that a step time could be predicted with. A marketplace counts only
-when it is named or nobody else rents so many, a spot price that is an outlier never.
+One machine holds all GPUs, and its idle GPUs are paid for; beyond a node several whole nodes do. Smaller machines side
+by side never count, because step times over their unknown network cannot be predicted. A marketplace counts only if it
+is named or nobody else rents so many GPUs; a spot price that is an outlier never counts.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m advisor.hardware.price_hunt SECONDS
 
-A process of its own, because gpuhunt waits for connections without end and a thread that waits cannot be stopped. Each
-provider is asked by name and apart from the others, so that none can break or delay the rest. Line: `provider`, and
-either `items` or `error`.
+It is a separate process, because gpuhunt waits for connections without end and a thread that waits cannot be stopped.
+Providers are asked in separate threads, so that none can break or delay the rest. A line has `provider` and either
+`items` or `error`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums the seconds and dollars of all attempts of a run, each at the price of its own machine.
 
-`budget.json` is the account; the log knows attempts that the file here does not (it comes home last, or was lost), and
-how long the one that goes on has lived by now.
+`budget.json` is the account. The log adds attempts that the file here lacks (it arrives last, or is lost), and the
+running attempt's time so far.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Coverage:
 
 
 def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
-    """Return how often intervals of other widths would have held, from the 80 % intervals as normal in logarithms.
+    """Return how often intervals of other widths would have held, if errors are normal in the logarithm.
 
     Empty for fewer than `FEWEST_FOR_COVERAGE` runs, whose share would mean nothing.
     """

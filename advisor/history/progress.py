@@ -218,7 +218,7 @@ def recent_median(step_seconds: Sequence[float]) -> float | None:
 
 
 def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
-    """Return seconds of a step for the tokens per second: by the clock over the newest steps while the run continues.
+    """Return the step time for the tokens per second: by the clock over the newest steps while the run continues.
 
     Once it is over, this is the median of its steady steps, as in its score.
     """
@@ -256,7 +256,7 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
 
 
 def straggler_factor(step_seconds: Sequence[float]) -> float:
-    """Return mean over median of the steps so far, at least 1: a total consists of means, and slow steps recur."""
+    """Return the ratio of mean to median step so far, at least 1: totals consist of means, and slow steps recur."""
     seconds = np.array(step_seconds)[WARM_UP_STEPS:]
     if len(seconds) < WARM_UP_STEPS:
         return 1.0
@@ -306,7 +306,7 @@ def _used(
 
 
 def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
-    """Return the MFU at this rate, by the plan's own FLOPs and peak: the ratio of its MFU to its tokens/s has both."""
+    """Return the MFU at this rate, scaled from the plan's own MFU and tokens per second."""
     if plan is None or plan.prediction.mfu is None or tokens_per_second is None:
         return None
     return plan.prediction.mfu.value * tokens_per_second / plan.chosen.tokens_per_second.value

@@ -1,4 +1,4 @@
-"""An adopted training command and the plans made for it, as records and as the YAML that keeps them."""
+"""Defines adopted training commands and their plans, as records and as YAML."""
 
 from __future__ import annotations
 

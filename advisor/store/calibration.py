@@ -1,7 +1,6 @@
 """Defines calibrations and their bursts as records; the only code that converts them to the YAML on disk and back.
 
-`docs/file-formats.md` lists the fields. Fields that a reader does not know are passed over, those that older versions
-did not write are None.
+`docs/file-formats.md` lists the fields. Unknown fields are ignored; fields that older versions did not write are None.
 """
 
 from __future__ import annotations

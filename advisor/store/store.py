@@ -183,7 +183,7 @@ class Store:
         self.ledger.forget_run(run_id)
 
     def runs(self) -> list[RunRow]:
-        """Return all runs, newest first: registered ones and folders copied into `runs/`, existing or not."""
+        """Return all runs, newest first: registered ones, even without a folder, and those copied into `runs/`."""
         rows = self.registered_runs()
         rows += [run_row(folder) for folder in self.copied_in(rows)]
         return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)

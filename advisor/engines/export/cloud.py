@@ -1,4 +1,4 @@
-"""Tasks for SkyPilot and dstack, which rent a machine, run the job on it and give it back."""
+"""Writes tasks for SkyPilot and dstack, which rent a machine, run the job on it and return it."""
 
 from __future__ import annotations
 

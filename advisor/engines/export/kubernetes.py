@@ -13,7 +13,7 @@ TRAINJOB, JOBSET = "trainjob.yaml", "jobset.yaml"
 
 
 def trainjob(job: ExportJob) -> dict[str, str]:
-    """Kubeflow Trainer's `TrainJob` (2.3 and later) on its runtime `torch-distributed`: torchrun, one process a GPU."""
+    """Return Kubeflow Trainer's `TrainJob` (2.3 and later) on its runtime `torch-distributed`, one process per GPU."""
     launcher = ["-m", "torch.distributed.run"] if job.whole > 1 else []  # it reads the runtime's own variables
     command = [".venv/bin/python", *launcher, "-m", "trainer", CONFIG, "--out", RUN_FOLDER]
     return {TRAINJOB: document(TRAINJOB, gpus_per_node=job.gpus_per_node, command=command, **_fields(job))}

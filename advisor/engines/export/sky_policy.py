@@ -1,4 +1,4 @@
-"""A gate for SkyPilot that refuses what its plan cannot pay for; it comes with every export for SkyPilot.
+"""Refuses SkyPilot tasks that may cost more than their plan allows; it comes with every export for SkyPilot.
 
 With this folder on PYTHONPATH and `admin_policy: sky_policy.Budget` in `~/.sky/config.yaml`, SkyPilot asks it before
 each launch, with this program or without. Tasks that name no budget of ours pass untouched.
