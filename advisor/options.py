@@ -154,8 +154,8 @@ class Goal:
     )  # fmt: skip
     usd_per_waiting_hour: float | None = _option(
         "value_of_time", Kind.USD, _GOAL, "Value of time",
-        "Dollars of the budget that an hour of waiting is worth. Default, if there are several machines and no "
-        "deadline: the square root of the budget, per day of waiting after the first.", empty="$ per hour",
+        "Dollars that an hour of waiting is worth, within the budget. Default, with several machines and no deadline: "
+        "nothing on the first day, then the square root of the budget per day.", empty="$ per hour",
         least=0, most=1e9,
     )  # fmt: skip
     tokens: int | None = _option(
@@ -552,7 +552,7 @@ class _StartOptions:
 class LaunchOptions(_StartOptions):
     """The options of `launch`."""
 
-    on: str = _own("on", Kind.TEXT, "Where: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, "
+    on: str = _own("on", Kind.TEXT, "Where to run: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, "
                    "skypilot:CLOUD/REGION,... Default: local.", default="local", metavar="ENGINE[:NAME]")  # fmt: skip
     run_dir: Path | None = _own("run_dir", Kind.NEW_FOLDER, "Run folder. Default: ADVISOR_HOME/runs/NAME-TIME.")
     stop_loss: tuple[str, ...] = _like("stop_loss")

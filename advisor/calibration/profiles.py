@@ -185,7 +185,7 @@ def _catalog_key(name: str, store: Store) -> str:
 
 
 def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) -> Profile:
-    """Fit everything that a calibration and later runs support; a doubtful one's step-time intervals are widened."""
+    """Return the profile fitted to a calibration and later runs; a doubtful one's step-time intervals are wider."""
     quality = quality_of(calibration)
     caveats = (f"calibration {calibration.id}{_widened(quality)}",) if quality.widening > 1 else ()
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device

@@ -99,7 +99,7 @@ class RemoteBackend(ABC):
         """End the run without a checkpoint. Raises Unreachable."""
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
-        """Return what calibrates the engine's machine, and the command that hands it over."""
+        """Return the request for a calibration of the engine's machine."""
         raise NotImplementedError(self.engine)  # only engines.MEASURED_THERE have it
 
     def starts_at(self, request: LaunchRequest) -> str | None:
