@@ -155,8 +155,7 @@ class Goal:
     usd_per_waiting_hour: float | None = _option(
         "value_of_time", Kind.USD, _GOAL, "Value of time",
         "Dollars that an hour of waiting is worth, within the budget. Default, with several machines and no deadline: "
-        "nothing on the first day, then the square root of the budget per day.", empty="$ per hour",
-        least=0, most=1e9,
+        "nothing on the first day, then the square root of the budget per day.", empty="$ per hour", least=0, most=1e9,
     )  # fmt: skip
     tokens: int | None = _option(
         "tokens", Kind.COUNT, _GOAL, "Training tokens",
@@ -199,12 +198,18 @@ class Goal:
         "Train adapters of --model with frozen weights (lora), frozen 4-bit weights (qlora), or all weights (full).",
         empty="train from scratch", choices=("lora", "qlora", "full"),
     )  # fmt: skip
+    stage: str | None = _option(
+        "stage", Kind.CHOICE, _GOAL, "Stage",
+        "What --finetune trains on: answers (sft), or pairs of a better and a worse answer (dpo). Default: sft.",
+        empty="sft", choices=("sft", "dpo"),
+    )  # fmt: skip
     examples: int | None = _option(
-        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples to fine-tune on, e.g. 50k.",
+        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples, or of pairs, to fine-tune on, e.g. 50k.",
         empty="of a fine-tune", least=1, most=1e12,
     )  # fmt: skip
     length: int | None = _option(
-        "length", Kind.WHOLE, _GOAL, "Tokens per example", "Mean number of tokens in an example. Default: 1024.",
+        "length", Kind.WHOLE, _GOAL, "Tokens per example",
+        "Mean number of tokens in an example, or in one answer of a pair with its prompt. Default: 1024.",
         empty="1024", least=1, most=10_000_000,
     )  # fmt: skip
     lora_rank: int | None = _option(
@@ -348,6 +353,11 @@ class Goal:
         "any: plan for other software, which also cuts the model itself over the GPUs (tensor, pipeline, context, "
         "expert parallelism). Default: data, as the trainer here works.",
         empty="data", choices=("data", "any"),
+    )  # fmt: skip
+    measured: str | None = _option(
+        "measured", Kind.FILE, _ADVANCED, "Own measured runs",
+        "With --layout any: a CSV of your own timed runs on fewer GPUs or layers, with the columns tp, pp, n_gpus, "
+        "micro_batch, grad_accum, step_seconds and others of `predict --rows`. They correct the times.",
     )  # fmt: skip
     optimizer: str = _option(
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer", "The optimizer. Default: adamw, or the software's.",

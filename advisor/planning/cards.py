@@ -99,28 +99,31 @@ class Adapted:
     longest_context: int | None  # tokens of one sequence that surely fit; None: not even the shortest fits
 
 
-def adapted(profile: Profile, shape: ModelShape, software: Software, gpus: int = 1, sharding: str = "none") -> Adapted:
+def adapted(
+    profile: Profile, shape: ModelShape, software: Software, gpus: int = 1, sharding: str = "none", together: int = 1
+) -> Adapted:
     """Returns the fastest batch that surely fits, with or without activation checkpointing.
 
     `profile` must be made for `software`. Several GPUs train data-parallel, and `sharding` says what they share out.
+    `together` sequences make one example, so that a batch is a multiple of them.
     """
     base = Workload(
-        shape=shape, micro_batch=1, gpu=profile.key, gpus=gpus, precision=profile.precision, compile=profile.compile,
-        software=software, sharding=sharding,
+        shape=shape, micro_batch=together, gpu=profile.key, gpus=gpus, precision=profile.precision,
+        compile=profile.compile, software=software, sharding=sharding,
     )  # fmt: skip
     leanest = replace(base, activation_checkpointing="full")
-    tried = [replace(one, micro_batch=micro) for one in (base, leanest) for micro in MICRO_BATCHES]
+    tried = [replace(one, micro_batch=together * micro) for one in (base, leanest) for micro in MICRO_BATCHES]
     answers = predict_batch(profile, tried)
     chosen = fast_enough(answers) or answers[tried.index(leanest)]
     return Adapted(prediction=chosen, longest_context=largest_context(profile, leanest))
 
 
 def largest_context(profile: Profile, workload: Workload) -> int | None:
-    """Returns the longest context, doubling from 128, at which one sequence per GPU fits, or None if none does."""
+    """Returns the longest context, doubling from 128, at which the workload's micro-batch fits; None if none does."""
     longest = None
     for power in range(7, 21):
         shape = replace(workload.shape, seq_len=2**power)
-        needed = profile.memory.device_total_bytes(replace(workload, shape=shape, micro_batch=1, grad_accum=1))
+        needed = profile.memory.device_total_bytes(replace(workload, shape=shape, grad_accum=1))
         if not fits(needed, profile.device_memory_bytes):
             break
         longest = 2**power

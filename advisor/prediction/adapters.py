@@ -19,7 +19,9 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.trained import trained_share
+from advisor.records import Workload
 
+NF4_BYTES = 0.5 + 4 / 64  # of a 4-bit weight: 64 of them share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
 _DEVIATION = 0.12  # log standard deviation of the measurements around the formula
 _EAGER_DEVIATION = 0.25  # the same in eager code, between owners (`benchmarks/adapters.py`)
 _FROZEN_DEVIATION = 0.15  # our judgement, because nobody measured frozen blocks
@@ -52,6 +54,15 @@ def share_of_a_step(a: WorkloadArrays) -> Share:
     trained = flops.adapter_parameters(a, adapters.rank, adapters.targets) / flops.matmul_parameters(a)
     deviation = _EAGER_DEVIATION if _apart(a) else _DEVIATION
     return Share(of_time=(4.0 + again + 6.0 * trained) / (6.0 + again), deviation=deviation)
+
+
+def forward_share(w: Workload) -> float:
+    """Return the part of a step that a forward pass without gradients takes: 2 of 6 passes over the weights.
+
+    2 of 4 with adapters, and 2 of 8 or 6 if the backward pass recomputes the forward pass (sources §1.2).
+    """
+    adapters = w.software.adapters if w.software is not None else None
+    return 2 / ((6 if adapters is None else 4) + (2 if w.activation_checkpointing == "full" else 0))
 
 
 def _apart(a: WorkloadArrays) -> bool:

@@ -126,15 +126,17 @@ def goal_from(typed: Options) -> Goal:
     software = None if software in (None, OWN_NAME) else require_software(software).name
     if software is not None and "cpu" in named:
         raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
-    data = given.get("data")
-    settled = {
+    paths: dict[str, str] = {
+        name: str(Path(given[name]).expanduser().resolve()) for name in ("data", "measured") if name in given
+    }
+    settled: dict[str, Any] = {
         "gpu": gpu,
         "gpus": numbers[0],
         "counts": numbers if len(numbers) > 1 else (),
         "own": own,
         "usd_per_gpu_hour": alone,
         "prices": by_card,
-        "data": str(Path(data).expanduser().resolve()) if data else None,
+        **paths,
         "ratio_counts": given.get("ratio_counts") or ("matrices+head" if _family(given) == "nanochat" else "total"),
         "software": software,
         "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
@@ -151,10 +153,12 @@ _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
      "add --ratio, or leave --ratio-counts out"),
     ("examples", ("finetune",), "--examples is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("stage", ("finetune",), "--stage is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("length", ("finetune",), "--length is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("lora_rank", ("finetune",), "--lora-rank is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("finetune", ("model",), "--finetune needs a model", "--model Qwen/Qwen3-8B"),
     ("layout", ("model",), "--layout any needs a model", "--model llama-3-70b"),
+    ("measured", ("layout",), "--measured is of runs over layouts", "add --layout any and --model"),
     ("epochs", ("data", "data_tokens", "finetune"), "--epochs without data: a synthetic stream has no end",
      "say of how much data: --data FOLDER, or --data-tokens 3B"),
     ("value_of_time", ("budget",), "--value-of-time is of a budget, and there is none", "add --budget"),
@@ -177,8 +181,9 @@ _OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget"
 # Options that ask for another kind of plan, what that is, and the options that say something of it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
-                                 "length", "lora_rank"}),
-    ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch"}),
+                                 "length", "lora_rank", "stage"}),
+    ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
+                                       "measured"}),
 )  # fmt: skip
 
 

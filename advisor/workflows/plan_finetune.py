@@ -17,6 +17,7 @@ from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
+from advisor.prediction.adapters import forward_share
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.software import software_of, table, words_of
@@ -27,6 +28,10 @@ from advisor.workflows.goal import find_model
 
 BYTES_PER_TOKEN = 4  # of text to fetch, which hardly counts beside the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # where nobody says: what most tutorials take
+PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains one to three)
+# Sequences of one example. Of a pair, both are trained; before that, the reference model reads both once, without
+# gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
+SEQUENCES = {"sft": 1, "dpo": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,7 @@ class FinetunePlan:
 
     goal: Goal
     model: NamedModel
+    stage: str  # sft, or dpo: pairs of answers
     software: str  # whose, in words
     tokens: int  # trained on, all epochs
     tokens_padded: int  # that are computed on where each example is padded to the context length
@@ -66,10 +72,11 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     nothing says how much is to be trained, and (exit 3) where the model fits none of the GPUs.
     """
     assert goal.finetune is not None and goal.model is not None  # `goal_from` refuses one without the other
-    length, epochs, rank = goal.length or LENGTH, goal.epochs or EPOCHS, goal.lora_rank or RANK
+    stage, usual = goal.stage or "sft", usual_epochs(goal)
+    length, epochs, rank = goal.length or LENGTH, goal.epochs or usual, goal.lora_rank or RANK
     said = {"length": goal.length, "epochs": goal.epochs}
     said |= {"lora_rank": goal.lora_rank} if goal.finetune != "full" else {}
-    defaults = {"length": LENGTH, "epochs": f"{EPOCHS:g}", "lora_rank": RANK}
+    defaults = {"length": LENGTH, "epochs": f"{usual:g}", "lora_rank": RANK}
     assumed = [f"--{name.replace('_', '-')} {defaults[name]}" for name, value in said.items() if value is None]
     model = find_model(goal.model, nearly=True)
     assumed += [f"{model.name} as a {model.shape.family} of its sizes ({model.differs})"] if model.differs else []
@@ -77,7 +84,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     if context < length:
         raise AdvisorError(f"--seq-len {context} cuts examples of {length} tokens", "make it longer", exit_code=2)
     model = replace(model, shape=with_heads_of(replace(model.shape, seq_len=context), model.head_dim))
-    per_epoch = goal.examples * length if goal.examples is not None else goal.tokens
+    per_epoch = goal.examples * SEQUENCES[stage] * length if goal.examples is not None else goal.tokens
     if per_epoch is None:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
@@ -105,6 +112,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     return FinetunePlan(
         goal=goal,
         model=model,
+        stage=stage,
         software=words_of(software),
         tokens=tokens,
         tokens_padded=padded,
@@ -135,14 +143,19 @@ def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
         yield key, [offer for count in counts for offer in offers_for(goal, key, count, prices, today)]
 
 
-def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software) -> Adapted:
+def usual_epochs(goal: Goal) -> float:
+    """How often the examples are trained on where nobody says."""
+    return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
+
+
+def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int) -> Adapted:
     """The batch to take, with the plainest sharding of those the software has that is about as fast as any."""
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
     tried, adapters = [], software.adapters
     shardings = table()[software.name or "trl"].shardings
-    if gpus == 1 or (adapters is not None and adapters.quantized):
-        shardings = ("none",)  # weights in 4 bits are shared out by few, with settings of their own
+    if gpus == 1:
+        shardings = ("none",)
     elif adapters is not None:  # whose optimizer's state is nothing beside the weights
         shardings = tuple(sharding for sharding in shardings if sharding != "optimizer")
     for sharding in shardings:
@@ -155,7 +168,7 @@ def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Softw
             software=software,
             sharding=sharding,
         )
-        tried.append(adapted(profile, model.shape, software, gpus, sharding))
+        tried.append(adapted(profile, model.shape, software, gpus, sharding, together))
     rates = [
         one.prediction.tokens_per_second.value if one.prediction.fits and one.prediction.tokens_per_second else 0.0
         for one in tried
@@ -167,15 +180,19 @@ def _runs(
     goal: Goal, store: Store, gpu: str, offers: Sequence[Offer], model: NamedModel, software: Software, tokens: int
 ) -> Iterator[FinetuneRun]:
     """The runs on one GPU, one for each offer on which the model surely fits."""
+    together = SEQUENCES[goal.stage or "sft"]
     by_count: dict[int, Adapted] = {}
     for offer in offers:
         if offer.gpus not in by_count:
-            by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software)
+            by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software, together)
         found = by_count[offer.gpus]
         rate = found.prediction.tokens_per_second
         if not found.prediction.fits or rate is None:
             continue
         seconds = reciprocal(rate, tokens)
+        if together > 1:
+            read_once = forward_share(found.prediction.workload) / (goal.epochs or usual_epochs(goal))
+            seconds = seconds.scaled(1 + read_once)
         if offer.ordered:
             setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
             before = (setup.provisioning_seconds, setup.download_seconds)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
@@ -24,6 +25,7 @@ from advisor.planning.models import (
     require_architecture,
 )
 from advisor.planning.offers import ANY, offers_for
+from advisor.prediction.layout_own import OwnRuns, read_own_runs
 from advisor.prediction.layout_runs import WholeRun, whole_run
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.software import require_software
@@ -67,6 +69,7 @@ class LayoutPlan:
     choices: tuple[LayoutChoice, ...]
     does_not_fit: tuple[str, ...]  # GPUs with their numbers
     assumed: tuple[str, ...]
+    own_runs: Mapping[str, OwnRuns]  # what the user's measured runs say, by GPU
 
     @property
     def chosen(self) -> LayoutChoice:
@@ -99,6 +102,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed.append(f"--global-batch {sequences * seq_len} (Step Law, to a power of two)")
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
+    own_runs: dict[str, OwnRuns] = {}
     for spec, offers in _machines(goal):
         by_count: dict[int, Search] = {}
         for offer in offers:
@@ -114,13 +118,19 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                     precision="bf16" if spec.bf16_flops else "fp16",
                     software=software.name,
                 )
-                by_count[offer.gpus] = search(run, offer.gpus, sequences)
+                if goal.measured is not None and not by_count:
+                    learnt = read_own_runs(Path(goal.measured), run)
+                    own_runs |= {spec.key: learnt} if learnt is not None else {}
+                by_count[offer.gpus] = search(run, offer.gpus, sequences, own_runs.get(spec.key))
             found = by_count[offer.gpus]
             if found.best is None:
                 uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
                 does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
             else:
                 choices.append(_choice(goal, architecture, offer, found, tokens))
+    if goal.measured is not None and not own_runs:
+        message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
+        raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
     if not choices:
         named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
@@ -146,6 +156,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         choices=tuple(choices),
         does_not_fit=tuple(dict.fromkeys(does_not_fit)),
         assumed=tuple(assumed),
+        own_runs=own_runs,
     )
 
 

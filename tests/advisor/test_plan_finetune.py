@@ -98,6 +98,54 @@ def test_weights_that_one_gpu_cannot_hold_are_sharded_over_several():
     assert alone.chosen.prediction.workload.sharding == "none"  # nothing is gained
 
 
+def test_four_bit_weights_are_sharded_too(tmp_path):
+    """70 billion weights of 4 bits are 35 GB. Measured by foundation-model-stack/fms-acceleration (refs/a100_80gb.csv,
+    TRL, two A100, 2 x 4096 tokens, adapters on attention): 43.5 GiB, 865 tokens/s."""
+    words = {"model": "llama-3-70b", "finetune": "qlora", "examples": "10k", "gpu": "a6000"}
+    with pytest.raises(advisor.AdvisorError, match="does not surely fit a6000"):
+        advisor.plan(**words, gpus="1")
+    plan = advisor.plan(**words, gpus="4")
+    best = plan.chosen.prediction
+    assert best.workload.sharding == "full" and best.device_bytes.high < 48 * 2**30
+    done = command("plan", "--model", "llama-3-70b", "--finetune", "qlora", "--examples", "10k", "--gpu", "a6000",
+                   "--gpus", "4", "--out", str(tmp_path / "run.sh"))  # fmt: skip
+    assert done.returncode == 0
+    written = (tmp_path / "run.sh").read_text()
+    assert "--accelerate_config zero3" in written and "--bnb_4bit_quant_storage bfloat16" in written
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "gpu,gpu_mem_gib,n_gpus,layers,dim,heads,kv_heads,ffn_mult,vocab,seq_len,micro_batch,precision,flash_attn,"
+        "act_ckpt,parallelism,software,method,lora_rank,lora_modules,quantized,weights_dtype\n"
+        "A100 80GB SXM,80,2,80,8192,64,8,3.5,32000,4096,2,bf16,yes,full,FSDP,TRL,qlora,16,attention,4 bits,bf16\n"
+    )
+    found = json.loads(command("predict", "--rows", str(rows)).stdout)
+    assert found["peak_allocated_bytes"]["value"] / 2**30 == pytest.approx(43.5, rel=0.2)
+    rate = found["tokens_per_second"]
+    assert rate["low"] < 865 < rate["high"]
+
+
+def test_pairs_are_two_sequences_and_a_forward_pass_of_the_reference(tmp_path):
+    """DPO (Rafailov et al. 2023): 2 x 1,000 x 512 tokens are trained, and read once: 2 of 4 passes with adapters."""
+    words = {"model": "llama-3-8b", "finetune": "lora", "examples": "1000", "length": 512, "own": "h100-80gb-sxm:1"}
+    plan = advisor.plan(**words, stage="dpo")
+    run = plan.chosen
+    work = run.prediction.workload
+    assert plan.record.tokens == 2 * 1000 * 512 and work.micro_batch % 2 == 0
+    passes = 1 + 2 / (6 if work.activation_checkpointing == "full" else 4)
+    assert run.seconds.value == pytest.approx(passes * plan.record.tokens / run.prediction.tokens_per_second.value)
+    twice = advisor.plan(**words, stage="dpo", epochs=2).chosen.seconds.value  # the reference reads them only once
+    assert twice / run.seconds.value == pytest.approx((2 + passes - 1) / passes)
+    done = command("plan", "--model", "llama-3-8b", "--finetune", "full", "--stage", "dpo", "--examples", "1k", "--gpu",
+                   "h100", "--gpus", "8", "--out", str(tmp_path / "run.sh"))  # fmt: skip
+    written = (tmp_path / "run.sh").read_text()
+    assert done.returncode == 0 and "by DPO on preference pairs" in done.stdout
+    assert "trl dpo" in written and "--precompute_ref_log_probs true" in written and "packing" not in written
+    refused = command("plan", "--model", "llama-3-8b", "--finetune", "full", "--stage", "dpo", "--examples", "1k",
+                      "--gpu", "h100", "--gpus", "8", "--software", "llama-factory", "--out",
+                      str(tmp_path / "run.yaml"))  # fmt: skip
+    assert refused.returncode == 2 and "--software axolotl or trl" in refused.stderr
+
+
 def test_a_gpu_without_bf16_trains_in_fp16():
     plan = advisor.plan(model="Qwen/Qwen3-8B", finetune="qlora", examples="5k", gpu="v100-16gb-sxm2")
     assert plan.chosen.prediction.workload.precision == "fp16"
