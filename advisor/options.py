@@ -351,7 +351,7 @@ class Goal:
     layout: str | None = _option(
         "layout", Kind.CHOICE, _ADVANCED, "Layout",
         "any: plan for other software, which also cuts the model itself over the GPUs (tensor, pipeline, context, "
-        "expert parallelism). Default: data, as the trainer here works.",
+        "expert parallelism). Default: data, as in the trainer here.",
         empty="data", choices=("data", "any"),
     )  # fmt: skip
     measured: str | None = _option(
@@ -577,7 +577,7 @@ class LaunchOptions(_StartOptions):
         "calibrate", Kind.YES_NO, "First measure this machine, two minutes at most, and plan again within the same "
         "limits. On by default if the plan's GPU was never calibrated.",
     )  # fmt: skip
-    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan change this too, not only steps and "
+    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan change the depth too, not only steps and "
                                   "batch.", choices=("depth",))  # fmt: skip
     stop_if_over: float | None = _own(
         "stop_if_over", Kind.SHARE, "Do not start if the new plan makes the planned work this much dearer, e.g. 10%."

@@ -48,7 +48,7 @@ _INSTALL = "pip install 'training-advisor[skypilot]', or name another environmen
 
 
 def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> None:
-    """Copy what a job has printed since the last look, from its last `last_lines` lines (0 means all).
+    """Copy what a job has printed since the last look, found in its last `last_lines` lines (0 means all).
 
     The last line of the log here marks what is known already. A machine that has only just started prints the log from
     its beginning: nothing changes until it has passed that line.
