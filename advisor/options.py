@@ -20,7 +20,7 @@ MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any ma
 _DECADE = 3650 * 86400.0
 FAMILIES = ("nanochat", "gpt2", "llama")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
-EIGHT_BIT = "adamw-8bit"
+_OPTIMIZERS, EIGHT_BIT = ("adamw", "muon"), "adamw-8bit"
 RECOMPUTED = ("none", "selective", "full")
 
 
@@ -364,7 +364,7 @@ class Goal:
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",
         "The optimizer; adamw-8bit holds its moments in 8 bits and is for --finetune full. Default: adamw, or the "
         "software's.",
-        empty="the software's", holds="adamw", choices=("adamw", "muon", EIGHT_BIT),
+        empty="the software's", holds="adamw", choices=(*_OPTIMIZERS, EIGHT_BIT),
     )  # fmt: skip
     checkpoint_seconds: float | None = _option(
         "checkpoint_every", Kind.SECONDS, _ADVANCED, "Checkpoint every",
@@ -471,7 +471,7 @@ class PredictOptions:
         "sharding", "What is divided among the GPUs: nothing (DDP), the moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
         "Default: none, or the software's.", choices=("none", "optimizer", "full"),
     )  # fmt: skip
-    optimizer: str | None = _like("optimizer")
+    optimizer: str | None = _like("optimizer", "The optimizer. Default: adamw, or the software's.", choices=_OPTIMIZERS)
     lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
                                   section=_ADVANCED)  # fmt: skip
     lora_targets: str = _own("lora_targets", Kind.CHOICE, "The matrices of a block that have adapters.",
@@ -505,7 +505,7 @@ class _BurstOptions:
     activation_checkpointing: str = _like(
         "activation_checkpointing", "Which activations are recomputed in the backward pass.", default="none"
     )  # fmt: skip
-    optimizer: str = _like("optimizer", "The optimizer of the bursts.", default="adamw")
+    optimizer: str = _like("optimizer", "The optimizer of the bursts.", default="adamw", choices=_OPTIMIZERS)
     price: float | None = _like("one_price", "Dollars per GPU-hour, for the cost of the measurement.")
 
 

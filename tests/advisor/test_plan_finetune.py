@@ -220,3 +220,9 @@ def test_waiting_for_days_is_not_cheap():
 def test_a_gpu_without_bf16_trains_in_fp16():
     plan = advisor.plan(model="Qwen/Qwen3-8B", finetune="qlora", examples="5k", gpu="v100-16gb-sxm2")
     assert plan.chosen.prediction.workload.precision == "fp16"
+
+
+@pytest.mark.parametrize("verb", [("predict", "--gpu", "l4", "--model", "gpt2"), ("calibrate", "--gpu", "cpu")])
+def test_only_plans_have_moments_of_eight_bits(verb):
+    done = command(*verb, "--optimizer", "adamw-8bit")
+    assert done.returncode == 2 and "'adamw', 'muon'" in done.stderr
