@@ -225,4 +225,4 @@ def test_a_gpu_without_bf16_trains_in_fp16():
 @pytest.mark.parametrize("verb", [("predict", "--gpu", "l4", "--model", "gpt2"), ("calibrate", "--gpu", "cpu")])
 def test_only_plans_have_moments_of_eight_bits(verb):
     done = command(*verb, "--optimizer", "adamw-8bit")
-    assert done.returncode == 2 and "'adamw', 'muon'" in done.stderr
+    assert done.returncode == 2 and "adamw or muon" in done.stderr
