@@ -20,6 +20,7 @@ MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any ma
 _DECADE = 3650 * 86400.0
 FAMILIES = ("nanochat", "gpt2", "llama")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
+EIGHT_BIT = "adamw-8bit"
 RECOMPUTED = ("none", "selective", "full")
 
 
@@ -360,8 +361,10 @@ class Goal:
         "micro_batch, grad_accum, step_seconds and others of `predict --rows`. They correct the times.",
     )  # fmt: skip
     optimizer: str = _option(
-        "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer", "The optimizer. Default: adamw, or the software's.",
-        empty="the software's", holds="adamw", choices=("adamw", "muon"),
+        "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",
+        "The optimizer; adamw-8bit holds its moments in 8 bits and is for --finetune full. Default: adamw, or the "
+        "software's.",
+        empty="the software's", holds="adamw", choices=("adamw", "muon", EIGHT_BIT),
     )  # fmt: skip
     checkpoint_seconds: float | None = _option(
         "checkpoint_every", Kind.SECONDS, _ADVANCED, "Checkpoint every",

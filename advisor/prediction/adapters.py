@@ -75,11 +75,12 @@ def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | flo
 
     They convert 4-bit weights to 16 bits, and in eager code the adapters' own operations pass through memory.
     """
-    adapters = a.software.adapters if a.software is not None else None
-    if adapters is None or spec is None:
+    if a.software is None or (adapters := a.software.adapters) is None or spec is None:
         return 0.0
     again = a.activation_checkpointing == "full"
-    moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * a.block_matrices if adapters.quantized else 0.0
+    moved = np.zeros(len(a.depth))
+    if adapters.quantized:
+        moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * (a.block_matrices + a.software.expert_parameters)
     if _apart(a):
         entering, leaving = flops.adapted_widths(a, adapters.targets)
         passes = 4 / 3 if again else 1.0

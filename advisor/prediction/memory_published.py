@@ -166,13 +166,14 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     if software.moment_bytes is not None and adapters is None:
         moments = software.moment_bytes + (4 if case.state == "copied" else 0)
     weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
-    n = (a.parameters + software.extra_parameters).astype(float)
+    n = (a.parameters + software.extra_parameters + software.expert_parameters).astype(float)
+    matrices = a.block_matrices + software.expert_parameters
     trained = trained_parameters(a).astype(float)
     frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
         if _models_of_hf(software):  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
-            frozen = frozen + 2.0 * (n - a.block_matrices)
-        frozen = frozen + (NF4_BYTES - _FROZEN_BYTES) * a.block_matrices
+            frozen = frozen + 2.0 * (n - matrices)
+        frozen = frozen + (NF4_BYTES - _FROZEN_BYTES) * matrices
     halved = np.zeros(len(n))  # parameters of embedding tables with weights and moments in 16 bits
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)

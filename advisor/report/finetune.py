@@ -60,6 +60,11 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
         )
     elif share > 1.01:
         said.append(f"packed, examples share sequences; padded to the context it takes {share:.1f} times as long")
+    if plan.model.expert_width is not None:
+        said.append(
+            f"the time is that of the experts' products; code that runs experts of {plan.model.expert_width:,} one "
+            "after the other takes longer (the high end)"
+        )
     if plan.assumed:
         said.append(f"not given, so taken: {'; '.join(plan.assumed)}")
     if plan.does_not_fit:

@@ -50,7 +50,7 @@ from advisor.units import (
     format_usd_rate,
     parse_tokens,
 )
-from advisor.workflows.goal import find_model, model_of_config
+from advisor.workflows.goal import find_any_model, model_of_config
 from advisor.workflows.plan_finetune import finetune_software
 
 QUERY: Final = "query-params"
@@ -156,7 +156,7 @@ def _model(name: str, config: str, length: int) -> NamedModel:
         shape = nearest_shape("llama", parse_tokens(name), vocab_size=32768, seq_len=length)
         model = NamedModel(name=f"a llama of {name.strip()}", shape=shape, parameters=parse_tokens(name), source="")
     else:
-        model = find_model(name, nearly=True)
+        model = find_any_model(name)
     return replace(model, shape=with_heads_of(replace(model.shape, seq_len=length), model.head_dim))
 
 

@@ -11,10 +11,10 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
-from advisor.options import Goal
+from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.cards import Adapted, adapted
 from advisor.planning.costs import rent_usd
-from advisor.planning.goal import Limits
+from advisor.planning.goal import Limits, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
@@ -24,7 +24,7 @@ from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Prediction, Software
 from advisor.store.store import Store
-from advisor.workflows.goal import find_model
+from advisor.workflows.goal import find_any_model
 
 BYTES_PER_TOKEN = 4  # of text to fetch, which hardly counts beside the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # where nobody says: what most tutorials take
@@ -32,6 +32,12 @@ PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains
 # Sequences of one example. Of a pair, both are trained; before that, the reference model reads both once, without
 # gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
 SEQUENCES = {"sft": 1, "dpo": 2}
+# Eager code runs experts one after the other, so that many narrow ones take longer than their products: our judgement,
+# as the only comparable runs are of Mixtral, whose experts are 14,336 wide (0.82 to 1.09 times the dense equivalent).
+_NARROW, _NARROW_LATE = 4096, 3.0  # width of an expert, and the factor on the high end of the time
+_EIGHT_BIT_BYTES = (
+    2.0  # of two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,8 @@ class FinetunePlan:
 def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     """The ways to do what the goal's `finetune` asks for, on each GPU and number of them that the goal allows.
 
-    The best is the cheapest within the limits, or, by the goal's objective, the fastest. Raises AdvisorError where
+    The best is the cheapest within the limits, where waiting beyond a day has a price (`Limits`), or, by the goal's
+    objective, the fastest. Raises AdvisorError where
     nothing says how much is to be trained, and (exit 3) where the model fits none of the GPUs.
     """
     assert goal.finetune is not None and goal.model is not None  # `goal_from` refuses one without the other
@@ -78,7 +85,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     said |= {"lora_rank": goal.lora_rank} if goal.finetune != "full" else {}
     defaults = {"length": LENGTH, "epochs": f"{usual:g}", "lora_rank": RANK}
     assumed = [f"--{name.replace('_', '-')} {defaults[name]}" for name, value in said.items() if value is None]
-    model = find_model(goal.model, nearly=True)
+    model = find_any_model(goal.model)
     assumed += [f"{model.name} as a {model.shape.family} of its sizes ({model.differs})"] if model.differs else []
     context = goal.seq_len or length
     if context < length:
@@ -89,6 +96,8 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     software = finetune_software(goal.finetune, model, rank, goal.software)
+    if goal.optimizer == EIGHT_BIT:
+        software = replace(software, moment_bytes=_EIGHT_BIT_BYTES)
     runs: list[FinetuneRun] = []
     does_not_fit: list[str] = []
     for gpu, offers in _machines(goal):
@@ -103,8 +112,13 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         named = ", ".join(does_not_fit) or "any GPU"
         raise AdvisorError(f"{model.name} does not surely fit {named}", hint, exit_code=3)
 
+    cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
+    waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
+
     def rank_of(run: FinetuneRun) -> tuple[bool, float, float]:
-        dollars = 0.0 if goal.objective == "time" or run.usd is None else run.usd.value
+        dollars = 0.0
+        if goal.objective != "time" and run.usd is not None:
+            dollars = run.usd.value + float(waiting.waiting_usd(run.seconds.value))
         return not all(run.keeps), dollars, run.seconds.value
 
     runs.sort(key=rank_of)
@@ -124,10 +138,13 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
     """Who fine-tunes a model by a method, and what of it is trained."""
-    adapters = None if method == "full" else Adapters(rank=rank, targets="all", quantized=method == "qlora")
+    targets = "attention" if model.expert_width is not None else "all"  # adapters of every expert would be too many
+    adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
     tied = model.tied and model.shape.family != "gpt2"
     less = -model.shape.vocab_size * model.shape.width if tied else 0
-    return software_of(name or "trl", adapters=adapters, extra_parameters=less)
+    return software_of(
+        name or "trl", adapters=adapters, extra_parameters=less, expert_parameters=model.expert_parameters
+    )
 
 
 def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
@@ -202,6 +219,8 @@ def _runs(
                 low=seconds.low + sum(part.low for part in before),
                 high=seconds.high + sum(part.high for part in before),
             )
+        if model.expert_width is not None and model.expert_width < _NARROW:
+            seconds = replace(seconds, high=seconds.high * _NARROW_LATE)
         usd = rent_usd(seconds, offer)
         late, dear = Limits.of(goal).broken(seconds, usd)
         yield FinetuneRun(

@@ -18,19 +18,14 @@ from advisor.options import Goal
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
 from advisor.planning.layouts import Search, search
-from advisor.planning.models import (
-    Architecture,
-    architecture_of,
-    architecture_of_config,
-    require_architecture,
-)
+from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY, offers_for
 from advisor.prediction.layout_own import OwnRuns, read_own_runs
 from advisor.prediction.layout_runs import WholeRun, whole_run
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.software import require_software
 from advisor.records import Estimate
-from advisor.workflows.goal import config_file, find_model
+from advisor.workflows.goal import find_architecture
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's, of the parameters that a token meets
@@ -158,15 +153,6 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed=tuple(assumed),
         own_runs=own_runs,
     )
-
-
-def find_architecture(text: str) -> Architecture:
-    """The model of a name, of a config.json or of a folder with one; AdvisorError (exit 2) for none that is known."""
-    path = config_file(text)
-    if path is not None:
-        found = architecture_of_config(path.read_text(encoding="utf-8"), text)
-        return found or architecture_of(find_model(text, nearly=True))
-    return require_architecture(text)
 
 
 def _sequences(goal: Goal, tokens: int, seq_len: int) -> int:

@@ -15,6 +15,7 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
+from advisor.options import EIGHT_BIT
 from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
@@ -25,6 +26,7 @@ from advisor.workflows.plan_layouts import LayoutPlan
 # handbook's Zephyr (Tunstall et al. 2023), as its weight of the reference is.
 _RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 5e-6, ("dpo", False): 5e-7}
 _BETA = 0.1
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OUT = "out"
 _TORCHTITAN = {"none": "None", "operators": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _SAME = {"nemo": "megatron"}  # software that takes another one's arguments
@@ -58,6 +60,14 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
     if isinstance(plan, FinetunePlan) and plan.stage == "dpo" and plan.goal.finetune not in row.get("dpo", ()):
         able = [key for key, one in _exports().items() if plan.goal.finetune in one.get("dpo", ())]
         message = f"no file of DPO with --finetune {plan.goal.finetune} is written for {name} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    if plan.goal.optimizer == EIGHT_BIT and not row.get("eight_bit"):
+        able = [key for key, one in _exports().items() if one.get("eight_bit")]
+        message = f"no file with --optimizer {EIGHT_BIT} is written for {name} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    if isinstance(plan, FinetunePlan) and plan.model.expert_width is not None and not row.get("mixtures"):
+        able = [key for key, one in _exports().items() if one.get("mixtures")]
+        message = f"no file for a mixture of experts is written for {name} from here"
         raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
     fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
@@ -96,6 +106,8 @@ def _option(name: str, value: Any, bare: bool) -> str:
     """An option as a command line has it; `bare`: one that is true stands alone."""
     if bare and value is True:
         return f"--{name}"
+    if name == "lora_target_modules":
+        return f"--{name} {value}"  # several words
     return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
 
 
@@ -122,6 +134,8 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
     adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
     rank = (goal.lora_rank or RANK) if adapted else None
     recomputed = work.activation_checkpointing == "full"
+    mixture = plan.model.expert_width is not None  # whose adapters are in attention alone
+    eight_bit = goal.optimizer == EIGHT_BIT
     epochs, pairs = float(goal.epochs or usual_epochs(goal)), plan.stage == "dpo"
     micro_batch = work.micro_batch // SEQUENCES[plan.stage]  # examples, or pairs
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
@@ -136,13 +150,16 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "rank": rank,
         "alpha": 2 * rank if rank else None,
         "dropout": 0.0 if adapted else None,
-        "target_all": "all" if adapted else None,
-        "target_linear": "all-linear" if adapted else None,
+        "target_all": (",".join(_ATTENTION) if mixture else "all") if adapted else None,
+        "target_linear": (" ".join(_ATTENTION) if mixture else "all-linear") if adapted else None,
+        "target_each": list(_ATTENTION) if adapted and mixture else None,
+        "adapted_all": adapted and not mixture,
         "seq_len": goal.seq_len or goal.length or LENGTH,
         "micro_batch": micro_batch,
         "grad_accum": work.grad_accum,
         "epochs": epochs,
         "learning_rate": _RATES[plan.stage, adapted],
+        "optimizer": "adamw_bnb_8bit" if eight_bit else "adamw_torch_fused",
         "stage": plan.stage,
         "pairs": pairs,
         "packed": not pairs,
