@@ -32,12 +32,9 @@ PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains
 # Sequences of one example. Of a pair, both are trained; before that, the reference model reads both once, without
 # gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
 SEQUENCES = {"sft": 1, "dpo": 2}
-# Eager code runs experts one after the other, so that many narrow ones take longer than their products: our judgement,
-# as the only comparable runs are of Mixtral, whose experts are 14,336 wide (0.82 to 1.09 times the dense equivalent).
-_NARROW, _NARROW_LATE = 4096, 3.0  # width of an expert, and the factor on the high end of the time
-_EIGHT_BIT_BYTES = (
-    2.0  # of two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization")
-)
+# Two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
+_EIGHT_BIT_BYTES = 2.0
+_NARROW = 4096  # width of an expert: narrower ones may take longer than their products (`cards.adapted`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +139,10 @@ def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: st
     adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
     tied = model.tied and model.shape.family != "gpt2"
     less = -model.shape.vocab_size * model.shape.width if tied else 0
-    return software_of(
+    software = software_of(
         name or "trl", adapters=adapters, extra_parameters=less, expert_parameters=model.expert_parameters
     )
+    return replace(software, narrow_experts=model.expert_width is not None and model.expert_width < _NARROW)
 
 
 def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
@@ -219,8 +217,6 @@ def _runs(
                 low=seconds.low + sum(part.low for part in before),
                 high=seconds.high + sum(part.high for part in before),
             )
-        if model.expert_width is not None and model.expert_width < _NARROW:
-            seconds = replace(seconds, high=seconds.high * _NARROW_LATE)
         usd = rent_usd(seconds, offer)
         late, dear = Limits.of(goal).broken(seconds, usd)
         yield FinetuneRun(
