@@ -196,6 +196,20 @@ def test_experts_take_memory_but_only_those_that_a_token_meets_take_time(tmp_pat
     assert "- q_proj" in written and "lora_target_linear" not in written
 
 
+def test_adapters_of_a_mixture_as_they_were_measured():
+    """Mixtral with LoRA on attention over two A100, 4 x 4096 tokens each: 60.4 GiB, 3,669 tokens/s, in no fit.
+
+    foundation-model-stack/fms-acceleration, scripts/benchmarks/refs/a100_80gb.csv.
+    """
+    words = {"model": "mixtral-8x7b", "gpu": "a100-80gb-sxm", "gpus": 2, "lora_rank": 16, "lora_targets": "attention",
+             "seq_len": 4096, "micro_batch": 4, "activation_checkpointing": "full", "sharding": "full"}  # fmt: skip
+    found = advisor.predict(**words, software="trl").record
+    assert found.peak_allocated_bytes.value / 2**30 == pytest.approx(60.4, rel=0.12)
+    assert found.tokens_per_second.low < 3669 < found.tokens_per_second.high
+    with pytest.raises(advisor.AdvisorError, match="with all its weights trained"):
+        advisor.predict(model="mixtral-8x7b", gpu="a100-80gb-sxm", gpus=8)
+
+
 def test_waiting_for_days_is_not_cheap():
     """A V100 at $0.14 is the cheapest by dollars, for five days; with $30 another machine is done within one."""
     words = {"model": "Qwen/Qwen3-8B", "finetune": "qlora", "examples": "50k", "gpu": "any", "budget": 30}
