@@ -580,10 +580,8 @@ class LaunchOptions(_StartOptions):
         "calibrate", Kind.YES_NO, "First measure this machine, two minutes at most, and plan again within the same "
         "limits. On by default if the plan's GPU was never calibrated.",
     )  # fmt: skip
-    may_change: str | None = _own(
-        "may_change", Kind.CHOICE, "Let the new plan change the depth too, not only steps and batch.",
-        choices=("depth",),
-    )  # fmt: skip
+    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan change the depth too, not only steps "
+                                  "and batch.", choices=("depth",))  # fmt: skip
     stop_if_over: float | None = _own(
         "stop_if_over", Kind.SHARE, "Do not start if the new plan makes the planned work this much dearer, e.g. 10%."
     )
