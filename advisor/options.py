@@ -150,7 +150,7 @@ class Goal:
     )  # fmt: skip
     sure: bool = _option(
         "sure", Kind.SWITCH, _GOAL, "Keep the limits 9 times in 10",
-        "Keep budget and deadline in 9 of 10 cases. Without it only the expected cost and time keep them: about every "
+        "Keep budget and deadline in 9 of 10 cases. Otherwise the expected cost and time keep them, and about every "
         "second run exceeds them.", default=False,
     )  # fmt: skip
     usd_per_waiting_hour: float | None = _option(
@@ -220,7 +220,8 @@ class Goal:
     # Model
     model: str | None = _option(
         "model", Kind.MODEL, _MODEL, "Published model",
-        "A published model, e.g. gpt2-xl or meta-llama/Llama-3.1-8B, or a config.json. An unknown name lists all.",
+        "A published model, e.g. gpt2-xl or meta-llama/Llama-3.1-8B, or a config.json. If the name is unknown, all are "
+        "listed.",
         empty="none",
     )  # fmt: skip
     parameters: int | None = _option(
@@ -228,7 +229,8 @@ class Goal:
         "Number of parameters, e.g. 1.5B: the nearest shape of the family.", empty="the best", least=1, most=1e14,
     )  # fmt: skip
     family: str = _option(
-        "family", Kind.CHOICE, _MODEL, "Model family", "The architecture and its proportions.", choices=FAMILIES,
+        "family", Kind.CHOICE, _MODEL, "Model family",
+        "The model architecture, with its usual proportions of width to depth.", choices=FAMILIES,
         default="nanochat",
     )  # fmt: skip
     depth: int | None = _option(
@@ -264,8 +266,8 @@ class Goal:
     )  # fmt: skip
     software: str | None = _option(
         "software", Kind.SOFTWARE, _MODEL, "Software",
-        "The training software, with its defaults: nanogpt, hf-trainer, megatron, … An unknown name lists the nearest. "
-        "Default: own, this project's trainer, the only one that can be launched.",
+        "The training software, with its defaults: nanogpt, hf-trainer, megatron, … If the name is unknown, the nearest "
+        "are listed. Default: own, this project's trainer, the only one that is launched.",
     )  # fmt: skip
     # Machines
     gpu: str = _option(  # one key, several keys with commas, "any" (all rented types), or "own" (only those of `own`)
@@ -274,18 +276,19 @@ class Goal:
     )  # fmt: skip
     gpus: int = _option(
         "gpus", Kind.NUMBERS, _MACHINES, "How many GPUs",
-        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1. For several kinds of GPU, or any: "
+        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1. With several kinds of GPU, or any: "
         "1,2,4,8, and also 16,32,64 if a run takes days.", empty="automatic", holds=1, least=1, most=100_000,
     )  # fmt: skip
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: exactly `gpus`
     own: tuple[OwnMachine, ...] = _option(
         "own", Kind.OWN, _MACHINES, "Own machines",
-        "Your own machine with this many GPUs, or a file of machines: you pay only electricity. Alone or with --gpu.",
+        "Your own machine with this many GPUs, or a file of machines: you pay only electricity. "
+        "With --gpu, rented GPUs are searched too.",
         empty="rtx-4090:2 rtx-3090:1", default=(), several=True, metavar="GPU:N|FILE",
     )  # fmt: skip
     usd_per_gpu_hour: float | None = _option(  # None: the catalog's price, or 0 on the user's machine
         "price", Kind.PRICE, _MACHINES, "Own prices",
-        "Dollars per GPU-hour, or of one kind of GPU: l4=0.50. Default: the catalog's; 0 on your own machine.",
+        "Dollars per GPU-hour; for one kind of GPU: l4=0.50. Default: the catalog's; 0 on your own machine.",
         empty="l4=0.50 h200=2.10", default=(), holds=None, several=True, metavar="[GPU=]USD", least=0, most=1e6,
     )  # fmt: skip
     prices: tuple[GpuPrice, ...] = ()  # replace the catalog's prices
@@ -352,7 +355,7 @@ class Goal:
     layout: str | None = _option(
         "layout", Kind.CHOICE, _ADVANCED, "Layout",
         "any: plan for other software, which also cuts the model itself over the GPUs (tensor, pipeline, context, "
-        "expert parallelism). Default: data, as in the trainer here.",
+        "expert parallelism). Default: data parallelism alone, which is what this project's trainer does.",
         empty="data", choices=("data", "any"),
     )  # fmt: skip
     measured: str | None = _option(
@@ -404,7 +407,7 @@ SHARED: Final[Mapping[str, Option]] = MappingProxyType({
     "grad_accum": Option(name="grad_accum", kind=Kind.WHOLE, help="Micro-batches per optimizer step.",
                          section=_ADVANCED, least=1, most=10_000_000),
     "depths": Option(name="depths", kind=Kind.NUMBERS,
-                     help="Predict these depths too, e.g. 16,20,24: step time and memory by part."),
+                     help="Also predict step time and memory by part at these depths, e.g. 16,20,24."),
     "gate": Option(name="gate", kind=Kind.TEXT, several=True, metavar="STEP[:LOSS]",
                    help="Evaluate at STEP and stop if the loss is above LOSS, e.g. 10k:4.2, or without LOSS above the "
                    "predicted loss, e.g. 10k or 50%."),
@@ -493,7 +496,7 @@ class PredictOptions:
 class _BurstOptions:
     """The options of the commands that run bursts here. None: the usual setting of this device."""
 
-    gpu: str = _like("gpu", "auto, cpu, or the GPU you expect here (l4, h200, …).")
+    gpu: str = _like("gpu", "auto, cpu, or the GPU that this machine should have (l4, h200, …).")
     family: str = _like("family")
     seq_len: int | None = _like("seq_len", "Tokens per sequence. Default: 256 on a CPU, 2048 on a GPU.")
     vocab_size: int | None = _like(
