@@ -266,8 +266,8 @@ class Goal:
     )  # fmt: skip
     software: str | None = _option(
         "software", Kind.SOFTWARE, _MODEL, "Software",
-        "The training software, with its defaults: nanogpt, hf-trainer, megatron, … If the name is unknown, similar ones "
-        "are listed. Default: own, this project's trainer, the only one that can be launched.",
+        "The training software, with its defaults: nanogpt, hf-trainer, megatron, … If the name is unknown, similar "
+        "ones are listed. Default: own, this project's trainer, the only one that can be launched.",
     )  # fmt: skip
     # Machines
     gpu: str = _option(  # one key, several keys with commas, "any" (all rented types), or "own" (only those of `own`)
