@@ -10,7 +10,7 @@ import math
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -280,3 +280,12 @@ def as_number(value: Any) -> float | None:
 def is_whole(value: float | None) -> bool:
     """Whether a number is finite and whole."""
     return value is not None and math.isfinite(value) and value == int(value)
+
+
+def json_object(text: bytes | str) -> Mapping[str, Any] | None:
+    """Return the JSON object that a text is; None for anything else, whatever is wrong with it."""
+    try:
+        found = json.loads(text, parse_int=bounded_int)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping) else None

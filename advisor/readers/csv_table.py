@@ -18,7 +18,7 @@ from advisor.readers.fact_lines import facts_above
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable, Status
-from advisor.readers.runs import rejudged
+from advisor.readers.status import rejudged
 from advisor.readers.telemetry_names import column_or_card
 from advisor.readers.telemetry_table import is_telemetry
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import bounded_int, chunks, parse_json, read_document, read_head
+from advisor.readers.chunks import chunks, json_object, parse_json, read_document, read_head
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import facts_above, with_step_tokens
@@ -91,11 +91,7 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
     start = line.find(b"{")
     if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
         return None
-    try:
-        record = json.loads(line[start:], parse_int=bounded_int)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, Mapping) else None
+    return json_object(line[start:])
 
 
 def _has_loss(record: Mapping[str, Any]) -> bool:

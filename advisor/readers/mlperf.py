@@ -17,6 +17,7 @@ from advisor.readers.chunks import as_number, bounded_int, chunks
 from advisor.readers.gather import rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import Event, RunTable, Status
+from advisor.readers.status import by_tracker
 
 NAME = "mlperf"
 _OLD = re.compile(rb":::MLP?L? (?:\S+ )??(\d+(?:\.\d+)?) (?:\([^)]*\) )?(\w+)(?:: (.*))?$")
@@ -170,10 +171,9 @@ def _with_status(table: RunTable, entries: list[Entry]) -> RunTable:
     stop = next((entry for entry in reversed(entries) if entry.key in ("run_stop", "run_final")), None)
     if stop is not None:
         word = _word(stop)
-        status = _ENDS.get(word, Status.UNKNOWN)
-        return dataclasses.replace(table, status=status, status_reason=f"the log says run_stop: {word or 'no status'}")
+        return by_tracker(table, _ENDS.get(word, Status.UNKNOWN), f"the log says run_stop: {word or 'no status'}")
     if any(entry.key == "run_start" for entry in entries):
-        return dataclasses.replace(table, status=Status.INCOMPLETE, status_reason="run_start without run_stop")
+        return by_tracker(table, Status.INCOMPLETE, "run_start without run_stop")
     return table
 
 

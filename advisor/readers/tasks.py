@@ -9,16 +9,13 @@ words of a beginning or an end; that they are trainings, and no steps of an inst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from advisor.errors import AdvisorError
 from advisor.readers.cells import duration_seconds
-from advisor.readers.chunks import chunks
-from advisor.readers.events import EventScanner
+from advisor.readers.events import EventScanner, numbered_lines
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
@@ -56,7 +53,7 @@ def score(head: bytes, path: Path) -> float:
 def read(path: Path) -> RunTable:
     """Read the list as a log of runs without records; AdvisorError when it cannot be opened."""
     scanner = EventScanner()
-    tasks, total = _tasks(_lines(path, scanner))
+    tasks, total = _tasks(numbered_lines(path, scanner))
     if not tasks:
         raise AdvisorError(
             f"{path} holds no list of tasks", "a list has lines like `[3/24] … started` and `[3/24] … done`, from 1 on"
@@ -82,14 +79,6 @@ def read(path: Path) -> RunTable:
 
 def _started(count: int, total: int) -> str:
     return f"{count} of {total} tasks were started" if total else f"{count} trials were run"
-
-
-def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
-    for chunk in chunks(path):
-        lines = chunk.text.split(b"\n")
-        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
-        listener.feed(chunk.text, numbers)
-        yield from zip(numbers.tolist(), lines, strict=True)
 
 
 def _of_a_task(event: Event, tasks: list[_Task]) -> bool:

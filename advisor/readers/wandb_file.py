@@ -24,7 +24,7 @@ from advisor.readers.events import EventScanner
 from advisor.readers.gather import JsonRows
 from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
 from advisor.readers.run_table import RunTable, Status
-from advisor.readers.status import is_open
+from advisor.readers.status import by_tracker, is_open
 from advisor.readers.telemetry_file import system_metrics
 from advisor.readers.wandb_folder import NAME as FOLDER_NAME
 from advisor.readers.wandb_folder import metric_name
@@ -73,12 +73,10 @@ def read(path: Path) -> RunTable:
     # rows and events were placed by the numbers of their records, which are no lines of anything
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
-    return table if run.exit_code is None or not is_open(table) else _ended(table, run.exit_code)
-
-
-def _ended(table: RunTable, code: int) -> RunTable:
-    status = Status.COMPLETED if code == 0 else Status.CRASHED
-    return dataclasses.replace(table, status=status, status_reason=f"the program ended with exit code {code}")
+    if run.exit_code is None or not is_open(table):
+        return table
+    status = Status.COMPLETED if run.exit_code == 0 else Status.CRASHED
+    return by_tracker(table, status, f"the program ended with exit code {run.exit_code}")
 
 
 def records(file: BinaryIO) -> Iterator[bytes]:
