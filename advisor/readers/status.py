@@ -77,7 +77,14 @@ def status_of(
     one record follows did not end the run. A scheduler's time limit explains every signal around it; a failure explains
     the launcher's messages.
     """
-    ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
+    # the record behind a failure is that of a dead rank, unless the run was resumed since
+    resumed = max((event.line or 0 for event in events if event.kind == "restart"), default=0)
+    ending = [
+        event
+        for event in events
+        if event.kind in FAILURES
+        and _is_last(event, last_step, 0 if (event.line or resumed) < resumed else ROWS_OF_A_DEAD_RUN)
+    ]
     reached = _reached_end(last_step, planned_steps, slack)
     said = _ends_said(events, last_step)
     cause = _cause(ending)
@@ -159,7 +166,7 @@ def _when(last: float | None, planned: float | None, unit: str) -> str:
     return f"before the first {unit}" if last is None else f"after {_place(last, planned, unit)}"
 
 
-def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_RUN) -> bool:
+def _is_last(event: Event, last_step: float | None, rows: int) -> bool:
     """Whether the run did not go on after this event: at most `rows` records follow."""
     if "rows_after" in event.numbers:
         return event.numbers["rows_after"] <= rows
