@@ -282,10 +282,15 @@ def is_whole(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value == int(value)
 
 
-def json_object(text: bytes | str) -> Mapping[str, Any] | None:
-    """Return the JSON object that a text is; None for anything else, whatever is wrong with it."""
+def json_value(text: bytes | str) -> Any:
+    """Return the value of a JSON text within a log; None for anything else, whatever is wrong with it."""
     try:
-        found = json.loads(text, parse_int=bounded_int)
+        return json.loads(text, parse_int=bounded_int)
     except (TypeError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, Mapping) else None
+
+
+def json_object(text: bytes | str) -> Mapping[str, Any]:
+    """Return the JSON object that a text is; an empty one for anything else."""
+    found = json_value(text)
+    return found if isinstance(found, Mapping) else {}

@@ -91,7 +91,7 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
     start = line.find(b"{")
     if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
         return None
-    return json_object(line[start:])
+    return json_object(line[start:]) or None
 
 
 def _has_loss(record: Mapping[str, Any]) -> bool:

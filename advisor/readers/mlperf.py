@@ -7,13 +7,12 @@ Source: mlcommons/logging. Losses are logged only by some benchmarks: `train_los
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from advisor.readers.chunks import as_number, bounded_int, chunks
+from advisor.readers.chunks import as_number, chunks, json_object, json_value
 from advisor.readers.gather import rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import Event, RunTable, Status
@@ -76,8 +75,8 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 def _entry(line: bytes, number: int) -> Entry | None:
     if line.startswith(b":::MLLOG"):
-        raw = _json(line[8:])
-        time = as_number(raw.get("time_ms")) if isinstance(raw, Mapping) else None
+        raw = json_object(line[8:])
+        time = as_number(raw.get("time_ms"))
         if time is None:
             return None
         metadata = raw.get("metadata")
@@ -86,18 +85,11 @@ def _entry(line: bytes, number: int) -> Entry | None:
     match = _V05.match(line) or _OLD.match(line)
     if match is None:
         return None
-    raw = _json(match[3] or b"null")
+    raw = json_value(match[3] or b"null")
     wrapped = isinstance(raw, Mapping) and "value" in raw
     metadata = raw.get("metadata") if wrapped else raw
     return Entry(line=number, seconds=float(match[1]), key=match[2].decode(), value=raw["value"] if wrapped else raw,
                  metadata=metadata if isinstance(metadata, Mapping) else {})  # fmt: skip
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return json.loads(text, parse_int=bounded_int)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _facts(entries: list[Entry]) -> dict[str, Any]:

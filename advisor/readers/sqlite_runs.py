@@ -96,7 +96,7 @@ def _objects(database: sqlite3.Connection, run: str) -> Iterator[dict[str, objec
         "select step, timestamp, metrics from metrics where run_name = ? order by step limit ?", (run, MOST_VALUES)
     )
     for step, time, text in found:
-        if (metrics := json_object(text)) is not None:
+        if metrics := json_object(text):
             yield {**metrics, "step": step, "timestamp": time}
 
 

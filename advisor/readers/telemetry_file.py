@@ -128,7 +128,7 @@ def _parquet(paths: list[Path], *, host: bool = False) -> Telemetry:
 
 def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
-    telemetry = system_metrics(json_object(line) or {} for chunk in chunks(path) for line in chunk.text.split(b"\n"))
+    telemetry = system_metrics(json_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
     if telemetry is None:
         raise AdvisorError(f"{path} holds no system metrics of a GPU", _RECORD)
     return telemetry, len(telemetry["unix_seconds"]), ()

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import open_binary, parse_json
+from advisor.readers.chunks import json_value, open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.gather import JsonRows
@@ -164,15 +164,8 @@ def _items(message: bytes, wanted: int) -> dict[str, Any]:
         key = _inner(item, 1)[-1:] or [b"/".join(_inner(item, 2))]
         value = _inner(item, 16)[-1:]
         if value and len(value[0]) < 2**16:  # longer ones are pictures and tables
-            found[key[0].decode("utf-8", "replace")] = _json(value[0])
+            found[key[0].decode("utf-8", "replace")] = json_value(value[0])
     return found
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return parse_json(text, "a value")
-    except AdvisorError:
-        return None
 
 
 def _history_step(history: bytes) -> dict[str, float]:
