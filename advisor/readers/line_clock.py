@@ -124,8 +124,7 @@ def _spans(data: bytes | mmap.mmap, table: RunTable) -> list[_Span]:
     for run in table.runs:
         printed = np.zeros(0)
         if run.phase is not None and table.lines is not None:
-            phase = table.phases[run.phase]
-            printed = table.lines[phase.first_row : phase.last_row + 1]
+            printed = table.lines[table.phases[run.phase].rows]
         rows.append((int(printed.min()), int(printed.max()) + 1) if len(printed) else None)
     at = _offsets(data, [*begins, *(line for pair in rows if pair for line in pair)])
     firsts = [at[line] for line in begins]

@@ -144,11 +144,11 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
     )
     if stretch is None or segment.phase is None:
         whole = not table.phases
-        planned = _number(table.facts.get("planned_steps")) if whole else None
+        planned = stated(table.facts, "planned_steps") if whole else None
         status, reason = status_of(events, None, planned, nan_share(table) if whole else 0.0)
         return dataclasses.replace(part, status=status, status_reason=reason)
     status, reason = _status(table, segment.phase, stretch, events, cuts)
-    rows = _rows(table, segment.phase)
+    rows = table.phases[segment.phase].rows
     at = np.flatnonzero(loss_rows(table.columns, len(table))[rows]) + rows.start
     return dataclasses.replace(
         part,
@@ -230,7 +230,7 @@ def _plan(
     table: RunTable, phase: int, stretch: Stretch, cuts: Cuts, done: tuple[np.ndarray, np.ndarray]
 ) -> list[float | None]:
     """Steps and epochs that were planned of a run; what the log declares once is known to be of the main one only."""
-    declared = [_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs")]
+    declared = [stated(table.facts, name) for name in ("planned_steps", "planned_epochs")]
     if phase == table.main_phase:
         return declared
     first = cuts.reach()[phase][0]
@@ -282,22 +282,20 @@ def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarr
 
 def values(table: RunTable, phase: int, name: str) -> np.ndarray:
     """The finite values of a column in a phase."""
-    found = table.column(name)[_rows(table, phase)]
+    found = table.column(name)[table.phases[phase].rows]
     return found[np.isfinite(found)]
 
 
 def nan_share(table: RunTable, phase: int | None = None) -> float:
     """The share of the last losses that are not finite."""
-    flags = table.column("loss_is_nan")[_rows(table, phase) if phase is not None else slice(None)]
+    flags = table.column("loss_is_nan")[table.phases[phase].rows if phase is not None else slice(None)]
     printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
     if 2 < len(printed) < LAST_LOSSES and printed[-2:].all():
         return 1.0  # of a few rows, those of epochs, two in a row do not heal
     return float((printed > 0).mean()) if len(printed) else 0.0
 
 
-def _rows(table: RunTable, phase: int) -> slice:
-    return slice(table.phases[phase].first_row, table.phases[phase].last_row + 1)
-
-
-def _number(value: Any) -> float | None:
+def stated(facts: Mapping[str, Any], name: str) -> float | None:
+    """The number that a fact is; None if it is missing or something else."""
+    value = facts.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

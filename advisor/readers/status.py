@@ -281,7 +281,7 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
         return ""
     # what is evaluated behind the last record with a loss is of this run too
     rest = table.phases[phase + 1].first_row if phase + 1 < len(table.phases) else len(table)
-    part = slice(_rows(table, phase).start, rest)
+    part = slice(table.phases[phase].first_row, rest)
     steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
     gaps = np.diff(steps[evaluated])
     if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
@@ -296,7 +296,7 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
 def _ends_round(table: RunTable, phase: int) -> str:
     """That the last step or epoch is a round number, where few runs are cut."""
     unit = "step" if table.counts_steps else "epoch"
-    counted = table.column(unit)[_rows(table, phase)]
+    counted = table.column(unit)[table.phases[phase].rows]
     counted = np.unique(counted[np.isfinite(counted)])
     if len(counted) < FEWEST_ROWS or np.any(counted != np.round(counted)):
         return ""
@@ -317,7 +317,7 @@ def grain(count: int) -> int:
 
 def _decayed(table: RunTable, phase: int) -> str:
     """That the learning rate has fallen to nothing, as schedules let it at their end alone."""
-    rates = table.column("learning_rate")[_rows(table, phase)]
+    rates = table.column("learning_rate")[table.phases[phase].rows]
     rates = rates[np.isfinite(rates)]
     if len(rates) < FEWEST_RATES or not rates.max() > 0 or rates[-1] > DECAYED * rates.max():
         return ""
@@ -326,10 +326,6 @@ def _decayed(table: RunTable, phase: int) -> str:
     moves = np.diff(tail)  # a rate that is lowered where the loss stands still falls by steps, and ends nothing
     smooth = len(falling) >= FEWEST_RATES / 2 and np.all(moves <= 0) and np.mean(moves < 0) >= STEADILY
     return f"{FALLEN} {rates[-1]:.3g} from {rates.max():.3g}" if smooth else ""
-
-
-def _rows(table: RunTable, phase: int) -> slice:
-    return slice(table.phases[phase].first_row, table.phases[phase].last_row + 1)
 
 
 # What shows an end where the log has no word and no plan of it.
