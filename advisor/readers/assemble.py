@@ -211,11 +211,6 @@ def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable
     if rate is not None and world:
         columns["tokens_per_second"] = rate * world
         told["tokens_per_second"] = f"printed per GPU, times {world} devices"
-    elif rate is not None and "seconds" in columns and table.facts.get("step_tokens"):
-        columns["tokens_per_second"] = table.facts["step_tokens"] / np.where(
-            columns["seconds"] > 0, columns["seconds"], np.nan
-        )
-        told["tokens_per_second"] = "tokens of a step over its seconds: the log prints it per GPU"
     return dataclasses.replace(table, columns=columns, provenance=told)
 
 

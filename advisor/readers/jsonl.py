@@ -15,7 +15,7 @@ from advisor.readers.chunks import chunks, json_object, parse_json, read_documen
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import facts_above, with_step_tokens
-from advisor.readers.gather import Gathered, JsonRows, flatten, rows_of
+from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable, Status
 
@@ -69,7 +69,7 @@ def read(path: Path) -> RunTable:
         gathered = _from_document(path)
     facts = {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
-    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=gathered.not_read())
+    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=not_read(gathered.unread))
 
 
 def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:

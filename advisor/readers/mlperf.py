@@ -14,7 +14,6 @@ from typing import Any
 
 from advisor.readers.chunks import as_number, chunks, json_object, json_value
 from advisor.readers.gather import rows_of
-from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import Event, RunTable, Status
 from advisor.readers.status import by_tracker
 
@@ -61,7 +60,7 @@ def read(path: Path) -> RunTable:
     benchmark = next((str(e.value) for e in entries if e.key in ("submission_benchmark", "benchmark")), "")
     rows = [row for entry in entries if (row := _row(entry, benchmark)) is not None]
     framework = f"mlperf {benchmark}".strip()
-    table = rows_of(rows, _name).table(path, NAME, framework, facts=_facts(entries), events=_events(entries))
+    table = rows_of(rows).table(path, NAME, framework, facts=_facts(entries), events=_events(entries))
     return _with_status(table, entries)
 
 
@@ -125,16 +124,8 @@ def _row(entry: Entry, benchmark: str) -> dict[str, Any] | None:
     return row
 
 
-def _name(key: str) -> Named | None:
-    if key == "samples_count":
-        return None
-    if key == "train_step_time":
-        return Named(column="seconds", kind="seconds", unit="s", rank=0)
-    return column_of(key)
-
-
 def _events(entries: list[Entry]) -> list[Event]:
-    """Evaluations with their accuracy, and where the run began and ended."""
+    """Evaluations with their accuracy."""
     events = []
     for entry in entries:
         number = as_number(entry.value)
@@ -144,17 +135,6 @@ def _events(entries: list[Entry]) -> list[Event]:
                 numbers["epoch"] = epoch
             events.append(
                 Event(kind="evaluation", text=f"eval_accuracy {number:.6g}", line=entry.line, numbers=numbers)
-            )
-        elif entry.key in ("run_start", "run_stop"):
-            word = _word(entry)
-            kind = "finished" if word == "success" else entry.key
-            events.append(
-                Event(
-                    kind=kind,
-                    text=f"{entry.key} {word}".strip(),
-                    line=entry.line,
-                    numbers={"unix_seconds": entry.seconds},
-                )
             )
     return events
 

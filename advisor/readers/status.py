@@ -391,7 +391,8 @@ def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
     """Return the table with the end that a tracker or trainer recorded; a loss that became NaN it calls finished."""
     if status is None or table.status is Status.DIVERGED:
         return table
-    return dataclasses.replace(table, status=status, status_reason=words)
+    last = [dataclasses.replace(run, status=status, status_reason=words) for run in table.runs[-1:]]
+    return dataclasses.replace(table, status=status, status_reason=words, runs=(*table.runs[:-1], *last))
 
 
 def is_open(table: RunTable) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.readers.cells import duration_seconds
+from advisor.readers.chunks import as_number
 from advisor.readers.events import EventScanner, numbered_lines
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import moment
@@ -129,12 +130,11 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
 
 def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -> _Task:
     """One trial by the line that it ends with, which is all that is said of it."""
-    value = (
-        f"value {float(match['value']):g}" if match["value"] and _is_number(match["value"]) else match["how"].decode()
-    )
+    value = as_number((match["value"] or b"").decode("utf-8", "replace"))
+    became = match["how"].decode() if value is None else f"value {value:g}"
     return _Task(
         number=int(match["number"]) + 1,
-        name=f"trial {int(match['number'])}, {value}",
+        name=f"trial {int(match['number'])}, {became}",
         first_line=at,
         last_line=at,
         began=before.ended if before is not None else None,
@@ -142,14 +142,6 @@ def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -
         well=match["how"] != b"failed",
         said=line.decode("utf-8", "replace").strip()[:200],
     )
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _name(rest: bytes) -> str:
