@@ -52,8 +52,7 @@ def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
     if not table.phases:
         rows = np.zeros(0, np.int64)
     else:
-        phase = table.phases[table.main_phase]
-        at = np.arange(phase.first_row, phase.last_row + 1)
+        at = np.arange(len(table))[table.phases[table.main_phase].rows]
         loss, broken = table.column("loss")[at], table.column("loss_is_nan")[at]
         rows = at[np.isfinite(loss) | (np.isfinite(broken) & (broken > 0))]
     lines = table.lines

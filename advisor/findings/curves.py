@@ -32,8 +32,7 @@ def main_rows(run: RunTable) -> np.ndarray:
     """Indices of the main phase's rows of the lowest rank, in the file's order."""
     rows = np.arange(len(run))
     if run.phases:
-        phase = run.phases[run.main_phase]
-        rows = rows[phase.first_row : phase.last_row + 1]
+        rows = rows[run.phases[run.main_phase].rows]
     rank = run.column("rank")[rows]
     if np.isfinite(rank).any():
         rows = rows[~(rank > np.nanmin(rank))]

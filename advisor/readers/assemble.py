@@ -16,7 +16,7 @@ from advisor.readers.fact_lines import Planned
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, Event, Phase, RunTable, names_of
-from advisor.readers.runs import Cuts, ends_of, loss_rows, with_runs
+from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
@@ -163,12 +163,12 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
     hidden = {name: columns.pop(name) for name in HIDDEN if name in columns}
     rows = len(table)
     loss = loss_rows(columns, rows)
-    counts = [int(loss[p.first_row : p.last_row + 1].sum()) for p in table.phases]
+    counts = [int(loss[p.rows].sum()) for p in table.phases]
     main = int(np.argmax(counts)) if counts else 0
     facts = dict(table.facts)
     ends: dict[str, Any] = {}  # fields of the table
     if counts:
-        part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
+        part = table.phases[main].rows
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
         facts = _of_all_epochs(facts, axis.epoch_steps)
         ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed and axis.note != JOINED)
@@ -178,7 +178,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
 
 def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
     """Planned steps of the whole run, where the log prints those of one epoch; none where it does not say how many."""
-    planned, epochs = _number(facts.get("planned_steps")), _number(facts.get("planned_epochs"))
+    planned, epochs = (stated(facts, name) for name in ("planned_steps", "planned_epochs"))
     if epoch_steps is None or planned is None or planned > ONE_EPOCH * (epoch_steps + 1):
         return facts
     rest = {name: value for name, value in facts.items() if name != "planned_steps"}
@@ -211,11 +211,6 @@ def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable
     if rate is not None and world:
         columns["tokens_per_second"] = rate * world
         told["tokens_per_second"] = f"printed per GPU, times {world} devices"
-    elif rate is not None and "seconds" in columns and table.facts.get("step_tokens"):
-        columns["tokens_per_second"] = table.facts["step_tokens"] / np.where(
-            columns["seconds"] > 0, columns["seconds"], np.nan
-        )
-        told["tokens_per_second"] = "tokens of a step over its seconds: the log prints it per GPU"
     return dataclasses.replace(table, columns=columns, provenance=told)
 
 
@@ -262,7 +257,3 @@ def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray,
                 numbers["rows_after"] = float(len(train_lines) - np.searchsorted(train_lines, event.line, side="right"))
         placed.append(dataclasses.replace(event, step=before, numbers=numbers))
     return placed
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

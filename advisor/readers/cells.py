@@ -21,8 +21,13 @@ def clock_seconds(text: str) -> float | None:
     """Return the seconds of `55:03`, `1:02:03.5` or `2 days, 3:04:05`; None where it is none of them."""
     if (clock := _CLOCK.fullmatch(text)) is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in clock.groups()[:4])
-    return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds + float(clock[5] or 0)
+    return seconds_of(*clock.groups()[:4]) + float(clock[5] or 0)
+
+
+def seconds_of(*parts: str | bytes | None) -> float:
+    """Return the seconds of the printed parts of a clock: days, hours, minutes, seconds; the first may be left out."""
+    factors = (86400.0, 3600.0, 60.0, 1.0)
+    return sum(factor * float(part or 0) for factor, part in zip(factors[-len(parts) :], parts, strict=True))
 
 
 def duration_seconds(text: str) -> float | None:

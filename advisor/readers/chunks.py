@@ -10,7 +10,7 @@ import math
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -280,3 +280,17 @@ def as_number(value: Any) -> float | None:
 def is_whole(value: float | None) -> bool:
     """Whether a number is finite and whole."""
     return value is not None and math.isfinite(value) and value == int(value)
+
+
+def json_value(text: bytes | str) -> Any:
+    """Return the value of a JSON text within a log; None for anything else, whatever is wrong with it."""
+    try:
+        return json.loads(text, parse_int=bounded_int)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def json_object(text: bytes | str) -> Mapping[str, Any]:
+    """Return the JSON object that a text is; an empty one for anything else."""
+    found = json_value(text)
+    return found if isinstance(found, Mapping) else {}

@@ -15,7 +15,7 @@ import yaml
 
 from advisor.errors import AdvisorError
 from advisor.readers.cells import number_with_unit
-from advisor.readers.chunks import parse_json, read_text
+from advisor.readers.chunks import as_number, parse_json, read_text
 from advisor.readers.names import MAX_NAME
 from advisor.readers.yaml_rows import rows_of_file
 from advisor.store.disk import yaml_problem
@@ -90,7 +90,7 @@ def value_of(kind: str, value: Any) -> Any:
         text = str(value).strip()[:80]
         if kind == "word":
             return text.lower() if text[:1].isalpha() else None
-        return text if text and not _is_number(text) else None
+        return text if text and as_number(text) is None else None
     if kind == "precision":
         return precision_of(str(value))
     number = _number(value)
@@ -114,14 +114,6 @@ def _number(value: Any) -> float | None:
     if found is None or not math.isfinite(found[0]):
         return None
     return round(found[0] * _SUFFIXES.get(found[1].lower(), 1), 9)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _flatten(raw: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -229,9 +229,6 @@ def _run(
         scale = ends[0].steps
         assert scale is not None
         each = Span(low=last.low * steps.low / scale.low, high=last.high * steps.high / scale.high)
-        epochs = round(2 * (steps.low + steps.high) / (each.low + each.high)) / 2
-        if epochs >= 1 and each.low < steps.low / epochs and steps.high / epochs < each.high:
-            each = Span(low=max(each.low, steps.low / epochs - 1), high=min(each.high, steps.high / epochs + 1))
     every = facts.get("logging_steps")
     if every is not None and every < 1:
         every = None if steps is None else math.ceil(every * steps.low)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from advisor.readers.cells import seconds_of
 from advisor.readers.generic_lines import LearntRow, Reading, readings
 from advisor.readers.line_format import SETS, Found
 from advisor.readers.names import column_of, foreign_ascii_words, normalise
@@ -127,14 +128,13 @@ def _no_times(reads: Sequence[tuple[Mapping[str, Reading], int]]) -> dict[str, s
 
 def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:
     """The bar that ran the longest, where it is none of what is done before or beside a training."""
-    found: dict[bytes, tuple[int, int]] = {}
+    found: dict[bytes, tuple[float, int]] = {}
     for match in (*regex("closed_bar").finditer(head), *regex("open_bar").finditer(head)):
-        hours, minutes, seconds = (int(part or 0) for part in match.groups()[-3:])
         after = b"it [" if match.re is regex("open_bar") else b"/" + match["total"] + b" ["
         longest, rows = found.get(after, (0, 0))
         label = re.split(rb"[\r\n]", head[max(0, match.start() - _LABEL) : match.start()])[-1]
         if regex("work_beside_training").search(label) is None:
-            found[after] = max(longest, 3600 * hours + 60 * minutes + seconds), rows + 1
+            found[after] = max(longest, seconds_of(*match.groups()[-3:])), rows + 1
     needs, (longest, rows) = max(found.items(), key=lambda one: one[1], default=(b"", (0, 0)))
     if rows < FEWEST or longest < SHORTEST_BAR:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from advisor.readers.cells import looks_like_date, plain_numbers
 from advisor.readers.chunks import decode, read_head
 from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
 from advisor.readers.fact_lines import facts_above
-from advisor.readers.gather import Gathered, Gatherer
+from advisor.readers.gather import Gathered, Gatherer, not_read
 from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable, Status
-from advisor.readers.runs import rejudged
+from advisor.readers.status import by_tracker
 from advisor.readers.telemetry_names import column_or_card
 from advisor.readers.telemetry_table import is_telemetry
 
@@ -135,7 +135,7 @@ def _read_table(
     if not dialect.header:
         dialect, told = _named_by_numbers(path, dialect)
         notes = (*notes, told)
-    gathered, total = gather(path, dialect), _summed_up(path, dialect)
+    gathered, total = gather(path, dialect)
     if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
@@ -143,11 +143,8 @@ def _read_table(
         )
     facts = {**facts_above(read_head(path), gathered.records), **facts}
     facts |= {} if total is None else {"total_seconds": total}
-    table = gathered.table(path, format, framework, facts=facts, notes=(*gathered.not_read(), *notes))
-    if total is None or not table.runs:
-        return table
-    last = replace(table.runs[-1], status=Status.COMPLETED, status_reason=f"a row sums the training up ({_SUM})")
-    return rejudged(table, (*table.runs[:-1], last))
+    table = gathered.table(path, format, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
+    return by_tracker(table, None if total is None else Status.COMPLETED, f"a row sums the training up ({_SUM})")
 
 
 def layout(path: Path) -> Dialect:
@@ -158,29 +155,21 @@ def layout(path: Path) -> Dialect:
     return dialect
 
 
-def gather(path: Path, dialect: Dialect) -> Gathered:
-    """All rows of a table with a header."""
+def gather(path: Path, dialect: Dialect) -> tuple[Gathered, float | None]:
+    """All rows of a table with a header, and the seconds of the training if a row of the Trainer sums it up."""
     counted = recognised(dialect.header).keys() & {"step", "tokens"}
-    gatherer = Gatherer() if counted else Gatherer(name_of=_of_an_epoch)
+    gatherer, total = Gatherer() if counted else Gatherer(name_of=_of_an_epoch), None
     for block in blocks(path, dialect):
         cells = {name: column for name, column in zip(dialect.header, block.columns, strict=True) if name}
         gatherer.add(cells, np.array(block.lines))
-    return gatherer.finish()
+        sums = plain_numbers(cells.get(_SUM, ()))
+        total = next((float(seconds) for seconds in sums[::-1] if np.isfinite(seconds)), total)
+    return gatherer.finish(), total
 
 
 def _of_an_epoch(name: str) -> Named | None:
     """What a name stands for in a table that counts epochs alone: `epoch_time` is that of one."""
     return column_or_card(re.sub(r"(?i)^epoch[ _-]?time", "epoch_duration", name))
-
-
-def _summed_up(path: Path, dialect: Dialect) -> float | None:
-    """Seconds of the whole training as the last row of a Hugging Face Trainer's history says them, if one does."""
-    if _SUM not in dialect.header:
-        return None
-    at = dialect.header.index(_SUM)
-    values = np.concatenate([plain_numbers(block.columns[at]) for block in blocks(path, dialect)])
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if len(known) else None
 
 
 def _named_by_numbers(path: Path, dialect: Dialect) -> tuple[Dialect, str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import chunks, decode, read_head
-from advisor.readers.gather import BLOCK_ROWS
 from advisor.readers.telemetry_table import ReadingStore, Telemetry
 from advisor.readers.yaml_rows import text_regex
 
@@ -43,21 +42,11 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     names = [_NAMES.get(name, "") for name in header]
     dated = [name for name in ("date", "time") if name in header]
     store = ReadingStore(names=[*(["timestamp"] if len(dated) == 2 else []), *names])
-    rows: list[list[str]] = []
-    for chunk in chunks(path):
-        for line in chunk.text.decode("utf-8", "replace").split("\n"):
-            cells = line.split()
-            if len(cells) == len(header) and not line.lstrip().startswith("#"):
-                rows.append(_stamped(cells, header) + cells if len(dated) == 2 else cells)
-        if len(rows) >= BLOCK_ROWS:
-            store.add(_columns(rows))
-            rows = []
-    if rows:
-        store.add(_columns(rows))
-    return _finished(store, header)
-
-
-def _finished(store: ReadingStore, header: list[str]) -> tuple[Telemetry, int, tuple[str, ...]]:
+    lines = (line for chunk in chunks(path) for line in chunk.text.decode("utf-8", "replace").split("\n"))
+    rows = (line.split() for line in lines if not line.lstrip().startswith("#"))
+    store.add_rows(
+        _stamped(cells, header) + cells if len(dated) == 2 else cells for cells in rows if len(cells) == len(header)
+    )
     telemetry, readings, notes = store.finish()
     if "date" not in header and "gpu" in telemetry and len(telemetry["gpu"]):
         cards = len(set(telemetry["gpu"].tolist()))
@@ -68,10 +57,6 @@ def _finished(store: ReadingStore, header: list[str]) -> tuple[Telemetry, int, t
 def _stamped(cells: list[str], header: list[str]) -> list[str]:
     date, time = cells[header.index("date")], cells[header.index("time")]
     return [f"{date[:4]}-{date[4:6]}-{date[6:]} {time}" if len(date) == 8 else ""]
-
-
-def _columns(rows: list[list[str]]) -> list[list[str]]:
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _header(text: str) -> list[str] | None:

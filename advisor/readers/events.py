@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+from advisor.readers.chunks import chunks
 from advisor.readers.event_lines import Said, memory_sizes, read_line, rules, shorten
 from advisor.readers.run_table import NOT_FOUND, Event
-from advisor.readers.status import CAUSES, CONSEQUENCES, status_of
+from advisor.readers.status import CAUSES, CONSEQUENCES
 from advisor.readers.yaml_rows import regex
 
 # Python tracebacks in a log, also with rank or actor prefixes and several ranks interleaved.
@@ -107,8 +109,6 @@ def _short(path: str) -> str:
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
-
-__all__ = ["EventScanner", "joined", "scan_text", "status_of"]
 
 KEEP = 500  # events of one kind kept from the beginning, and as many from the end: memory stays constant
 OPEN_TRACEBACKS = 64  # ranks that may print tracebacks into one another, and how many without saying which
@@ -254,6 +254,15 @@ class _Open:
     traceback: OpenTraceback
     line: int  # of "Traceback …"
     harmless: bool  # python's own message says that it ended nothing
+
+
+def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, bytes]]:
+    """Give the lines of a log with their numbers, 1-based; `scanner` is given all of them."""
+    for chunk in chunks(path):
+        lines = chunk.text.split(b"\n")
+        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
+        scanner.feed(chunk.text, numbers)
+        yield from zip(numbers.tolist(), lines, strict=True)
 
 
 def scan_text(text: bytes) -> list[Event]:

@@ -24,11 +24,11 @@ from advisor.readers.sidecars import (
     checkpoint_events,
     is_weights,
     read_chain,
-    with_ending,
     with_events,
     with_facts,
     with_readings,
 )
+from advisor.readers.status import by_other_log
 
 MOST_FILES = 5000
 DEEPEST = 5
@@ -122,7 +122,7 @@ def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
         table = (
             table
             if other is table
-            else with_ending(with_facts(table, _declared(other), Path(other.source).name), other)
+            else by_other_log(with_facts(table, _declared(other), Path(other.source).name), other)
         )
     if (files / wandb_folder.METADATA).is_file():
         table = with_facts(table, wandb_folder.metadata_facts(files / wandb_folder.METADATA), wandb_folder.METADATA)
@@ -160,7 +160,7 @@ def _any(folder: Path, best: Best) -> RunTable:
     path, table = max(read, key=_told)
     others = [other for at, other in read if at != path]
     for other in others:
-        table = with_ending(table, other)
+        table = by_other_log(table, other)
     notes = [f"the log is {path.relative_to(folder)}"]
     notes += [
         f"also there: {_name(other, folder)} ({other.format}, {other.rows} rows)" for other in others[:5] if other.rows

@@ -71,10 +71,11 @@ class Gathered:
             notes=(*self.notes, *notes),
         )
 
-    def not_read(self) -> list[str]:
-        """A note of the names that were passed over."""
-        more = f" and {len(self.unread) - _MOST_TOLD} more" if len(self.unread) > _MOST_TOLD else ""
-        return [f"not read: {', '.join(self.unread[:_MOST_TOLD])}{more}"] if self.unread else []
+
+def not_read(names: Sequence[str]) -> list[str]:
+    """A note of the names or numbers that no column took; nothing if all were read."""
+    more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
+    return [f"not read: {', '.join(names[:_MOST_TOLD])}{more}"] if names else []
 
 
 @dataclass(kw_only=True)

@@ -17,7 +17,14 @@ from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetr
 
 NAME = "gpu_csv"
 _SAMPLED = 2000  # rows that a table without header and units is known by
-_CELL_UNITS = {"%": "%", "mib": "MiB", "w": "W", "mhz": "MHz", "c": "C"}
+# what a column without a name is by the unit in its cells: the first of a unit, then the second
+_IN_ORDER = {
+    "%": ("utilization.gpu [%]", "utilization.memory [%]"),
+    "mib": ("memory.used [MiB]", "memory.total [MiB]"),
+    "w": ("power.draw [W]",),
+    "mhz": ("clocks.sm",),
+    "c": ("temperature.gpu",),
+}
 
 
 def score(head: bytes, path: Path) -> float:
@@ -34,11 +41,11 @@ def score(head: bytes, path: Path) -> float:
         return 0.0
     rows = decode(head).split("\n")[:20]
     units = {_unit(cell) for row in rows for cell in row.split(dialect.delimiter)} - {None}
-    if units & {"W", "MiB"}:
-        return 0.9
+    if units:
+        return 0.9 if units & {"w", "mib"} else 0.0
     cells = [row.split(dialect.delimiter) for row in decode(head).split("\n")[:_SAMPLED]]
     columns = zip(*(row for row in cells if len(row) == dialect.width), strict=True)
-    return 0.6 if not units and names_by_numbers([plain_numbers(column) for column in columns]) else 0.0
+    return 0.6 if names_by_numbers([plain_numbers(column) for column in columns]) else 0.0
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
@@ -68,62 +75,41 @@ def _infer(block: Block) -> list[str]:
         bare = names_by_numbers([plain_numbers(cells) for cells in block.columns])
         if bare is not None:
             return bare
+    left = {unit: list(names) for unit, names in _IN_ORDER.items()}
     names: list[str] = []
-    seen = {"%": 0, "MiB": 0, "W": 0}
     for number, cells in enumerate(block.columns):
         unit = next((found for cell in cells[:20] if (found := _unit(cell))), None)
         if any(looks_like_date(cell) for cell in cells[:3]):
             names.append("timestamp")
-        elif unit in seen:
-            names.append(_nth(unit, seen[unit]))
-            seen[unit] += 1
-        elif unit == "MHz":
-            names.append("clocks.sm")
+        elif unit is not None:
+            names.append(left[unit].pop(0) if left[unit] else "")
         else:
-            names.append(_plain_column(plain_numbers(cells), number))
-    return _free_or_total(names, block)
-
-
-def _nth(unit: str, before: int) -> str:
-    order: dict[str, tuple[str, ...]] = {
-        "%": ("utilization.gpu [%]", "utilization.memory [%]"),
-        "MiB": ("memory.used [MiB]", "memory.free [MiB]"),
-        "W": ("power.draw [W]",),
-    }
-    return order[unit][before] if before < len(order[unit]) else ""
-
-
-def _plain_column(values: np.ndarray, number: int) -> str:
-    """A bare number: a time, a card's index or a temperature, by its size."""
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return ""
-    if np.median(known) > 1e8:
-        return "timestamp"
-    whole = bool(np.all(known == np.round(known)))
-    if whole and number <= 1 and known.max() < 16 and len(np.unique(known)) <= 16:
-        return "index"
-    return "temperature.gpu" if whole and 15 <= np.median(known) <= 110 else ""
-
-
-def _free_or_total(names: list[str], block: Block) -> list[str]:
-    """The second memory figure is what is free where both add up to the same, the total where it never changes."""
-    if "memory.free [MiB]" not in names:
-        return names
-    used, second = names.index("memory.used [MiB]"), names.index("memory.free [MiB]")
-    a, b = plain_numbers(block.columns[used]), plain_numbers(block.columns[second])
-    if np.ptp(a + b) <= 64 and np.ptp(a) > 64:  # MiB the driver keeps may come and go
-        return names
-    if np.all(b >= a) and np.ptp(b) == 0 and np.ptp(a) > 0:
-        names[second] = "memory.total [MiB]"
-    elif np.all(a >= b) and np.ptp(a) == 0 and np.ptp(b) > 0:
-        names[used], names[second] = "memory.total [MiB]", "memory.used [MiB]"
+            names.append(_without_unit(plain_numbers(cells), first=number <= 1))
+    # of two sizes of memory the one that never changes is all of it
+    used, total = _IN_ORDER["mib"]
+    if used in names and total in names:
+        one, other = names.index(used), names.index(total)
+        first, second = plain_numbers(block.columns[one]), plain_numbers(block.columns[other])
+        if np.ptp(first) == 0:
+            names[one], names[other] = total, used
+        elif np.ptp(second) > 0:
+            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver keeps a little
     return names
+
+
+def _without_unit(values: np.ndarray, *, first: bool) -> str:
+    """A bare whole number: the index of a GPU in the first columns, else a temperature, by its size."""
+    known = values[np.isfinite(values)]
+    if not len(known) or np.any(known != np.round(known)):
+        return ""
+    if first and known.max() < 16:
+        return "index"
+    return "temperature.gpu" if 15 <= np.median(known) <= 110 else ""
 
 
 def _unit(cell: str) -> str | None:
     found = number_with_unit(cell)
-    return _CELL_UNITS.get(found[1].lower()) if found else None
+    return found[1].lower() if found and found[1].lower() in _IN_ORDER else None
 
 
 # Columns of a telemetry table that has neither header nor units, told by what their numbers can be only.

@@ -6,7 +6,6 @@ first set, the fact `eval_losses` all of them. The last row sums the run up (`tr
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from advisor.readers.chunks import as_number, is_whole, parse_json, read_documen
 from advisor.readers.gather import rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable, Status
+from advisor.readers.status import by_tracker
 
 NAME = "hf_trainer_state"
 _DEFAULT_SAVE_STEPS = 500  # stands in the state also where checkpoints go by epochs, or where none are written
@@ -50,7 +50,7 @@ def read(path: Path) -> RunTable:
     table = gathered.table(path, NAME, "huggingface", facts=_facts(raw, rows), notes=_notes(records))
     if rows and "train_runtime" in rows[-1] and not table.facts.get("planned_steps"):
         words = f"the Trainer summed it up: train_runtime {rows[-1]['train_runtime']}"
-        return dataclasses.replace(table, status=Status.COMPLETED, status_reason=words)
+        return by_tracker(table, Status.COMPLETED, words)
     return _with_status(table, raw)
 
 
@@ -131,11 +131,8 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _with_status(table: RunTable, raw: Mapping[str, Any]) -> RunTable:
     """The state knows how far it got, which may be past the last logged row."""
     done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
-    if done is None or not planned or planned <= 0 or table.status == Status.DIVERGED:
+    if done is None or not planned or planned <= 0:
         return table
     if done >= planned:
-        return dataclasses.replace(
-            table, status=Status.COMPLETED, status_reason=f"{done:.0f} of {planned:.0f} steps done"
-        )
-    reason = f"the state was saved at step {done:.0f} of {planned:.0f}"
-    return dataclasses.replace(table, status=Status.INCOMPLETE, status_reason=reason)
+        return by_tracker(table, Status.COMPLETED, f"{done:.0f} of {planned:.0f} steps done")
+    return by_tracker(table, Status.INCOMPLETE, f"the state was saved at step {done:.0f} of {planned:.0f}")

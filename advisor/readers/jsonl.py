@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import bounded_int, chunks, parse_json, read_document, read_head
+from advisor.readers.chunks import chunks, json_object, parse_json, read_document, read_head
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import facts_above, with_step_tokens
-from advisor.readers.gather import Gathered, JsonRows, flatten, rows_of
+from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable, Status
 
@@ -69,7 +69,7 @@ def read(path: Path) -> RunTable:
         gathered = _from_document(path)
     facts = {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
-    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=gathered.not_read())
+    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=not_read(gathered.unread))
 
 
 def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -91,11 +91,7 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
     start = line.find(b"{")
     if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
         return None
-    try:
-        record = json.loads(line[start:], parse_int=bounded_int)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, Mapping) else None
+    return json_object(line[start:]) or None
 
 
 def _has_loss(record: Mapping[str, Any]) -> bool:

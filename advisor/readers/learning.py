@@ -17,6 +17,7 @@ from functools import lru_cache
 from advisor.readers.axis import BAR
 from advisor.readers.context_lines import MAY_MATTER, context, progress
 from advisor.readers.fact_lines import BATCH_FACTS, spoken_name
+from advisor.readers.gather import not_read
 from advisor.readers.generic_lines import (
     PROGRESS,
     LearntRow,
@@ -47,7 +48,6 @@ _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
-_MOST_TOLD = 12  # numbers that were not read
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
 # what a line without a loss may say of the record above it
 _GOES_ON = frozenset(
@@ -128,7 +128,7 @@ def _taught(head: bytes) -> Lesson:
         rules=tuple(rules),
         rows=sum(rows for _, rows in table),
         evaluations=sum(e.count for e in evals),
-        notes=(f"not read: {', '.join(passed)}",) if passed else (),
+        notes=tuple(not_read(passed)),
     )
 
 
@@ -216,9 +216,7 @@ def _passed_over(main: _Kind, row: LearntRow) -> list[str]:
         return []
     repeated = [Found(target=slot.name, start=slot.start, end=slot.end) for slot in slots(line)
                 if spoken_name(slot.name) in row.facts]  # fmt: skip
-    left = unread(line, [*seen[0], *repeated])
-    more = f" and {len(left) - _MOST_TOLD} more" if len(left) > _MOST_TOLD else ""
-    return [f"not read: {', '.join(left[:_MOST_TOLD])}{more}"] if left else []
+    return not_read(unread(line, [*seen[0], *repeated]))
 
 
 def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[str]:

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.cells import clock_seconds
+from advisor.readers.cells import clock_seconds, seconds_of
 from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
-from advisor.readers.runs import rejudged, shown_complete
 from advisor.readers.stamps import (
     BETWEEN_RUNS,
     LONGEST_PAUSE,
@@ -32,7 +31,7 @@ from advisor.readers.stamps import (
     unwrapped,
     worked_seconds,
 )
-from advisor.readers.status import NO_END
+from advisor.readers.status import NO_END, rejudged, shown_complete
 from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
@@ -125,8 +124,7 @@ def _spans(data: bytes | mmap.mmap, table: RunTable) -> list[_Span]:
     for run in table.runs:
         printed = np.zeros(0)
         if run.phase is not None and table.lines is not None:
-            phase = table.phases[run.phase]
-            printed = table.lines[phase.first_row : phase.last_row + 1]
+            printed = table.lines[table.phases[run.phase].rows]
         rows.append((int(printed.min()), int(printed.max()) + 1) if len(printed) else None)
     at = _offsets(data, [*begins, *(line for pair in rows if pair for line in pair)])
     firsts = [at[line] for line in begins]
@@ -346,8 +344,8 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
     found: dict[bytes | None, _Bars] = {}
     for at, text in parts:
         for match in regex("bar_with_clock").finditer(text):
-            done, total, days, hours, minutes, seconds = match.groups()
-            now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
+            done, total, *clock = match.groups()
+            now = seconds_of(*clock)
             bar = found.setdefault(total, _Bars(total=int(total or 0), begins=at + match.start()))
             # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
             if now < bar.last / 2 or int(done) < bar.done / 2:

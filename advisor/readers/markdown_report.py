@@ -29,7 +29,6 @@ _PHASES = {"forward": "forward_seconds", "backward": "backward_seconds", "optimi
 _PRICE = re.compile(r"\$\s*(\d+(?:\.\d+)?)\s*(?:/|per )\s*(?:hr|hour|h)\b", re.IGNORECASE)
 _CARDS = re.compile(r"^\s*(\d{1,5})\s*[x×]\s+(.*)")
 _DURATIONS = ("wall_time", "training_time", "total_time", "duration", "wall_clock")
-_MEMORY = ("vram_total", "gpu_memory")
 _STATISTICS = ("max_grad_norm",)  # a setting where it is written as code, "Max grad norm" is what was measured
 
 
@@ -57,8 +56,6 @@ def read(path: Path) -> RunTable:
     steps = [table for table in tables if _is_steps(table)]
     gathered, unread = _rows(steps)
     facts, notes = _facts(found)
-    if facts.get("world_size", 1) > 1:
-        facts.pop("gpu_memory_bytes", None)  # of one card or of all: the report does not say
     events = [event for one in tables for event in _checkpoints(one)]
     table = gathered.table(path, NAME, facts=facts, events=events, notes=(*unread, *notes))
     table = _with_breakdown(table, tables)
@@ -140,11 +137,6 @@ def _stated(name: str, value: str) -> Iterable[tuple[str, Any]]:
         seconds = _in_unit(value, SECONDS)
         if seconds is not None:
             yield "total_seconds", seconds
-        return
-    if plain in _MEMORY:
-        size = _in_unit(value, BYTES)
-        if size is not None:
-            yield "gpu_memory_bytes", size
         return
     named = ("gpu", "text", 0) if plain == "hardware" else name_of((name,))
     if named is None or (plain in _STATISTICS and " " in name.strip()):

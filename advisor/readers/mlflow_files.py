@@ -5,7 +5,6 @@ Source: mlflow/store/tracking/file_store.py. Older files have no step, then the 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import Gatherer
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable, Status
+from advisor.readers.status import by_tracker
 
 NAME = "mlflow"
 _LINE = re.compile(rb"\d{10,19} \S{1,40}(?: -?\d{1,18})?(?: \S+){0,2}")
@@ -122,11 +122,8 @@ def _steps(steps: np.ndarray) -> np.ndarray:
 
 
 def _with_status(table: RunTable, folder: Path) -> RunTable:
-    """The store knows how the run ended; a loss that became NaN it calls finished."""
-    if table.status == Status.DIVERGED or not (folder / "meta.yaml").is_file():
+    if not (folder / "meta.yaml").is_file():
         return table
     match = re.search(r"^status:\s*'?(\w+)'?", read_text(folder / "meta.yaml", 2**20), re.MULTILINE)
-    status = STATUS.get(match[1]) if match else None
-    if match is None or status is None:
-        return table
-    return dataclasses.replace(table, status=status, status_reason=f"MLflow's status of the run is {match[1]}")
+    word = match[1] if match else ""
+    return by_tracker(table, STATUS.get(word), f"MLflow's status of the run is {word}")

@@ -7,16 +7,15 @@ Source: mlcommons/logging. Losses are logged only by some benchmarks: `train_los
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from advisor.readers.chunks import as_number, bounded_int, chunks
+from advisor.readers.chunks import as_number, chunks, json_object, json_value
 from advisor.readers.gather import rows_of
-from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import Event, RunTable, Status
+from advisor.readers.status import by_tracker
 
 NAME = "mlperf"
 _OLD = re.compile(rb":::MLP?L? (?:\S+ )??(\d+(?:\.\d+)?) (?:\([^)]*\) )?(\w+)(?:: (.*))?$")
@@ -61,7 +60,7 @@ def read(path: Path) -> RunTable:
     benchmark = next((str(e.value) for e in entries if e.key in ("submission_benchmark", "benchmark")), "")
     rows = [row for entry in entries if (row := _row(entry, benchmark)) is not None]
     framework = f"mlperf {benchmark}".strip()
-    table = rows_of(rows, _name).table(path, NAME, framework, facts=_facts(entries), events=_events(entries))
+    table = rows_of(rows).table(path, NAME, framework, facts=_facts(entries), events=_events(entries))
     return _with_status(table, entries)
 
 
@@ -75,8 +74,8 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 def _entry(line: bytes, number: int) -> Entry | None:
     if line.startswith(b":::MLLOG"):
-        raw = _json(line[8:])
-        time = as_number(raw.get("time_ms")) if isinstance(raw, Mapping) else None
+        raw = json_object(line[8:])
+        time = as_number(raw.get("time_ms"))
         if time is None:
             return None
         metadata = raw.get("metadata")
@@ -85,18 +84,11 @@ def _entry(line: bytes, number: int) -> Entry | None:
     match = _V05.match(line) or _OLD.match(line)
     if match is None:
         return None
-    raw = _json(match[3] or b"null")
+    raw = json_value(match[3] or b"null")
     wrapped = isinstance(raw, Mapping) and "value" in raw
     metadata = raw.get("metadata") if wrapped else raw
     return Entry(line=number, seconds=float(match[1]), key=match[2].decode(), value=raw["value"] if wrapped else raw,
                  metadata=metadata if isinstance(metadata, Mapping) else {})  # fmt: skip
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return json.loads(text, parse_int=bounded_int)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _facts(entries: list[Entry]) -> dict[str, Any]:
@@ -132,16 +124,8 @@ def _row(entry: Entry, benchmark: str) -> dict[str, Any] | None:
     return row
 
 
-def _name(key: str) -> Named | None:
-    if key == "samples_count":
-        return None
-    if key == "train_step_time":
-        return Named(column="seconds", kind="seconds", unit="s", rank=0)
-    return column_of(key)
-
-
 def _events(entries: list[Entry]) -> list[Event]:
-    """Evaluations with their accuracy, and where the run began and ended."""
+    """Evaluations with their accuracy."""
     events = []
     for entry in entries:
         number = as_number(entry.value)
@@ -152,17 +136,6 @@ def _events(entries: list[Entry]) -> list[Event]:
             events.append(
                 Event(kind="evaluation", text=f"eval_accuracy {number:.6g}", line=entry.line, numbers=numbers)
             )
-        elif entry.key in ("run_start", "run_stop"):
-            word = _word(entry)
-            kind = "finished" if word == "success" else entry.key
-            events.append(
-                Event(
-                    kind=kind,
-                    text=f"{entry.key} {word}".strip(),
-                    line=entry.line,
-                    numbers={"unix_seconds": entry.seconds},
-                )
-            )
     return events
 
 
@@ -170,10 +143,9 @@ def _with_status(table: RunTable, entries: list[Entry]) -> RunTable:
     stop = next((entry for entry in reversed(entries) if entry.key in ("run_stop", "run_final")), None)
     if stop is not None:
         word = _word(stop)
-        status = _ENDS.get(word, Status.UNKNOWN)
-        return dataclasses.replace(table, status=status, status_reason=f"the log says run_stop: {word or 'no status'}")
+        return by_tracker(table, _ENDS.get(word, Status.UNKNOWN), f"the log says run_stop: {word or 'no status'}")
     if any(entry.key == "run_start" for entry in entries):
-        return dataclasses.replace(table, status=Status.INCOMPLETE, status_reason="run_start without run_stop")
+        return by_tracker(table, Status.INCOMPLETE, "run_start without run_stop")
     return table
 
 

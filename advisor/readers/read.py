@@ -69,6 +69,10 @@ class FileReader:
         return table
 
 
+def _of(module: Any) -> FileReader:
+    return FileReader(module.NAME, module.score, module.read)
+
+
 def _of_telemetry(module: Any) -> FileReader:
     """The reader of a tool's readings: their table holds nothing else."""
     return FileReader(
@@ -78,25 +82,13 @@ def _of_telemetry(module: Any) -> FileReader:
 
 # of two that know a file equally well the first is taken
 STRUCTURED = (
-    *(FileReader(module.NAME, module.score, module.read) for module in (own_log, hf_trainer_state)),
+    *map(_of, (own_log, hf_trainer_state)),
     *(FileReader(program.name, program.score, program.read) for program in csv_table.PROGRAMS),
-    *(
-        FileReader(module.NAME, module.score, module.read)
-        for module in (
-            wandb_folder,
-            wandb_file,
-            tfevents,
-            mlperf,
-            mlflow_files,
-            sqlite_runs,
-            parquet_table,
-            telemetry_file,
-        )
-    ),
-    *(_of_telemetry(module) for module in (dmon, gpu_csv, smi_tables)),
-    FileReader(markdown_report.NAME, markdown_report.score, markdown_report.read),
+    *map(_of, (wandb_folder, wandb_file, tfevents, mlperf, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
+    *map(_of_telemetry, (dmon, gpu_csv, smi_tables)),
+    _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
-    *(FileReader(module.NAME, module.score, module.read) for module in (jsonl, csv_table, sheets, tasks)),
+    *map(_of, (jsonl, csv_table, sheets, tasks)),
 )
 
 

@@ -65,6 +65,11 @@ class Phase:
     first_row: int
     last_row: int  # inclusive
 
+    @property
+    def rows(self) -> slice:
+        """Its rows in each column."""
+        return slice(self.first_row, self.last_row + 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,12 +24,10 @@ from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
-from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, at_the_end, status_of
+from advisor.readers.status import CAUSES, DECISIVE, FAILURES, at_the_end, ended_alike, of_all_runs, status_of
 
-FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
 SAME_TIME = 1e-3  # between two sentences about one training
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
-_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
 _LAST_WORDS = FAILURES | {
     "finished",
@@ -76,31 +73,10 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         if stretch is None and (in_turn := _declared_in_turn(segment, events)):
             part = dataclasses.replace(part, declared_seconds=in_turn)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
-    parts = _ended_alike(parts)
-    status, reason = _whole(parts)
+    parts = ended_alike(parts)
+    status, reason = of_all_runs(parts)
     facts = _facts_of_main(table, parts)
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
-
-
-def _ended_alike(parts: list[RunPart]) -> list[RunPart]:
-    """Runs without a word of their end that each came exactly as far as another of the log: to where it was to go."""
-    silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
-    far = Counter((part.first_step, part.last_step) for part in silent)
-    went = all(first is not None and last is not None and last > first for first, last in far)
-    if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
-        return parts
-
-    def words(part: RunPart) -> str:
-        others = far[part.first_step, part.last_step] - 1
-        return f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
-
-    return [shown_complete(part, words(part)) if part in silent else part for part in parts]
-
-
-def shown_complete(part: RunPart, words: str) -> RunPart:
-    """The run as completed by what `words` say shows its end, where neither words nor a plan of its own tell of one."""
-    told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
-    return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
 
 
 def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:
@@ -168,11 +144,11 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
     )
     if stretch is None or segment.phase is None:
         whole = not table.phases
-        planned = _number(table.facts.get("planned_steps")) if whole else None
+        planned = stated(table.facts, "planned_steps") if whole else None
         status, reason = status_of(events, None, planned, nan_share(table) if whole else 0.0)
         return dataclasses.replace(part, status=status, status_reason=reason)
     status, reason = _status(table, segment.phase, stretch, events, cuts)
-    rows = _rows(table, segment.phase)
+    rows = table.phases[segment.phase].rows
     at = np.flatnonzero(loss_rows(table.columns, len(table))[rows]) + rows.start
     return dataclasses.replace(
         part,
@@ -219,31 +195,6 @@ def _name(stretch: Stretch | None, number: int, of: int) -> str:
     return "training" if of == 1 else f"run {number}"
 
 
-def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
-    """The table with its runs judged anew, and so the whole."""
-    judged = [(part.status, part.status_reason) for part in parts]
-    if judged == [(part.status, part.status_reason) for part in table.runs]:
-        return dataclasses.replace(table, runs=tuple(parts))
-    status, reason = _whole(parts)
-    return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
-
-
-def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
-    """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
-    last = parts[-1]
-    trained = [part for part in parts if part.phase is not None]
-    if len(parts) == 1 or not trained:
-        return last.status, last.status_reason
-    if last.phase is not None or last.status in _FAILED:
-        return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
-    before = trained[-1]
-    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
-        return last.status, last.status_reason
-    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # no sign of a training in it
-        return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
-    return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
-
-
 def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], cuts: Cuts) -> tuple[Status, str]:
     """How a run ended, by steps where both the last and the planned one are printed, else by epochs."""
     steps, epochs = values(table, phase, "step"), values(table, phase, "epoch")
@@ -279,7 +230,7 @@ def _plan(
     table: RunTable, phase: int, stretch: Stretch, cuts: Cuts, done: tuple[np.ndarray, np.ndarray]
 ) -> list[float | None]:
     """Steps and epochs that were planned of a run; what the log declares once is known to be of the main one only."""
-    declared = [_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs")]
+    declared = [stated(table.facts, name) for name in ("planned_steps", "planned_epochs")]
     if phase == table.main_phase:
         return declared
     first = cuts.reach()[phase][0]
@@ -288,9 +239,7 @@ def _plan(
         plan if plan is not None else planned_before(cuts.plans, first, name, float(x.max()) if len(x) else 0.0)
         for plan, name, x in zip(printed, ("planned_steps", "planned_epochs"), done, strict=True)
     ]
-    # another run of the same program that got as far was meant to
-    got = [p if p is not None and len(x) and x.max() >= p - 1 else None for p, x in zip(declared, done, strict=True)]
-    return [one if one is not None else other for one, other in zip(own, got, strict=True)]
+    return own
 
 
 def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
@@ -333,22 +282,20 @@ def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarr
 
 def values(table: RunTable, phase: int, name: str) -> np.ndarray:
     """The finite values of a column in a phase."""
-    found = table.column(name)[_rows(table, phase)]
+    found = table.column(name)[table.phases[phase].rows]
     return found[np.isfinite(found)]
 
 
 def nan_share(table: RunTable, phase: int | None = None) -> float:
     """The share of the last losses that are not finite."""
-    flags = table.column("loss_is_nan")[_rows(table, phase) if phase is not None else slice(None)]
+    flags = table.column("loss_is_nan")[table.phases[phase].rows if phase is not None else slice(None)]
     printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
     if 2 < len(printed) < LAST_LOSSES and printed[-2:].all():
         return 1.0  # of a few rows, those of epochs, two in a row do not heal
     return float((printed > 0).mean()) if len(printed) else 0.0
 
 
-def _rows(table: RunTable, phase: int) -> slice:
-    return slice(table.phases[phase].first_row, table.phases[phase].last_row + 1)
-
-
-def _number(value: Any) -> float | None:
+def stated(facts: Mapping[str, Any], name: str) -> float | None:
+    """The number that a fact is; None if it is missing or something else."""
+    value = facts.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -11,10 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
-
-from advisor.readers.chunks import chunks
-from advisor.readers.events import EventScanner
+from advisor.readers.events import EventScanner, numbered_lines
 from advisor.readers.gather import JsonRows
 from advisor.readers.names import MAX_NAME, column_of
 from advisor.readers.run_table import RunTable
@@ -47,20 +44,12 @@ def score(head: bytes, path: Path) -> float:
 def read(path: Path) -> RunTable:
     """Read each sheet as a record; AdvisorError when the file cannot be opened."""
     scanner, rows = EventScanner(), JsonRows()
-    for number, sheet in _sheets(_lines(path, scanner)):
+    for number, sheet in _sheets(numbered_lines(path, scanner)):
         if len(sheet) >= FEWEST:
             rows.add(sheet, number)
     gathered = rows.finish()
     plays = {"reward", "eval_reward"} & gathered.provenance.keys()
     return gathered.table(path, NAME, facts=_OF_AGENTS if plays else {}, events=scanner.finish())
-
-
-def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
-    for chunk in chunks(path):
-        lines = chunk.text.split(b"\n")
-        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
-        listener.feed(chunk.text, numbers)
-        yield from zip(numbers.tolist(), lines, strict=True)
 
 
 def _sheets(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str, str]]]:

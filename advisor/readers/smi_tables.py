@@ -15,7 +15,6 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import chunks
-from advisor.readers.gather import BLOCK_ROWS
 from advisor.readers.telemetry_table import ReadingStore, Telemetry
 from advisor.readers.yaml_rows import text_regex
 
@@ -128,14 +127,10 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     clock = "timestamp" if first["time"] else "elapsed"
     names = [clock, *FIELDS.values()]
     store = ReadingStore(names=names)
-    rows: list[list[str]] = []
-    for reading in _readings(path):
-        rows.append([reading["time"] or reading["table"], *(reading.get(name, "") for name in FIELDS)])
-        if len(rows) == BLOCK_ROWS:
-            store.add([list(column) for column in zip(*rows, strict=True)])
-            rows = []
-    if rows:
-        store.add([list(column) for column in zip(*rows, strict=True)])
+    store.add_rows(
+        [reading["time"] or reading["table"], *(reading.get(name, "") for name in FIELDS)]
+        for reading in _readings(path)
+    )
     telemetry, readings, notes = store.finish()
     telemetry = {name: values for name, values in telemetry.items() if not np.isnan(values).all()}
     if clock == "elapsed":

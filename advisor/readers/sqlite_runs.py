@@ -8,7 +8,6 @@ JSON; trackio/sqlite_storage.py). A database is opened for reading only.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sqlite3
 from collections import Counter
@@ -20,10 +19,11 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import mlflow_files
-from advisor.readers.chunks import bounded_int
+from advisor.readers.chunks import json_object
 from advisor.readers.gather import JsonRows
 from advisor.readers.names import column_of
-from advisor.readers.run_table import RunTable, Status
+from advisor.readers.run_table import RunTable
+from advisor.readers.status import by_tracker
 
 NAME = "sqlite"
 MAGIC = b"SQLite format 3\0"
@@ -76,9 +76,7 @@ def _mlflow(path: Path, database: sqlite3.Connection) -> RunTable:
     params = dict(database.execute("select key, value from params where run_uuid = ?", (run,)))
     table = mlflow_files.table_of(path, {key: (c[0], c[1], c[2]) for key, c in metrics.items()}, params)
     name, word = next(iter(database.execute("select name, status from runs where run_uuid = ?", (run,))), (run, ""))
-    status = mlflow_files.STATUS.get(str(word))
-    if status is not None and table.status is not Status.DIVERGED:
-        table = dataclasses.replace(table, status=status, status_reason=f"MLflow's status of the run is {word}")
+    table = by_tracker(table, mlflow_files.STATUS.get(str(word)), f"MLflow's status of the run is {word}")
     return dataclasses.replace(table, format=NAME, framework="MLflow", notes=(*table.notes, *_others(name, counts)))
 
 
@@ -98,11 +96,7 @@ def _objects(database: sqlite3.Connection, run: str) -> Iterator[dict[str, objec
         "select step, timestamp, metrics from metrics where run_name = ? order by step limit ?", (run, MOST_VALUES)
     )
     for step, time, text in found:
-        try:
-            metrics = json.loads(text, parse_int=bounded_int)
-        except (TypeError, ValueError, RecursionError):
-            continue
-        if isinstance(metrics, dict):
+        if metrics := json_object(text):
             yield {**metrics, "step": step, "timestamp": time}
 
 

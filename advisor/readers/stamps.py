@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from advisor.readers.cells import duration_seconds
+from advisor.readers.cells import duration_seconds, seconds_of
 from advisor.readers.names import SECONDS
 from advisor.readers.yaml_rows import regex
 
@@ -140,7 +140,7 @@ def spoken_seconds(text: bytes) -> float | None:
 
 def _spoken(match: re.Match[bytes]) -> float | None:
     if match["h"] is not None:
-        return 3600.0 * int(match["h"]) + 60.0 * int(match["m"]) + float(match["s"])
+        return seconds_of(match["h"], match["m"], match["s"])
     unit = (match["unit"] or match["called"] or b"").decode().lower()
     if not unit and (
         b"." not in match["value"] or _NAMES.search(match[0][: match.start("value") - match.start()]) is None

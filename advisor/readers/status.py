@@ -1,13 +1,23 @@
-"""How a run ended: causes told apart from their consequences, and both from what the run survived."""
+"""How a run ended, and why: one ladder of rules, the surest first.
+
+The log's own words and plan come first (`status_of`). A run whose log ends without a word is judged by what else shows
+its end: other runs of the log, a progress bar, an estimate of the time left (`shown_complete`). A log of several runs
+ended as its last did (`of_all_runs`). What a tracker recorded is surer than its rows (`by_tracker`). Last comes what
+lies beside the log: a plan, or what another file of the run says (`by_plan`, `by_other_log`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from advisor.readers.run_table import NOT_FOUND, Event, RunTable, Status
+from advisor.readers.run_table import NOT_FOUND, Event, RunPart, RunTable, Status
 
 # kinds that can end a run; the others only describe it
 CAUSES = {
@@ -43,6 +53,7 @@ _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that fai
 _NUMBERS = re.compile(r"[\d.,:]+")
 _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
+_OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
 NO_END = "the log ends without an end message"
 NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
 
@@ -66,7 +77,14 @@ def status_of(
     one record follows did not end the run. A scheduler's time limit explains every signal around it; a failure explains
     the launcher's messages.
     """
-    ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
+    # the record behind a failure is that of a dead rank, unless the run was resumed since
+    resumed = max((event.line or 0 for event in events if event.kind == "restart"), default=0)
+    ending = [
+        event
+        for event in events
+        if event.kind in FAILURES
+        and _is_last(event, last_step, 0 if (event.line or resumed) < resumed else ROWS_OF_A_DEAD_RUN)
+    ]
     reached = _reached_end(last_step, planned_steps, slack)
     said = _ends_said(events, last_step)
     cause = _cause(ending)
@@ -148,7 +166,7 @@ def _when(last: float | None, planned: float | None, unit: str) -> str:
     return f"before the first {unit}" if last is None else f"after {_place(last, planned, unit)}"
 
 
-def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_RUN) -> bool:
+def _is_last(event: Event, last_step: float | None, rows: int) -> bool:
     """Whether the run did not go on after this event: at most `rows` records follow."""
     if "rows_after" in event.numbers:
         return event.numbers["rows_after"] <= rows
@@ -257,18 +275,13 @@ def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
     return words or _decayed(table, phase)
 
 
-def is_open(table: RunTable) -> bool:
-    """Whether what lies beside a log may tell how the run ended: the log itself does not, or hints at it only."""
-    return table.status in (Status.UNKNOWN, Status.INCOMPLETE) or any(hint in table.status_reason for hint in HINTS)
-
-
 def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     """That the last step was evaluated though none was due, as programs do at their end."""
     if not table.counts_steps:
         return ""
     # what is evaluated behind the last record with a loss is of this run too
     rest = table.phases[phase + 1].first_row if phase + 1 < len(table.phases) else len(table)
-    part = slice(_rows(table, phase).start, rest)
+    part = slice(table.phases[phase].first_row, rest)
     steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
     gaps = np.diff(steps[evaluated])
     if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
@@ -283,7 +296,7 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
 def _ends_round(table: RunTable, phase: int) -> str:
     """That the last step or epoch is a round number, where few runs are cut."""
     unit = "step" if table.counts_steps else "epoch"
-    counted = table.column(unit)[_rows(table, phase)]
+    counted = table.column(unit)[table.phases[phase].rows]
     counted = np.unique(counted[np.isfinite(counted)])
     if len(counted) < FEWEST_ROWS or np.any(counted != np.round(counted)):
         return ""
@@ -304,7 +317,7 @@ def grain(count: int) -> int:
 
 def _decayed(table: RunTable, phase: int) -> str:
     """That the learning rate has fallen to nothing, as schedules let it at their end alone."""
-    rates = table.column("learning_rate")[_rows(table, phase)]
+    rates = table.column("learning_rate")[table.phases[phase].rows]
     rates = rates[np.isfinite(rates)]
     if len(rates) < FEWEST_RATES or not rates.max() > 0 or rates[-1] > DECAYED * rates.max():
         return ""
@@ -315,5 +328,99 @@ def _decayed(table: RunTable, phase: int) -> str:
     return f"{FALLEN} {rates[-1]:.3g} from {rates.max():.3g}" if smooth else ""
 
 
-def _rows(table: RunTable, phase: int) -> slice:
-    return slice(table.phases[phase].first_row, table.phases[phase].last_row + 1)
+# What shows an end where the log has no word and no plan of it.
+
+FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
+
+
+def ended_alike(parts: list[RunPart]) -> list[RunPart]:
+    """Runs without a word of their end that each came exactly as far as another of the log: to where it was to go."""
+    silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
+    far = Counter((part.first_step, part.last_step) for part in silent)
+    went = all(first is not None and last is not None and last > first for first, last in far)
+    if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
+        return parts
+
+    def words(part: RunPart) -> str:
+        others = far[part.first_step, part.last_step] - 1
+        return f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
+
+    return [shown_complete(part, words(part)) if part in silent else part for part in parts]
+
+
+def shown_complete(part: RunPart, words: str) -> RunPart:
+    """The run as completed by what `words` say shows its end, where neither words nor a plan of its own tell of one."""
+    told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
+    return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
+
+
+# A log of several runs.
+
+_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
+
+
+def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
+    """The table with its runs judged anew, and so the whole."""
+    judged = [(part.status, part.status_reason) for part in parts]
+    if judged == [(part.status, part.status_reason) for part in table.runs]:
+        return dataclasses.replace(table, runs=tuple(parts))
+    status, reason = of_all_runs(parts)
+    return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
+
+
+def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
+    """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
+    last = parts[-1]
+    trained = [part for part in parts if part.phase is not None]
+    if len(parts) == 1 or not trained:
+        return last.status, last.status_reason
+    if last.phase is not None or last.status in _FAILED:
+        return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
+    before = trained[-1]
+    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
+        return last.status, last.status_reason
+    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # no sign of a training in it
+        return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
+    return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
+
+
+# What is known from elsewhere than the log's words and rows.
+
+
+def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
+    """Return the table with the end that a tracker or trainer recorded; a loss that became NaN it calls finished."""
+    if status is None or table.status is Status.DIVERGED:
+        return table
+    last = [dataclasses.replace(run, status=status, status_reason=words) for run in table.runs[-1:]]
+    return dataclasses.replace(table, status=status, status_reason=words, runs=(*table.runs[:-1], *last))
+
+
+def is_open(table: RunTable) -> bool:
+    """Whether the log itself does not say how the run ended, or only hints at it."""
+    return table.status in _OPEN or any(hint in table.status_reason for hint in HINTS)
+
+
+def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
+    """Return the table with all facts; it is judged anew if only these say how many steps there were to be."""
+    known = "planned_steps" in table.facts
+    table = dataclasses.replace(table, facts=facts)
+    planned, last = facts.get("planned_steps"), table.last_step
+    if known or not is_open(table) or not isinstance(planned, int | float) or last is None:
+        return table
+    status, reason = status_of((), last, planned, 0.0)
+    return dataclasses.replace(table, status=status, status_reason=reason)
+
+
+def by_other_log(table: RunTable, other: RunTable) -> RunTable:
+    """Return the table with the end that another file of the run tells (its stderr), if the log itself tells none."""
+    failures = [event for event in other.events if event.kind in FAILURES]
+    if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
+        return table
+    name = Path(other.source).name
+    return dataclasses.replace(
+        table,
+        status=other.status,
+        status_reason=f"{other.status_reason} ({name})",
+        events=(*table.events, *failures),
+        notes=(*table.notes, f"how the run ended is in {name}"),
+    )

@@ -9,16 +9,14 @@ words of a beginning or an end; that they are trainings, and no steps of an inst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from advisor.errors import AdvisorError
 from advisor.readers.cells import duration_seconds
-from advisor.readers.chunks import chunks
-from advisor.readers.events import EventScanner
+from advisor.readers.chunks import as_number
+from advisor.readers.events import EventScanner, numbered_lines
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
@@ -56,7 +54,7 @@ def score(head: bytes, path: Path) -> float:
 def read(path: Path) -> RunTable:
     """Read the list as a log of runs without records; AdvisorError when it cannot be opened."""
     scanner = EventScanner()
-    tasks, total = _tasks(_lines(path, scanner))
+    tasks, total = _tasks(numbered_lines(path, scanner))
     if not tasks:
         raise AdvisorError(
             f"{path} holds no list of tasks", "a list has lines like `[3/24] … started` and `[3/24] … done`, from 1 on"
@@ -82,14 +80,6 @@ def read(path: Path) -> RunTable:
 
 def _started(count: int, total: int) -> str:
     return f"{count} of {total} tasks were started" if total else f"{count} trials were run"
-
-
-def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
-    for chunk in chunks(path):
-        lines = chunk.text.split(b"\n")
-        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
-        listener.feed(chunk.text, numbers)
-        yield from zip(numbers.tolist(), lines, strict=True)
 
 
 def _of_a_task(event: Event, tasks: list[_Task]) -> bool:
@@ -140,12 +130,11 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
 
 def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -> _Task:
     """One trial by the line that it ends with, which is all that is said of it."""
-    value = (
-        f"value {float(match['value']):g}" if match["value"] and _is_number(match["value"]) else match["how"].decode()
-    )
+    value = as_number((match["value"] or b"").decode("utf-8", "replace"))
+    became = match["how"].decode() if value is None else f"value {value:g}"
     return _Task(
         number=int(match["number"]) + 1,
-        name=f"trial {int(match['number'])}, {value}",
+        name=f"trial {int(match['number'])}, {became}",
         first_line=at,
         last_line=at,
         began=before.ended if before is not None else None,
@@ -153,14 +142,6 @@ def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -
         well=match["how"] != b"failed",
         said=line.decode("utf-8", "replace").strip()[:200],
     )
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _name(rest: bytes) -> str:

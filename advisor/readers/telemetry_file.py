@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import dmon, gpu_csv, smi_tables
-from advisor.readers.chunks import as_number, bounded_int, chunks, clean, read_head
+from advisor.readers.chunks import as_number, chunks, clean, json_object, read_head
 from advisor.readers.gather import flatten
 from advisor.readers.run_table import RunTable
 from advisor.readers.telemetry_names import MEASURED, in_unit, reading_of
@@ -129,7 +128,7 @@ def _parquet(paths: list[Path], *, host: bool = False) -> Telemetry:
 
 def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
-    telemetry = system_metrics(_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
+    telemetry = system_metrics(json_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
     if telemetry is None:
         raise AdvisorError(f"{path} holds no system metrics of a GPU", _RECORD)
     return telemetry, len(telemetry["unix_seconds"]), ()
@@ -168,11 +167,3 @@ def _readings(found: Mapping[str, Any], time: float) -> list[tuple[float, int, s
             unit = unit or {"memory_used_bytes": "b", "utilization": "%"}.get(column)
             out.append((time, reading.card, column, float(in_unit(column, unit, np.array([number]))[0][0])))
     return out
-
-
-def _object(line: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(line, parse_int=bounded_int) if line.startswith(b"{") else {}
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, Mapping) else {}

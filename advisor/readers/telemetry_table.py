@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from advisor.readers.gather import BLOCK_ROWS
 from advisor.readers.run_table import RunTable, names_of
 from advisor.readers.telemetry_names import MEASURED, reading_of, values_of
 
@@ -46,6 +48,12 @@ class ReadingStore:
             target.setdefault(reading.column, values)
         length = len(columns[0]) if columns else 0
         self._put(shared, by_card, length)
+
+    def add_rows(self, rows: Iterable[Sequence[str]]) -> None:
+        """Add rows whose cells are in the order of the names."""
+        rows = iter(rows)
+        while block := list(islice(rows, BLOCK_ROWS)):
+            self.add(list(zip(*block, strict=True)))
 
     def _put(self, shared: Telemetry, by_card: Mapping[int | None, Telemetry], length: int) -> None:
         numbered: dict[int | None, Telemetry] = {card: part for card, part in by_card.items() if card is not None}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import open_binary, parse_json
+from advisor.readers.chunks import json_object, open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import Gatherer
 from advisor.readers.names import column_of
@@ -177,13 +177,9 @@ def _value(message: bytes, step: int, wall_time: float, scalars: Scalars) -> Non
         scalars.add(tag, step, wall_time, number)
 
 
-def _settings(tensor: bytes) -> dict[str, Any]:
+def _settings(tensor: bytes) -> Mapping[str, Any]:
     """The JSON text in a tensor of strings (field 8); empty where it is something else."""
     for number, _, value in fields(tensor):
         if number == 8 and isinstance(value, bytes) and value.lstrip()[:1] == b"{":
-            try:
-                found = parse_json(value, "the run's arguments")
-            except AdvisorError:
-                return {}
-            return dict(found) if isinstance(found, Mapping) else {}
+            return json_object(value)
     return {}

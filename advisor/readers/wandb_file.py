@@ -18,13 +18,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import open_binary, parse_json
+from advisor.readers.chunks import json_value, open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.gather import JsonRows
 from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
 from advisor.readers.run_table import RunTable, Status
-from advisor.readers.status import is_open
+from advisor.readers.status import by_tracker, is_open
 from advisor.readers.telemetry_file import system_metrics
 from advisor.readers.wandb_folder import NAME as FOLDER_NAME
 from advisor.readers.wandb_folder import metric_name
@@ -73,12 +73,10 @@ def read(path: Path) -> RunTable:
     # rows and events were placed by the numbers of their records, which are no lines of anything
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
-    return table if run.exit_code is None or not is_open(table) else _ended(table, run.exit_code)
-
-
-def _ended(table: RunTable, code: int) -> RunTable:
-    status = Status.COMPLETED if code == 0 else Status.CRASHED
-    return dataclasses.replace(table, status=status, status_reason=f"the program ended with exit code {code}")
+    if run.exit_code is None or not is_open(table):
+        return table
+    status = Status.COMPLETED if run.exit_code == 0 else Status.CRASHED
+    return by_tracker(table, status, f"the program ended with exit code {run.exit_code}")
 
 
 def records(file: BinaryIO) -> Iterator[bytes]:
@@ -166,15 +164,8 @@ def _items(message: bytes, wanted: int) -> dict[str, Any]:
         key = _inner(item, 1)[-1:] or [b"/".join(_inner(item, 2))]
         value = _inner(item, 16)[-1:]
         if value and len(value[0]) < 2**16:  # longer ones are pictures and tables
-            found[key[0].decode("utf-8", "replace")] = _json(value[0])
+            found[key[0].decode("utf-8", "replace")] = json_value(value[0])
     return found
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return parse_json(text, "a value")
-    except AdvisorError:
-        return None
 
 
 def _history_step(history: bytes) -> dict[str, float]:

@@ -20,7 +20,7 @@ from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.readers import own_log
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
-from advisor.readers.sidecars import with_plan
+from advisor.readers.status import by_plan
 from advisor.records import MeasuredStep, Plan, Workload
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
@@ -189,7 +189,7 @@ def _reviewed(
     usd_per_hour: float | None,
 ) -> Reviewed:
     if plan is not None:  # where the log does not say how long the run was to be
-        run = with_plan({"planned_steps": plan.run.steps, **run.facts}, run)
+        run = by_plan({"planned_steps": plan.run.steps, **run.facts}, run)
     price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
     case = make_case(run, given={"usd_per_hour": price})
     scored = score_run(

@@ -85,7 +85,7 @@ def test_what_the_documents_name_is_there(page: str, least: int, most: int) -> N
         assert (ROOT / path).exists(), path
         if name:
             source = (ROOT / path).read_text(encoding="utf-8")
-            assert re.search(rf"^(?:def|class) {name}\b|^{name}\b[^=\n]*=", source, re.MULTILINE), f"{path}:{name}"
+            assert re.search(rf"^ *(?:def|class) {name}\b|^{name}\b[^=\n]*=", source, re.MULTILINE), f"{path}:{name}"
     assert len(text.encode()) < most
 
 

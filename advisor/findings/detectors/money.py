@@ -189,8 +189,8 @@ def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
 def detect_checkpoint_interval(case: Case) -> Verdict:
     """Checkpoints much rarer or more frequent than Daly's interval, with what the difference costs."""
     checkpoints, pace = checkpoints_of(case), mean_step_seconds(case)
-    seconds = pace.value * (planned_steps(case) or steps_done(case.run) or 0.0) if pace else None
-    if checkpoints.interval_seconds is None or checkpoints.write_seconds is None or pace is None or not seconds:
+    seconds = pace.value * (planned_steps(case) or steps_done(case.run) or 0.0) if pace else 0.0
+    if checkpoints.interval_seconds is None or checkpoints.write_seconds is None or pace is None or seconds <= 0:
         return lacking("checkpoint_interval", "steps of two checkpoints and seconds per step")
     best = float(daly_interval_seconds(checkpoints.write_seconds, BETWEEN_FAILURES.value))
     overhead = checkpoints.write_seconds / checkpoints.interval_seconds

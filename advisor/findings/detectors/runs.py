@@ -162,7 +162,7 @@ def detect_same_results(case: Case) -> Verdict:
 
 
 def _losses(run: RunTable, phase: Phase) -> np.ndarray:
-    loss = run.column("loss")[phase.first_row : phase.last_row + 1]
+    loss = run.column("loss")[phase.rows]
     return loss[np.isfinite(loss)]
 
 

@@ -146,6 +146,24 @@ def test_a_letter_about_a_training_is_no_log(tmp_path: Path) -> None:
         read_run(path)
 
 
+def test_a_start_that_was_killed_and_resumed_for_its_last_record_did_not_end_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    killed = ["run.sh: line 3:  4242 Killed                  python train.py", "resuming from step 990"]
+    rows = [f"step {step}/1000 loss {4 - step / 500:.4f}" for step in range(10, 1001, 10)]
+    path.write_text("\n".join([*rows[:-1], *killed, rows[-1]]) + "\n")
+    assert read_run(path).status is Status.COMPLETED
+    path.write_text("\n".join([*rows[:-1], killed[0], rows[-1]]) + "\n")
+    assert read_run(path).status is Status.KILLED
+
+
+@pytest.mark.parametrize("said", ["[launch.py:163:main] dist_world_size=8", "'nproc_per_node': 8", "nproc_per_node=8"])
+def test_gpus_that_a_launcher_names(tmp_path: Path, said: str) -> None:
+    path = tmp_path / "a.log"
+    rows = "".join(f"step {step}/1000 loss {4 - step / 500:.4f}\n" for step in range(10, 501, 10))
+    path.write_text(f"{said}\n{rows}")
+    assert read_run(path).facts["world_size"] == 8
+
+
 def test_the_second_of_two_starts_without_records_decides(tmp_path: Path) -> None:
     banner = ["loading the configuration", "building the data module", "building the model now", "making the trainer"]
     crash = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "TypeError: no such width"]
