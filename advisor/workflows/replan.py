@@ -140,7 +140,17 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         asked = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
         workload, unsure = asked.workload, asked.unsure
         if workload is None:
-            raise _not_known(text, asked.missing)
+            # Name the options that say what the log does not.
+            supply = {
+                "context length": "--seq-len 2048",
+                "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
+                "family": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
+                "vocabulary": "--vocab-size 50304",
+                "batch": "--global-batch 512k",
+            }
+            options = dict.fromkeys(o for words in asked.missing for name, o in supply.items() if name in words)
+            hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
+            raise AdvisorError(f"{text} does not say {'; '.join(asked.missing)}", hint, exit_code=2)
     assert workload is not None
     _refuse_part(text, analysis.case, workload, typed, store)
     each = round(step_tokens(analysis.case) or workload.step_tokens)
@@ -168,20 +178,6 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         unseen=why,
         config=read_run_config(path) if is_run_folder(path) else None,
     )
-
-
-def _not_known(text: str, missing: tuple[str, ...]) -> AdvisorError:
-    """Which options say what a log does not."""
-    supply = {
-        "context length": "--seq-len 2048",
-        "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
-        "family": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
-        "vocabulary": "--vocab-size 50304",
-        "batch": "--global-batch 512k",
-    }
-    options = dict.fromkeys(o for words in missing for name, o in supply.items() if name in words)
-    hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
-    return AdvisorError(f"{text} does not say {'; '.join(missing)}", hint, exit_code=2)
 
 
 def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any], store: Store) -> None:
