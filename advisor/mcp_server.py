@@ -62,21 +62,22 @@ _ONE_RUN = {  # of predict_run
 }
 _PLAN_NAMES = (
     *("gpu", "gpus", "budget", "deadline", "tokens", "model", "params", "depth", "seq_len", "software", "finetune"),
-    *("examples", "length", "epochs", "layout", "objective", "spot", "price", "global_batch"),
+    *("stage", "examples", "length", "epochs", "layout", "objective", "spot", "price", "global_batch"),
 )
 
 
 def plan_training(
     gpu: str = "any", gpus: str = "", budget: str = "", deadline: str = "", tokens: str = "", model: str = "",
-    params: str = "", depth: str = "", seq_len: str = "", software: str = "", finetune: str = "", examples: str = "",
-    length: str = "", epochs: str = "", layout: str = "", objective: str = "", spot: str = "", price: str = "",
-    global_batch: str = "", page: int = 1,
+    params: str = "", depth: str = "", seq_len: str = "", software: str = "", finetune: str = "", stage: str = "",
+    examples: str = "", length: str = "", epochs: str = "", layout: str = "", objective: str = "", spot: str = "",
+    price: str = "", global_batch: str = "", page: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Recommend how to train within a goal: the GPU and how many, the batch, the tokens, hours and dollars.
 
     Use it for "what can I train for $20", "how long and how much for 1T tokens", "fine-tune Qwen3-8B on 50k examples"
-    (finetune=lora|qlora|full with model and examples), and "how do I cut a 70B or a mixture of experts over 256 GPUs"
-    (layout=any with model, gpus="64,256", tokens). All values are text, as people write it; leave out what nobody said.
+    (finetune=lora|qlora|full with model and examples; stage=dpo for preference pairs), and "how do I cut a 70B or a
+    mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens). All values are text, as people
+    write it; leave out what nobody said.
     """
     given = {name: value for name, value in locals().items() if name in _PLAN_NAMES and value}
     return _told(lambda: api.plan(**given), "plan", given, page, ROWS)

@@ -20,6 +20,7 @@ MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any ma
 _DECADE = 3650 * 86400.0
 FAMILIES = ("nanochat", "gpt2", "llama")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
+_OPTIMIZERS, EIGHT_BIT = ("adamw", "muon"), "adamw-8bit"
 RECOMPUTED = ("none", "selective", "full")
 
 
@@ -149,14 +150,13 @@ class Goal:
     )  # fmt: skip
     sure: bool = _option(
         "sure", Kind.SWITCH, _GOAL, "Keep the limits 9 times in 10",
-        "Keep budget and deadline in 9 of 10 cases. Without it the expected cost and time keep them, and about every "
-        "second run does not.", default=False,
+        "Keep budget and deadline in 9 of 10 cases. Without it only the expected cost and time keep them: about every "
+        "second run exceeds them.", default=False,
     )  # fmt: skip
     usd_per_waiting_hour: float | None = _option(
         "value_of_time", Kind.USD, _GOAL, "Value of time",
-        "Dollars of the budget that an hour of waiting is worth. Default, with several machines to choose from and no "
-        "deadline: the square root of the budget for each day after the first.", empty="$ per hour",
-        least=0, most=1e9,
+        "Dollars that an hour of waiting is worth, within the budget. Default, with several machines and no deadline: "
+        "nothing on the first day, then the square root of the budget per day.", empty="$ per hour", least=0, most=1e9,
     )  # fmt: skip
     tokens: int | None = _option(
         "tokens", Kind.COUNT, _GOAL, "Training tokens",
@@ -178,7 +178,7 @@ class Goal:
     )  # fmt: skip
     data_tokens: int | None = _option(
         "data_tokens", Kind.COUNT, _GOAL, "Tokens of data",
-        "Number of tokens in your data, e.g. 3B, where the data are not on this machine.",
+        "Number of tokens in your data, e.g. 3B, if the data are not on this machine.",
         empty="without end", least=1, most=1e16,
     )  # fmt: skip
     epochs: float | None = _option(
@@ -199,12 +199,18 @@ class Goal:
         "Train adapters of --model with frozen weights (lora), frozen 4-bit weights (qlora), or all weights (full).",
         empty="train from scratch", choices=("lora", "qlora", "full"),
     )  # fmt: skip
+    stage: str | None = _option(
+        "stage", Kind.CHOICE, _GOAL, "Stage",
+        "What --finetune trains on: answers (sft), or pairs of a better and a worse answer (dpo). Default: sft.",
+        empty="sft", choices=("sft", "dpo"),
+    )  # fmt: skip
     examples: int | None = _option(
-        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples to fine-tune on, e.g. 50k.",
+        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples, or of pairs, to fine-tune on, e.g. 50k.",
         empty="of a fine-tune", least=1, most=1e12,
     )  # fmt: skip
     length: int | None = _option(
-        "length", Kind.WHOLE, _GOAL, "Tokens per example", "Mean number of tokens in an example. Default: 1024.",
+        "length", Kind.WHOLE, _GOAL, "Tokens per example",
+        "Mean number of tokens in an example, or in one answer of a pair with its prompt. Default: 1024.",
         empty="1024", least=1, most=10_000_000,
     )  # fmt: skip
     lora_rank: int | None = _option(
@@ -268,18 +274,18 @@ class Goal:
     )  # fmt: skip
     gpus: int = _option(
         "gpus", Kind.NUMBERS, _MACHINES, "How many GPUs",
-        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1; for several kinds, or any: 1,2,4,8, "
-        "and 16,32,64 where a run takes days.", empty="automatic", holds=1, least=1, most=100_000,
+        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1. For several kinds of GPU, or any: "
+        "1,2,4,8, and also 16,32,64 if a run takes days.", empty="automatic", holds=1, least=1, most=100_000,
     )  # fmt: skip
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: exactly `gpus`
     own: tuple[OwnMachine, ...] = _option(
         "own", Kind.OWN, _MACHINES, "Own machines",
-        "A machine of yours with this many GPUs, or a file of machines: only electricity costs. Alone or with --gpu.",
+        "Your own machine with this many GPUs, or a file of machines: you pay only electricity. Alone or with --gpu.",
         empty="rtx-4090:2 rtx-3090:1", default=(), several=True, metavar="GPU:N|FILE",
     )  # fmt: skip
     usd_per_gpu_hour: float | None = _option(  # None: the catalog's price, or 0 on the user's machine
         "price", Kind.PRICE, _MACHINES, "Own prices",
-        "Dollars per GPU-hour, for one kind of GPU as l4=0.50. Default: the catalog's; 0 on your own machine.",
+        "Dollars per GPU-hour, or of one kind of GPU: l4=0.50. Default: the catalog's; 0 on your own machine.",
         empty="l4=0.50 h200=2.10", default=(), holds=None, several=True, metavar="[GPU=]USD", least=0, most=1e6,
     )  # fmt: skip
     prices: tuple[GpuPrice, ...] = ()  # replace the catalog's prices
@@ -289,7 +295,7 @@ class Goal:
     )  # fmt: skip
     spot: str = _option(
         "spot", Kind.CHOICE, _MACHINES, "Spot machines",
-        "Cheaper machines that may be taken back; the time lost to that is counted. any: spot or on demand.",
+        "Rent cheaper machines that may be taken back; the lost time is counted. any: spot or on demand.",
         choices=("none", "any", "only"), default="none",
     )  # fmt: skip
     usd_per_kwh: float | None = _option(
@@ -329,29 +335,36 @@ class Goal:
         default="auto",
     )  # fmt: skip
     compile: bool | None = _option(
-        "compile", Kind.YES_NO, _ADVANCED, "torch.compile", "torch.compile. Default: as calibrated.",
+        "compile", Kind.YES_NO, _ADVANCED, "torch.compile", "Use torch.compile. Default: as calibrated.",
         empty="as calibrated",
     )  # fmt: skip
     activation_checkpointing: str | None = _option(
         "activation_checkpointing", Kind.CHOICE, _ADVANCED, "Activation checkpointing",
-        "Which activations are recomputed in the backward pass. Default: none, or more where nothing else fits.",
+        "Which activations are recomputed in the backward pass. Default: none, or more if nothing else fits.",
         empty="where needed",
         choices=RECOMPUTED,
     )  # fmt: skip
     sharding: str | None = _option(
         "sharding", Kind.CHOICE, _ADVANCED, "Sharding",
-        "full: each GPU holds a share of the model (FSDP). Default: full where the model does not fit on one GPU.",
+        "full: each GPU holds a share of the model (FSDP). Default: full if the model does not fit on one GPU.",
         empty="where needed", choices=("none", "full"),
     )  # fmt: skip
     layout: str | None = _option(
         "layout", Kind.CHOICE, _ADVANCED, "Layout",
-        "any: other software also cuts the model itself over the GPUs (tensor, pipeline, context, expert parallelism). "
-        "Default: data, which the trainer here does.",
+        "any: plan for other software, which also cuts the model itself over the GPUs (tensor, pipeline, context, "
+        "expert parallelism). Default: data, as in the trainer here.",
         empty="data", choices=("data", "any"),
     )  # fmt: skip
+    measured: str | None = _option(
+        "measured", Kind.FILE, _ADVANCED, "Own measured runs",
+        "With --layout any: a CSV of your own timed runs on fewer GPUs or layers, with the columns tp, pp, n_gpus, "
+        "micro_batch, grad_accum, step_seconds and others of `predict --rows`. They correct the times.",
+    )  # fmt: skip
     optimizer: str = _option(
-        "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer", "The optimizer. Default: adamw, or the software's.",
-        empty="the software's", holds="adamw", choices=("adamw", "muon"),
+        "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",
+        "The optimizer; adamw-8bit holds its moments in 8 bits and is for --finetune full. Default: adamw, or the "
+        "software's.",
+        empty="the software's", holds="adamw", choices=(*_OPTIMIZERS, EIGHT_BIT),
     )  # fmt: skip
     checkpoint_seconds: float | None = _option(
         "checkpoint_every", Kind.SECONDS, _ADVANCED, "Checkpoint every",
@@ -378,7 +391,7 @@ def options_of(record: type) -> Mapping[str, Option]:
 
 
 def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
-    """A command's record with these values by the names of its options; other names are passed over."""
+    """Return a command's record with these values by the names of its options; other names are ignored."""
     return record(**{option.field: values[name] for name, option in options_of(record).items() if name in values})
 
 
@@ -398,13 +411,13 @@ SHARED: Final[Mapping[str, Option]] = MappingProxyType({
     "depths": Option(name="depths", kind=Kind.NUMBERS,
                      help="Predict these depths too, e.g. 16,20,24: step time and memory by part."),
     "gate": Option(name="gate", kind=Kind.TEXT, several=True, metavar="STEP[:LOSS]",
-                   help="Evaluate at STEP, stop if the loss is above LOSS, e.g. 10k:4.2, or above the predicted loss, "
-                   "as 10k or 50%."),
+                   help="Evaluate at STEP and stop if the loss is above LOSS, e.g. 10k:4.2, or without LOSS above the "
+                   "predicted loss, e.g. 10k or 50%."),
     "stop_loss": Option(name="stop_loss", kind=Kind.TEXT, several=True, metavar="STEP:LOSS",
                         help="Stop if the loss is above LOSS from STEP on."),
     "account": Option(name="account", kind=Kind.TEXT, help="Slurm account."),
     "qos": Option(name="qos", kind=Kind.TEXT, help="Slurm quality of service."),
-    "constraint": Option(name="constraint", kind=Kind.TEXT, help="Slurm constraint, as h100."),
+    "constraint": Option(name="constraint", kind=Kind.TEXT, help="Slurm constraint, e.g. h100."),
     "device": Option(name="device", kind=Kind.CHOICE, help="Where the model runs.", choices=("auto", "cpu", "cuda"),
                      default="auto"),
     "tokenizer": Option(name="tokenizer", kind=Kind.FILE,
@@ -432,7 +445,7 @@ class PredictOptions:
     """The options of `predict`. None: not given."""
 
     gpu: str = _like("gpu", "auto, cpu, or a GPU: h100, 8xh100, l4, …")
-    gpus: int | None = _like("one_count", "Data-parallel GPUs. Default: 1, or as --gpu 8xh100 says.")
+    gpus: int | None = _like("one_count", "Data-parallel GPUs. Default: 1, or the number in --gpu 8xh100.")
     model: str | None = _like("model")
     params: int | None = _like("params")
     family: str = _like("family")
@@ -460,10 +473,10 @@ class PredictOptions:
         "Which activations are recomputed in the backward pass. Default: none, or as the software does.",
     )
     sharding: str | None = _like(
-        "sharding", "What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
-        "Default: none, or as the software does.", choices=("none", "optimizer", "full"),
+        "sharding", "What is divided among the GPUs: nothing (DDP), the moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
+        "Default: none, or the software's.", choices=("none", "optimizer", "full"),
     )  # fmt: skip
-    optimizer: str | None = _like("optimizer")
+    optimizer: str | None = _like("optimizer", "The optimizer. Default: adamw, or the software's.", choices=_OPTIMIZERS)
     lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
                                   section=_ADVANCED)  # fmt: skip
     lora_targets: str = _own("lora_targets", Kind.CHOICE, "The matrices of a block that have adapters.",
@@ -475,15 +488,15 @@ class PredictOptions:
         section=_ADVANCED, least=1, most=100_000,
     )  # fmt: skip
     depths: tuple[int, ...] | None = _like("depths")
-    tokens: int | None = _like("tokens", "Say how much text this many training tokens are, in shards and gigabytes.")
+    tokens: int | None = _like("tokens", "Also say how much text this many tokens are, in shards and gigabytes.")
     download_rate: float | None = _like(
-        "download_rate", "Bytes a second for that text, e.g. 100MB. Default: 25 to 400 MB."
+        "download_rate", "Download rate of that text in bytes a second, e.g. 100MB. Default: 25 to 400 MB."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BurstOptions:
-    """The options of the commands that run bursts here. None: as is usual on the device at hand."""
+    """The options of the commands that run bursts here. None: the usual setting of this device."""
 
     gpu: str = _like("gpu", "auto, cpu, or the GPU you expect here (l4, h200, …).")
     family: str = _like("family")
@@ -497,7 +510,7 @@ class _BurstOptions:
     activation_checkpointing: str = _like(
         "activation_checkpointing", "Which activations are recomputed in the backward pass.", default="none"
     )  # fmt: skip
-    optimizer: str = _like("optimizer", "The optimizer of the bursts.", default="adamw")
+    optimizer: str = _like("optimizer", "The optimizer of the bursts.", default="adamw", choices=_OPTIMIZERS)
     price: float | None = _like("one_price", "Dollars per GPU-hour, for the cost of the measurement.")
 
 
@@ -515,11 +528,11 @@ class CalibrationOptions(_BurstOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions(_BurstOptions):
-    """The options of `calibrate --tune`, for a run of these sizes where no plan is given."""
+    """The options of `calibrate --tune`, for a run of these sizes if no plan is given."""
 
     depth: int | None = _like("depth", "Number of transformer blocks. Default: 4 on a CPU, 12 on a GPU.")
     micro_batch: int | None = _like(
-        "micro_batch", "Sequences per forward pass of the base. Default: 4 on a CPU, 16 on a GPU."
+        "micro_batch", "Sequences per forward pass of the first configuration. Default: 4 on a CPU, 16 on a GPU."
     )
     grad_accum: int | None = _like("grad_accum", "Micro-batches per step of the first configuration. Default: 2.")
     budget_seconds: float | None = _like(
@@ -537,11 +550,11 @@ class _StartOptions:
 
     budget: float | None = _like("budget", "Stop the run, with a checkpoint, before more than this is spent.")
     deadline: float | None = _like(
-        "deadline", "Stop the run, with a checkpoint, after this time, e.g. 8h; or at a moment."
+        "deadline", "Stop the run, with a checkpoint, after this time (8h) or at this moment ('Monday 9:00')."
     )
-    synthetic: bool = _like("synthetic", "Train on random tokens where the plan has no data: a speed test.")
+    synthetic: bool = _like("synthetic", "Train on random tokens if the plan has no data: a speed test.")
     bootstrap: str | None = _own(
-        "bootstrap", Kind.TEXT, "For an adopted command on another machine: the line that makes its environment there.",
+        "bootstrap", Kind.TEXT, "For an adopted command on another machine: the shell line that makes its environment.",
         metavar="LINE",
     )  # fmt: skip
     folder: str | None = _own(
@@ -557,7 +570,7 @@ class _StartOptions:
 class LaunchOptions(_StartOptions):
     """The options of `launch`."""
 
-    on: str = _own("on", Kind.TEXT, "Where: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, "
+    on: str = _own("on", Kind.TEXT, "Where to run: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, "
                    "skypilot:CLOUD/REGION,... Default: local.", default="local", metavar="ENGINE[:NAME]")  # fmt: skip
     run_dir: Path | None = _own("run_dir", Kind.NEW_FOLDER, "Run folder. Default: ADVISOR_HOME/runs/NAME-TIME.")
     stop_loss: tuple[str, ...] = _like("stop_loss")
@@ -572,13 +585,13 @@ class LaunchOptions(_StartOptions):
         "calibrate", Kind.YES_NO, "First measure this machine, two minutes at most, and plan again within the same "
         "limits. On by default if the plan's GPU was never calibrated.",
     )  # fmt: skip
-    may_change: str | None = _own("may_change", Kind.CHOICE, "The new plan may change this too, not only steps and "
-                                  "batch.", choices=("depth",))  # fmt: skip
+    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan change the depth too, not only steps "
+                                  "and batch.", choices=("depth",))  # fmt: skip
     stop_if_over: float | None = _own(
-        "stop_if_over", Kind.SHARE, "Do not start where the planned work costs this much more there: 10%."
+        "stop_if_over", Kind.SHARE, "Do not start if the new plan makes the planned work this much dearer, e.g. 10%."
     )
     gpu_ids: str | None = _own(
-        "gpu_ids", Kind.TEXT, "Which GPUs of this machine. Default: the first that no run uses.", metavar="0,1"
+        "gpu_ids", Kind.TEXT, "GPUs of this machine to use. Default: the first free ones.", metavar="0,1"
     )
 
 
@@ -591,7 +604,7 @@ class ResumeOptions:
     deadline: float | None = _like("deadline", "New limit on time, earlier attempts included, e.g. 8h.")
     stop_loss: tuple[str, ...] = _like("stop_loss", "New stop on the loss, or `none`.")
     synthetic: bool = _like(
-        "synthetic", "Train on random tokens from here on, though the run's run.yaml does not ask for them."
+        "synthetic", "Train on random tokens from here on, even if the run's run.yaml does not ask for them."
     )
 
 
@@ -599,14 +612,14 @@ class ResumeOptions:
 class ExportOptions(_StartOptions):
     """The options of `export` for a plan."""
 
-    data_at: str | None = _own("data_at", Kind.TEXT, "Where the token folder lies on the machines that run it.")
+    data_at: str | None = _own("data_at", Kind.TEXT, "Path of the token folder on the machines that run it.")
     partition: str | None = _own("partition", Kind.TEXT, "Slurm partition.")
     image: str | None = _own("image", Kind.TEXT, "Container image for Kubernetes, to be built from the Dockerfile.")
     volume_claim: str | None = _own(
         "volume_claim", Kind.TEXT, "Volume that outlives the job, for Kubernetes and dstack."
     )
     infra: str | None = _own(
-        "infra", Kind.TEXT, "Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider."
+        "infra", Kind.TEXT, "Where SkyPilot or dstack may rent, e.g. aws. Default: the plan's provider."
     )
 
 
@@ -618,25 +631,25 @@ class AnalyzeOptions:
     gpus: int | None = _like("one_count")
     price: float | None = _like("one_price", "Dollars per GPU-hour. Default: the catalog's cheapest for the GPU.")
     config: Path | None = _own("config", Kind.EXISTING, "The run's configuration, if the log does not contain it.")
-    telemetry: Path | None = _own("telemetry", Kind.EXISTING, "nvidia-smi or other readings of the GPU.")
+    telemetry: Path | None = _own("telemetry", Kind.EXISTING, "Readings of the GPU by nvidia-smi or another program.")
     plan: Path | None = _like("plan")
-    format: str | None = _own("format", Kind.TEXT, "Read it as this format instead of guessing.")
+    format: str | None = _own("format", Kind.TEXT, "Read the log as this format instead of detecting it.")
     target_loss: float | None = _own(
-        "target_loss", Kind.NUMBER, "Say whether the run will get there.", least=0, most=1e6
+        "target_loss", Kind.NUMBER, "Say whether the run will reach this loss.", least=0, most=1e6
     )
     budget: float | None = _like("budget", "Say whether the whole run stays within this many dollars.")
     deadline: float | None = _like(
         "deadline", "Say whether the whole run ends in this time, e.g. 8h.", kind=Kind.SECONDS
     )
     next_data: str | None = _own(
-        "next_data", Kind.TEXT, "Other data, as text (91MB, or a file) or tokens (2B, or a token folder): time and "
-        "cost of the next run on them.", metavar="SIZE|PATH",
+        "next_data", Kind.TEXT, "Predict time and cost of the next run on other data: text (91MB, or a file) or "
+        "tokens (2B, or a token folder).", metavar="SIZE|PATH",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedGoal:
-    """What is wanted of an adopted command. None: not said; with nothing said it does the steps of its own command."""
+    """The goal of an adopted command. None: not given; without any goal it does the steps of its own command."""
 
     deadline_seconds: float | None = _like(
         "deadline", "Plan as many steps as can finish by this time: 3min, 8h, 'Monday 9:00'."
@@ -645,7 +658,7 @@ class AdoptedGoal:
     usd_per_gpu_hour: float | None = _like("one_price")
     steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", least=1, most=1e12)
     tokens: int | None = _like("tokens", "Plan this many training tokens; with --epochs: the tokens of one epoch.")
-    rows: int | None = _own("samples", Kind.COUNT, "The same in samples, for data without tokens.", least=1, most=1e15)
+    rows: int | None = _own("samples", Kind.COUNT, "Plan so many samples, for data without tokens.", least=1, most=1e15)
     epochs: float | None = _like("epochs", "Plan this many passes over the data.")
     gpus: int | None = _like("one_count", "Plan for this many processes. Default: the command's own.", most=1024)
     memory_bytes: float | None = None  # that may be filled; None: not limited
@@ -657,7 +670,7 @@ class SampleOptions:
 
     tokens: int = _own("max_tokens", Kind.WHOLE, "Tokens of each text, at most.", default=200, least=1, most=1e7)
     samples: int = _own("texts", Kind.WHOLE, "Number of texts, each with its own seed.", default=1, least=1, most=1e7)
-    temperature: float = _own("temperature", Kind.NUMBER, "0: the likeliest token.", default=0.8, least=0, most=1e6)
+    temperature: float = _own("temperature", Kind.NUMBER, "0 takes the likeliest.", default=0.8, least=0, most=1e6)
     top_k: int | None = _own("top_k", Kind.WHOLE, "Draw from this many likeliest tokens.", least=1, most=1e7)
     top_p: float | None = _own(
         "top_p", Kind.NUMBER, "Draw from the likeliest tokens that together have this probability.", least=1e-6, most=1

@@ -73,6 +73,8 @@ class Software:
     fused_attention: bool = True
     attended_tokens: float | None = None  # tokens that a query attends to, mean over layers; None: all earlier ones
     extra_parameters: int = 0  # parameters beyond the shape, for an untied head; negative for a tied head
+    expert_parameters: int = 0  # weights of experts beyond those that a token meets, which are in the shape
+    narrow_experts: bool = False  # many of them, which eager code runs one after the other
     adapters: Adapters | None = None  # None: the weights themselves are trained
     frozen_blocks: int = 0  # number of frozen first blocks; the embeddings are then frozen too
 

@@ -1,6 +1,7 @@
 """Fit and score the laws of layouts: `python benchmarks/layouts.py score | fit | whole`.
 
-    layouts.py score       each source left out in turn: step time, memory, ran or failed, choice of layout
+    layouts.py score       each source left out in turn: step time (also with a few measured runs), memory, ran or
+                           failed, choice of layout
     layouts.py fit         write profiles/layouts.yaml from all measured runs
     layouts.py whole       named whole runs, in GPU hours: layouts as published, else the search's own
 
@@ -21,13 +22,13 @@ import csv
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize
 from scipy.stats import rankdata
 
 REPO = Path(__file__).resolve().parent.parent
@@ -45,7 +46,8 @@ from advisor.prediction.layout_memory import (  # noqa: E402
     peak_and_chance,
     read_memory_law,
 )
-from advisor.prediction.layout_rows import LayoutReading, LayoutRows  # noqa: E402
+from advisor.prediction.layout_own import Spreads, condition  # noqa: E402
+from advisor.prediction.layout_rows import LayoutReading, LayoutRows, measured_seconds  # noqa: E402
 from advisor.prediction.layout_runs import whole_run  # noqa: E402
 from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, read_time_law, seconds_of_runs  # noqa: E402
 from advisor.prediction.layouts import EIGHT_BITS, Layout, LayoutRun, Model, columns_of  # noqa: E402
@@ -74,6 +76,8 @@ BELIEFS = {
 }
 WORK, FEW_BITS = 0.1, 0.15  # log deviations of the work beyond the belief, and of products in 8 bits
 OWNER, OWNER_LINKS, ROW = 0.15, 0.4, 0.1  # log deviations of one owner's machine and of its links; of a row
+OWN = ("setup", "links", "model", "rest")  # see `layout_own`
+OWN_BELIEFS = (0.15, 0.4, 0.1, 0.1)
 LEAST_MFU = 0.10  # slower rows are layouts that nobody would use
 MOST_ROWS = 60  # of one source, in weight
 SCORED = ("Ultra-Scale", "vTrain", "Megatron-Bridge", "Megatron-LM golden", "AutoModel")
@@ -130,9 +134,7 @@ def _measured(row: dict[str, str], run: LayoutRun, public: bool, at: int) -> Mea
     def of(*names: str) -> float | None:
         return next((float(row[name]) for name in names if row.get(name)), None)
 
-    rate, seconds = of("tokens_per_second_per_gpu", "tok_per_s_per_gpu"), of("step_seconds")
-    if seconds is None and rate:
-        seconds = run.step_tokens / (rate * run.layout.gpus)
+    seconds = measured_seconds(row, run)
     return Measured(
         source=("public " if public else "") + row["source"],
         id=row.get("id") or f"public-{at}",
@@ -225,14 +227,18 @@ def kept_out(source: str, rows: Sequence[Measured]) -> np.ndarray:
     return np.array([same not in m.source for m in rows])
 
 
-def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, Seen]:
-    """Log error of each row by the law of the other owners."""
+def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray, Seen]:
+    """Log error of each row by the law of the other owners, and the share of exchanges in its predicted step."""
     s = seen(rows)
-    off = np.full(len(s.rows), np.nan)
+    off, links = np.full(len(s.rows), np.nan), np.full(len(s.rows), np.nan)
+    exchanging = np.array([c in EXCHANGES for c in COSTS])
     print("| step time, source left out | rows | median | p90 | signed |\n|---|---|---|---|---|")
     for source in sorted(set(s.owner)):
         mine = s.owner == source
-        off[mine] = s.predicted(fit_costs(s, kept_out(source, s.rows)))[mine] - s.logs[mine]
+        x = fit_costs(s, kept_out(source, s.rows))
+        predicted = s.predicted(x)[mine]
+        off[mine] = predicted - s.logs[mine]
+        links[mine] = s.costs[mine] @ (np.exp(x[: len(COSTS)]) * exchanging) / np.exp(predicted)
         _line(source, off[mine], s.share[mine])
     scored = np.array([o.startswith(SCORED) for o in s.owner])
     experts = np.array([m.run.model.experts is not None for m in s.rows])
@@ -242,7 +248,71 @@ def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, Seen]:
         ("mixtures of experts, each source once", experts),
     ):
         _line(name, off[some], each_once(s, some))
-    return off, s
+    return off, links, s
+
+
+def fit_own(off: np.ndarray, links: np.ndarray, s: Seen, some: np.ndarray) -> Spreads:
+    """The spreads between set-ups, links, models and rows that make the errors on sources left out likeliest.
+
+    Every source counts as at most MOST_ROWS rows; of a long one every n-th row is taken.
+    """
+    widths, groups = np.array([m.run.model.width for m in s.rows]), []
+    for source in set(s.owner[some]):
+        mine = np.flatnonzero(some & (s.owner == source))
+        mine = mine[:: -(-len(mine) // (2 * MOST_ROWS))]
+        groups.append((off[mine], np.outer(links[mine], links[mine]), widths[mine, None] == widths[None, mine]))
+
+    def loss(x: np.ndarray) -> float:
+        setup, link, model, rest = np.exp(2 * x)
+        total = float(((x - np.log(OWN_BELIEFS)) ** 2).sum() / 2)
+        for error, both, same in groups:
+            root = np.linalg.cholesky(setup + link * both + model * same + rest * np.eye(len(error)))
+            z = np.linalg.solve(root, error)
+            total += (z @ z / 2 + np.log(np.diag(root)).sum()) * min(1.0, MOST_ROWS / len(error))
+        return total
+
+    found = np.exp(minimize(loss, np.log(OWN_BELIEFS), method="Nelder-Mead", options={"xatol": 0.01, "fatol": 0.01}).x)
+    return Spreads(**{name: round(float(value), 3) for name, value in zip(OWN, found, strict=True)})
+
+
+def score_own(off: np.ndarray, links: np.ndarray, s: Seen, measured_runs: int = 3) -> None:
+    """Errors on runs of at least twice as many GPUs, once the fastest runs on the fewest GPUs were measured.
+
+    The model is the same, and the source had no part in the law or in the spreads.
+    """
+    print(
+        f"| larger runs after {measured_runs} measured runs of the model | runs | median before, after | p90 | inside |"
+    )
+    print("|---|---|---|---|---|")
+    every: list[tuple[np.ndarray, ...]] = []
+    for source in sorted(set(s.owner)):
+        spreads, found = fit_own(off, links, s, kept_out(source, s.rows)), []
+        mine = [i for i in range(len(s.rows)) if s.owner[i] == source]
+        for model, gpu in {(s.rows[i].run.model.width, s.rows[i].run.gpu.key) for i in mine}:
+            of = [i for i in mine if (s.rows[i].run.model.width, s.rows[i].run.gpu.key) == (model, gpu)]
+            gpus = np.array([s.rows[i].run.layout.gpus for i in of])
+            least = np.array(of)[gpus == gpus.min()]
+            later = np.array(of)[gpus >= 2 * gpus.min()]
+            if not len(later):
+                continue
+            speed = np.array([s.rows[i].run.mfu / s.rows[i].seconds for i in least])
+            given = least[np.argsort(-speed)[:measured_runs]]
+            own = condition(-off[given], links[given], np.full(len(given), model), model, spreads)
+            left = off[later] + own.log_factor(links[later])
+            found.append((off[later], left, np.abs(left) < Z80 * own.deviation(links[later]), s.share[later]))
+        if found:
+            before, after, held, share = (np.concatenate(part) for part in zip(*found, strict=True))
+            every.append((before, after, held, share / share.sum()))
+            _own_line(source, before, after, held, share)
+    _own_line("each source once", *(np.concatenate(part) for part in zip(*every, strict=True)))
+
+
+def _own_line(name: str, before: np.ndarray, after: np.ndarray, held: np.ndarray, share: np.ndarray) -> None:
+    median, tail = ([quantile(np.abs(np.expm1(e)), share, at) for e in (before, after)] for at in (0.5, 0.9))
+    print(
+        f"| {name} | {len(before)} | {median[0]:.1%}, {median[1]:.1%} | {tail[0]:.1%}, {tail[1]:.1%} | "
+        f"{(held * share).sum() / share.sum():.0%} |"
+    )
 
 
 def each_once(s: Seen, some: np.ndarray) -> np.ndarray:
@@ -480,7 +550,8 @@ def main() -> None:
         whole()
         return
     rows = measured()
-    off, s = score_time(rows)
+    off, links, s = score_time(rows)
+    score_own(off, links, s)
     every = fit_costs(s, np.ones(len(s.rows), bool))
     deviation = quantile(np.abs(off), each_once(s, np.ones(len(off), bool)), 0.8) / Z80
     memory = score_memory(rows)
@@ -494,6 +565,7 @@ def main() -> None:
             "whole_deviation": 0.0,
             "unbalanced": UNBALANCED,
         },
+        "own": asdict(fit_own(off, links, s, np.ones(len(off), bool))),
         "memory": memory,
     }
     if asked.what == "fit":

@@ -16,7 +16,7 @@ _USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and give the exit code: 0 completed or stopped, 1 failed, 2 usage, 3 out of memory, 4 diverged.
+    """Train and return the exit code: 0 completed or stopped, 1 failed, 2 usage, 3 out of memory, 4 diverged.
 
     A hung run ends itself with 75.
     """
@@ -41,22 +41,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _guarded(config: RunConfig, out_dir: str) -> Outcome:
-    """The run under its guard; where the budget has no room for it, torch is not even loaded."""
+    """Train under a guard; if the budget has no room for the run, torch is not even loaded."""
     rank, size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     age = process_age_seconds()
     with Guard(config.stop, out_dir, is_main=rank == 0, alone=size == 1, age_seconds=age) as guard:
         if (reason := guard.no_room_to_start()) is not None:
             return guard.end(Outcome.STOPPED, reason)
         share_cores()
-        from trainer.run import run_guarded  # torch, which neither a usage error nor an empty budget need wait for
+        from trainer.run import run_guarded  # loads torch, which a usage error or an empty budget need not wait for
 
         return run_guarded(config, guard)
 
 
 def leave(code: int) -> None:
-    """End the process at once: taking torch down takes a second of a machine that is billed, and tells nothing.
+    """End the process at once: unloading torch takes a second of billed time and has no use.
 
-    Of several processes that leave together, threads of gloo may even abort one.
+    If several processes leave together, threads of gloo may even abort one.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a run says of itself on the screen as it starts: names that readers of training logs know. No torch."""
+"""Prints the settings of a run as it starts, under names that readers of training logs know. No torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def banner(header: Mapping[str, Any]) -> Iterator[str]:
-    """The log's header as lines of `name: value`, what is not known left out."""
+    """Yield the log's header as lines of `name: value`, without unknown values."""
     config, device, data = header["config"], header["device"], header["data"]
     shape, saving = config["model"], config["checkpoint"]
     on_cpu = device["type"] == "cpu"
@@ -46,7 +46,7 @@ def _data(meta: Mapping[str, Any] | None) -> str:
 
 
 def _checkpoints(saving: Mapping[str, Any]) -> str:
-    """When a run writes checkpoints, in words."""
+    """Say when a run writes checkpoints."""
     steps, seconds = saving["every_steps"], saving["every_seconds"]
     when = [f"every {steps} steps"] if steps else []
     when += [f"every {seconds:g} seconds"] if seconds else []

@@ -1,7 +1,7 @@
 """`budget.json`: the seconds and dollars of all attempts at a run, wherever they ran. Standard library only.
 
-An attempt books ahead: the file always says what will be used by the next time it is written. Whoever is killed in
-between has then been counted in full, and at most one interval too much. Seconds come from the monotonic clock.
+An attempt books ahead: the file always states what will be used by its next write. A process killed in between has thus
+been counted in full, with at most one interval too much. Seconds come from the monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from trainer.runlog import Lifetime, RunLog
 from trainer.schema import ConfigError, StopConfig, record_from_dict, to_dict
 
 BUDGET_NAME = "budget.json"
-PRICE_VARIABLE = "TRAINER_USD_PER_HOUR"  # of the machine at hand, where it is not the configuration's
+PRICE_VARIABLE = "TRAINER_USD_PER_HOUR"  # of the machine at hand, if it differs from the configuration's price
 SCHEMA = 1
 WARNED_SHARE = 0.8
-# Between two writes: a twentieth of the attempt so far, so that one which is killed loses little by booking ahead.
+# Between two writes: a twentieth of the attempt so far, so that a killed attempt loses little by booking ahead.
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS, _INTERVAL_SHARE = 0.5, 5.0, 0.05
-_LATE_SECONDS = 0.5  # that a write may come after it is due
+_LATE_SECONDS = 0.5  # that a write may be late
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One process that worked on the run. `seconds`: its life; unless it `ended` in order, all it had booked."""
+    """One process that worked on the run. `seconds` is its life; until it has `ended` in order, all that it booked."""
 
-    session: str  # names it in the log as well
+    session: str  # also its name in the log
     host: str | None
     began: float  # Unix seconds, by its machine's clock
     seconds: float
-    usd_per_hour: float | None  # None: nobody said; counted at the price of who asks
+    usd_per_hour: float | None  # None if not given; then the caller's price counts
     ended: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What attempts have used, and what they found things to take."""
+    """The seconds and dollars that attempts have used, and the durations they measured."""
 
     attempts: tuple[Attempt, ...] = ()
     start_seconds: float | None = None  # from the start of a process to the end of its first step
     step_seconds: float | None = None
     checkpoint_seconds: float | None = None
-    needed_seconds: float | None = None  # for an attempt to do a step, where the last was ended by its limit
+    needed_seconds: float | None = None  # for an attempt to do a step, if the last was ended by its limit
 
     @property
     def seconds(self) -> float:
         return sum(attempt.seconds for attempt in self.attempts)
 
     def usd(self, usd_per_hour: float) -> float:
-        """Each attempt at its own price; at the given one where nobody said."""
+        """Return the dollars, each attempt at its own price, or at the given one if it has none."""
         prices = (usd_per_hour if a.usd_per_hour is None else a.usd_per_hour for a in self.attempts)
         return sum(a.seconds * price / 3600 for a, price in zip(self.attempts, prices, strict=True))
 
 
 def read_spent(folder: Path, on_message: Callable[[str], None] = lambda _: None) -> Spent:
-    """What `budget.json` counts; the newest checkpoint's count stands in where that file is lost or older.
+    """Return what `budget.json` counts, or the newest checkpoint's count if that file is lost or older.
 
-    What is damaged is told through `on_message`. Raises OSError.
+    Reports damage through `on_message`. Raises OSError.
     """
     booked, saved = _read_file(folder / BUDGET_NAME, on_message), _read_newest_checkpoint(folder / "checkpoints")
     known = {attempt.session: attempt for attempt in saved.attempts}
@@ -76,7 +76,7 @@ def read_spent(folder: Path, on_message: Callable[[str], None] = lambda _: None)
 
 
 def write_spent(folder: Path, spent: Spent) -> None:
-    """Replace `budget.json`, on disk when this returns; raises OSError."""
+    """Replace `budget.json`, which is on disk on return; raises OSError."""
     fields = {"schema": SCHEMA, **to_dict(spent)}
     text = json.dumps({**fields, "sha256": _digest(fields)}, indent=1)
     path = folder / BUDGET_NAME
@@ -89,7 +89,7 @@ def write_spent(folder: Path, spent: Spent) -> None:
 
 
 def with_log(spent: Spent, log: RunLog) -> Spent:
-    """Adds the attempts that only the log knows, and what it measured beyond the count."""
+    """Add attempts that only the log has, and time that the log measured beyond the count."""
     known = {attempt.session: attempt for attempt in spent.attempts}
     for life in log.lifetimes:
         before = known.get(life.session)
@@ -98,7 +98,7 @@ def with_log(spent: Spent, log: RunLog) -> Spent:
 
 
 class Budget:
-    """The account of this attempt, on top of what earlier ones used."""
+    """The account of this attempt, on top of the earlier ones."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class Budget:
         clock: Callable[[], float] = time.monotonic,
         writes: bool = True,
     ):
-        """`place` gives the run folder; `age_seconds`: of this process; `writes`: it is the main one."""
+        """`place` returns the run folder; `age_seconds` is this process's age; `writes` is true in the main process."""
         self._place, self._clock, self._writes = place, clock, writes
-        self.earlier = earlier  # may be set anew once the log has been read
+        self.earlier = earlier  # may be set again once the log has been read
         self._max_seconds, self._max_usd = stop.max_seconds, stop.max_usd
         self.usd_per_hour = _price(stop)
         self._zero = clock() - age_seconds
@@ -126,22 +126,22 @@ class Budget:
 
     @property
     def own_seconds(self) -> float:
-        """Of this attempt, since its process started."""
+        """Return the seconds of this attempt since its process started."""
         return self._clock() - self._zero
 
     @property
     def seconds(self) -> float:
-        """Of all attempts."""
+        """Return the seconds of all attempts."""
         return self.earlier.seconds + self.own_seconds
 
     @property
     def usd(self) -> float | None:
-        """Of all attempts; None without a price for this one."""
+        """Return the dollars of all attempts; None without a price for this one."""
         price = self.usd_per_hour
         return None if price is None else self.earlier.usd(price) + self.own_seconds * price / 3600
 
     def seconds_left(self) -> float | None:
-        """Until the first limit, at this machine's price; None where there is no limit. Negative beyond it."""
+        """Return the seconds to the first limit at this machine's price, negative beyond it; None without a limit."""
         left = [] if self._max_seconds is None else [self._max_seconds - self.seconds]
         if self._max_usd is not None and self.usd_per_hour:
             left.append((self._max_usd - self.earlier.usd(self.usd_per_hour)) / self.usd_per_hour * 3600
@@ -149,7 +149,7 @@ class Budget:
         return min(left) if left else None
 
     def share_used(self) -> float:
-        """Of the limit that is nearer; 0 where there is none."""
+        """Return the used share of the limit that is nearer; 0 without a limit."""
         shares = [] if self._max_seconds is None else [self.seconds / self._max_seconds]
         if self._max_usd is not None and (usd := self.usd) is not None:
             shares.append(usd / self._max_usd)
@@ -157,14 +157,14 @@ class Budget:
 
     @property
     def words(self) -> str:
-        """What was used of what was allowed."""
+        """Say what was used of the limits."""
         parts = [] if self._max_seconds is None else [f"{self.seconds:.1f} s of the {self._max_seconds:g} s allowed"]
         if self._max_usd is not None and (usd := self.usd) is not None:
             parts.append(f"${usd:.4g} of the ${self._max_usd:g} allowed")
         return " and ".join(parts)
 
     def book(self) -> None:
-        """Write the file if that is due, booked until the next time it will be; raises OSError."""
+        """Write the file if it is due, with the time until the next write included; raises OSError."""
         with self._lock:
             now = self.own_seconds
             if self._writes and not self._ended and now >= self._due:
@@ -180,7 +180,7 @@ class Budget:
                 self._write(self.own_seconds)
 
     def record(self) -> dict[str, Any]:
-        """As it is kept in checkpoints: up to this moment."""
+        """Return the count up to this moment, as checkpoints keep it."""
         return to_dict(self._spent(self.own_seconds))
 
     def _spent(self, own_seconds: float) -> Spent:
@@ -201,11 +201,11 @@ class Budget:
         )
 
     def _write(self, own_seconds: float) -> None:
-        write_spent(self._place(), self._spent(own_seconds))  # in a thread of its own: the loop does not wait
+        write_spent(self._place(), self._spent(own_seconds))  # runs in its own thread, so the loop does not wait
 
 
 def _price(stop: StopConfig) -> float | None:
-    """The machine's own, where whoever started it said so; else the configuration's."""
+    """Return the machine's own price if its starter gave one, else the configuration's."""
     given = os.environ.get(PRICE_VARIABLE)
     return stop.usd_per_hour if given is None else float(given)
 
@@ -232,7 +232,7 @@ def _from_fields(fields: Mapping[str, Any]) -> Spent:
 
 
 def _read_newest_checkpoint(folder: Path) -> Spent:
-    """From `state.json` alone; a checkpoint that cannot be read is the resume's business."""
+    """Read the count from `state.json` alone; an unreadable checkpoint is left to the resume."""
     for path in sorted(folder.glob("step-*/state.json"), reverse=True):
         try:
             return _from_fields(json.loads(path.read_bytes())["extra"]["budget"])
@@ -261,7 +261,7 @@ def _longer(attempt: Attempt, other: Attempt | None) -> Attempt:
 
 
 def _at_least(attempt: Attempt, seconds: float) -> Attempt:
-    """What an attempt measured is a floor: a copy of the file may be older than the log."""
+    """Raise an attempt's seconds to those that the log measured: a copy of the file may be older than the log."""
     return dataclasses.replace(attempt, seconds=max(attempt.seconds, seconds))
 
 

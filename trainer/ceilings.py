@@ -1,4 +1,4 @@
-"""What the device can do at best: matrix-product rate by size, memory bandwidth, launch latency.
+"""Measures the device's ceilings: matrix-product rate by size, memory bandwidth, launch latency.
 
 These are raw timings; the advisor turns them into priors. Sizes are chosen so that the whole takes a few
 seconds: the shapes of a training step (tokens × width × FFN), not the best-case square of a datasheet.
@@ -16,7 +16,7 @@ from trainer.messages import Ceilings, CopyTiming, MatmulTiming
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_MATMULS = ((512, 128, 512), (1024, 256, 1024), (1024, 512, 2048), (2048, 768, 3072))
 _CUDA_MATMULS = ((4096, 256, 1024), (8192, 512, 2048), (8192, 1024, 4096), (16384, 2048, 8192), (8192, 8192, 8192))
-_CPU_COPY_BYTES = (1 << 22, 1 << 26)  # inside and outside a typical last-level share
+_CPU_COPY_BYTES = (1 << 22, 1 << 26)  # inside and outside a typical last-level cache share
 _CUDA_COPY_BYTES = (1 << 26, 1 << 30)
 
 
@@ -50,7 +50,7 @@ def _copy(device: torch.device, size: int, seconds: float) -> CopyTiming:
 
 
 def _launch(device: torch.device, seconds: float, batch: int = 100) -> tuple[float, ...]:
-    """Seconds per operation of a tensor so small that only the dispatch and launch count."""
+    """Return seconds per operation of a tensor so small that only dispatch and launch count."""
     small = torch.zeros(16, device=device)
 
     def many() -> None:
@@ -61,7 +61,7 @@ def _launch(device: torch.device, seconds: float, batch: int = 100) -> tuple[flo
 
 
 def _repeat(device: torch.device, work: Callable[[], object], seconds: float, most: int = 30) -> list[float]:
-    """Times of repeated calls after two warm-up calls: at least 3, at most `most`, within about `seconds`."""
+    """Return the times of repeated calls after two warm-up calls: at least 3, at most `most`, in about `seconds`."""
 
     def once() -> float:
         began = time.perf_counter()

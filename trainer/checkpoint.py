@@ -1,4 +1,4 @@
-"""Checkpoints: what is in one, and how a run goes on from it bit for bit.
+"""Makes checkpoints and restores them, so that a run continues bit for bit.
 
 `step-00000100/{model.safetensors, optimizer.safetensors, state.json}`, described in `docs/file-formats.md`. No pickle:
 a checkpoint runs no code when it is read. `checkpoint_files.py` puts the bytes on disk and checks them.
@@ -27,7 +27,7 @@ from trainer.parallel import World
 from trainer.schema import SCHEMA
 from trainer.split import first_row, is_split, like, local_rows
 
-# How an optimizer computes, not what: taken from the optimizer at hand, so that a run may move to another device.
+# how an optimizer computes, not what: taken from the present optimizer, so that a run may move to another device
 _IMPLEMENTATION_SETTINGS = ("fused", "foreach", "capturable", "differentiable")
 _ALONE = World()
 
@@ -41,7 +41,7 @@ class Snapshot:
     state: dict[str, Any]
 
     def on_host(self) -> Snapshot:
-        """The same with tensors of its own in host memory: the run may go on."""
+        """Return the snapshot with copies of its tensors in host memory, so that the run may continue."""
         copies = {
             file: {name: tensor.to("cpu", copy=True) for name, tensor in part.items()}
             for file, part in self.tensors.items()
@@ -52,7 +52,7 @@ class Snapshot:
 def take_snapshot(
     step: int, model: nn.Module, optimizers: Iterable[Optimizer], extra: dict[str, Any], world: World = _ALONE
 ) -> Snapshot:
-    """This process's part of a checkpoint: its rows of a split model, everything or nothing of a whole one.
+    """Return this process's part of a checkpoint: its rows of a split model, or a whole model in the main process.
 
     `extra` must be fit for JSON (tuples come back as lists). Wrappers of DistributedDataParallel and torch.compile
     leave no trace in the parameters' names.
@@ -78,7 +78,7 @@ def take_snapshot(
 
 
 def _own_rows(tensors: dict[str, Tensor], world: World) -> dict[str, Tensor]:
-    """The rows that are here; what is whole everywhere is the main process's."""
+    """Return the rows that are here; whole tensors belong to the main process."""
     rows = {name: local_rows(tensor) for name, tensor in tensors.items() if is_split(tensor) or world.is_main}
     return {name: own for name, own in rows.items() if own.dim() == 0 or len(own)}
 
@@ -90,12 +90,12 @@ def load_newest(
     on_message: Callable[[str], None],
     world: World = _ALONE,
 ) -> dict[str, Any] | None:
-    """Restore model, optimizers and random states from the newest sound checkpoint; give its `extra` plus `step`.
+    """Restore model, optimizers and random states from the newest sound checkpoint; return its `extra` plus `step`.
 
-    None when the folder holds no checkpoint. All processes of a run call this together, however many wrote it. A
-    damaged one is reported through `on_message`, set aside (renamed) once an older one serves, and never loaded in
-    part. Raises CheckpointError when checkpoints are there but none is sound, or when a sound one belongs to another
-    model or other optimizers.
+    Returns None if the folder holds no checkpoint. All processes of a run call this together, however many wrote it. A
+    damaged checkpoint is reported through `on_message`, renamed once an older one has been loaded, and never loaded in
+    part. Raises CheckpointError if none of the checkpoints is sound, or if a sound one belongs to another model or
+    other optimizers.
     """
     optimizers, device = list(optimizers), _device_of(model)
     if world.is_main:
@@ -113,7 +113,7 @@ def load_newest(
             continue
         _restore(path, state, model, optimizers)
         if world.is_main:
-            files.set_aside(broken)  # or they would count as the newest when old ones are pruned
+            files.set_aside(broken)  # otherwise they would count as the newest when old ones are pruned
         return {**state["extra"], "step": state["step"]}
     if damaged:
         raise CheckpointError(f"no checkpoint in {folder} can be used: " + "; ".join(damaged))
@@ -121,10 +121,10 @@ def load_newest(
 
 
 def load_weights(folder: Path, model: nn.Module, on_message: Callable[[str], None], world: World = _ALONE) -> int:
-    """Take the weights of the newest sound checkpoint of another run, and nothing else of it; gives its step.
+    """Load only the weights of another run's newest sound checkpoint, and return its step.
 
-    All processes call this together; that run's folder is left as it is. Raises CheckpointError where there is none, or
-    it is of another model.
+    All processes call this together; the other run's folder is not changed. Raises CheckpointError if it has no sound
+    checkpoint, or one of another model.
     """
     device = _device_of(model)
     for name in world.gather([path.name for path in reversed(files.list_checkpoints(folder))], device)[0]:
@@ -149,7 +149,7 @@ def _restore_weights(stored: StoredTensors, model: nn.Module) -> None:
 
 
 def _checked(path: Path, world: World) -> tuple[dict[str, Any] | None, str | None]:
-    """A checkpoint's state, and what is wrong with it or with this process's share of its files."""
+    """Return a checkpoint's state, and what is wrong with it or with this process's share of its files."""
     try:
         state = files.read_state(path)
         files.check_files(path, state, share=(world.rank, world.size))
@@ -170,7 +170,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """The model itself, out of the wrappers of data parallelism and compilation, however nested."""
+    """Return the model without the wrappers of data parallelism and compilation, however nested."""
     while True:
         if isinstance(model, DistributedDataParallel):
             model = model.module
@@ -181,7 +181,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and lasting buffers by plain name; a tied tensor once, under its first name."""
+    """Return parameters and persistent buffers by plain name; a tied tensor once, under its first name."""
     seen: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
     for name, tensor in _bare(model).state_dict(keep_vars=True).items():  # keep_vars: tied ones are the same object
@@ -195,7 +195,7 @@ def _parameter_names(model: nn.Module) -> dict[int, str]:
 
 
 def _group_names(optimizer: Optimizer, names: dict[int, str]) -> list[list[str]]:
-    """Parameter names of each group."""
+    """Return the parameter names of each group."""
     if any(id(p) not in names for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("an optimizer holds a parameter that is not the model's")
     return [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
@@ -205,7 +205,7 @@ def _group_names(optimizer: Optimizer, names: dict[int, str]) -> list[list[str]]
 
 
 def _restore(path: Path, state: dict[str, Any], model: nn.Module, optimizers: list[Optimizer]) -> None:
-    """Load a sound checkpoint; checks that it fits before anything is changed."""
+    """Load a sound checkpoint, after checking that it fits."""
     names = _parameter_names(model)
     targets = _model_tensors(model)
     stored = {kind: StoredTensors(path, state["files"], kind) for kind in ("model", "optimizer")}
@@ -249,7 +249,7 @@ def _shortened(problems: list[str], count: int = 4) -> list[str]:
 
 
 def _optimizer_tensors(optimizers: list[Optimizer], names: dict[int, str]) -> dict[str, Tensor]:
-    """All state tensors, named "optimizer index/state key/parameter name"."""
+    """Return all state tensors, named "optimizer index/state key/parameter name"."""
     return {
         f"{index}/{key}/{names[id(parameter)]}": value
         for index, optimizer in enumerate(optimizers)
@@ -260,7 +260,7 @@ def _optimizer_tensors(optimizers: list[Optimizer], names: dict[int, str]) -> di
 
 
 def _describe_optimizer(optimizer: Optimizer, names: dict[int, str]) -> dict[str, Any]:
-    """Class, groups with settings and parameter names, and state values that are no tensors."""
+    """Return class, groups with settings and parameter names, and state values that are no tensors."""
     groups = []
     for group, members in zip(optimizer.param_groups, _group_names(optimizer, names), strict=True):
         settings = {key: _plain(value) for key, value in group.items() if key != "params"}
@@ -280,7 +280,7 @@ def _plain(setting: Any) -> Any:
 def _tensors_by_parameter(
     stored: StoredTensors, index: int, targets: dict[str, Tensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """State tensors of one optimizer, by parameter; those of a parameter's shape are split as it is."""
+    """Return the state tensors of one optimizer by parameter; those of a parameter's shape are split like it."""
     tensors: dict[str, dict[str, Tensor]] = {}
     for full_name, shape in stored.shapes.items():
         number, key, name = full_name.split("/", 2)
@@ -297,7 +297,7 @@ def _tensors_by_parameter(
 
 
 def _restore_optimizer(optimizer: Optimizer, saved: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
-    """Load one optimizer through its own `load_state_dict`, which knows where each kind of state must lie."""
+    """Load one optimizer through its own `load_state_dict`, which knows where each kind of state belongs."""
     state: dict[int, dict[str, Any]] = {}
     groups = []
     count = 0
@@ -311,7 +311,7 @@ def _restore_optimizer(optimizer: Optimizer, saved: dict[str, Any], tensors: dic
 
 
 def _settings(current: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """Saved settings of a group in the types they have at hand (JSON knows neither tuples nor tensors)."""
+    """Return a group's saved settings in their present types (JSON has neither tuples nor tensors)."""
     kept = {key: current[key] for key in _IMPLEMENTATION_SETTINGS if key in current}
     restored = {}
     for key, value in saved.items():
@@ -332,7 +332,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _random_state(device: torch.device) -> dict[str, Any]:
-    """States of torch (CPU, and the model's device), numpy's global generator and python's."""
+    """Return the states of torch (CPU and the model's device), numpy's global generator and Python's."""
     numpy = np.random.get_state(legacy=False)
     version, internal, python_gauss = random.getstate()
     state = {

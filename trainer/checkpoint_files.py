@@ -1,4 +1,4 @@
-"""A checkpoint's folder on disk: plain tensors and JSON, checksums, atomic names. Knows nothing of models.
+"""Writes and reads a checkpoint's folder: plain tensors and JSON, checksums, atomic names. Knows nothing of models.
 
 Tensors are written in the safetensors format (an 8-byte length, a JSON header, the raw bytes) one after the other:
 the checksum is taken on the way, host memory holds one tensor at a time, and a full disk is a plain OSError.
@@ -45,15 +45,15 @@ _DTYPE_NAMES = {
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be written or read; the message says which, why, and what is still there."""
+    """Says why a checkpoint cannot be written or read, and what still exists."""
 
 
 class DamagedError(Exception):
-    """One checkpoint is not what was written: another may be."""
+    """Says that one checkpoint is damaged; another may be sound."""
 
 
 def prepare(folder: Path, step: int, needed_bytes: int) -> Path:
-    """Make the hidden folder that the files of `folder/step-N` are written into before they get that name.
+    """Make the hidden folder that receives the files of `folder/step-N` before they get that name.
 
     Raises CheckpointError with the bytes needed and free when the disk is full or cannot be written; what was there is
     then untouched.
@@ -69,7 +69,7 @@ def prepare(folder: Path, step: int, needed_bytes: int) -> Path:
 
 
 def write_files(partial: Path, tensors: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Write files of tensors into a prepared folder, to disk; give their bytes and checksums by name.
+    """Write files of tensors into a prepared folder, to disk; return their bytes and checksums by name.
 
     Raises CheckpointError.
     """
@@ -78,13 +78,13 @@ def write_files(partial: Path, tensors: dict[str, dict[str, Tensor]]) -> dict[st
 
 
 def publish(partial: Path, written: dict[str, Any], state: dict[str, Any]) -> tuple[Path, int]:
-    """Write `state.json` beside the files and give the folder its name, once all is on disk; its path and bytes.
+    """Write `state.json` beside the files and rename the folder, once all is on disk; return its path and bytes.
 
     Raises CheckpointError; what was there is then untouched.
     """
     final = _final(partial)
     with _explained(partial, _ROOM_FOR_TEXT_BYTES):
-        state = json.loads(json.dumps({**state, "files": written}))  # as it will be read: the checksum is of that
+        state = json.loads(json.dumps({**state, "files": written}))  # as read later: the checksum covers that
         text = json.dumps({**state, "sha256": _digest_of(state)}, indent=1).encode()
         with open(partial / STATE_FILE, "wb") as file:
             file.write(text)
@@ -95,23 +95,23 @@ def publish(partial: Path, written: dict[str, Any], state: dict[str, Any]) -> tu
 
 
 def drop(partial: Path) -> None:
-    """Remove what was written of a checkpoint that is not to be."""
+    """Remove the files of a checkpoint that is abandoned."""
     shutil.rmtree(partial, ignore_errors=True)
 
 
 def bytes_needed(tensors: dict[str, dict[str, Tensor]]) -> int:
-    """What files of these tensors take, with room for their headers and `state.json`."""
+    """Return the bytes of files with these tensors, with room for their headers and `state.json`."""
     return sum(t.nbytes for part in tensors.values() for t in part.values()) + _ROOM_FOR_TEXT_BYTES
 
 
 def part_name(name: str, part: int, parts: int) -> str:
-    """The file of one of several processes that each hold some rows, counted from 0: `model-00001-of-00004…`."""
+    """Name the file of one of several processes that each hold some rows, from 0: `model-00001-of-00004…`."""
     stem, suffix = name.rsplit(".", 1)
     return name if parts == 1 else f"{stem}-{part + 1:05d}-of-{parts:05d}.{suffix}"
 
 
 def _final(partial: Path) -> Path:
-    """What the folder that is being written will be called."""
+    """Return the final name of the folder that is being written."""
     match = _HIDDEN.fullmatch(partial.name)
     assert match is not None
     return partial.with_name(match[1])
@@ -130,7 +130,7 @@ def _explained(partial: Path, needed_bytes: int) -> Iterator[None]:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints, oldest first; none when the folder does not exist."""
+    """Return finished checkpoints, oldest first; none if the folder does not exist."""
     if not folder.is_dir():
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -138,7 +138,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what an interrupted write or deletion left; a checkpoint caught while it was being replaced comes back."""
+    """Remove what an interrupted write or deletion left; restore a checkpoint whose replacement was interrupted."""
     for path in folder.glob(".step-*"):
         match = _HIDDEN.fullmatch(path.name)
         if match is None:
@@ -151,14 +151,14 @@ def tidy(folder: Path) -> None:
 
 
 def set_aside(paths: list[Path]) -> None:
-    """Rename damaged checkpoints, so that they stay for a look but no longer count as any."""
+    """Rename damaged checkpoints, so that they can be examined but no longer count."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
             os.rename(path, path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
 
 
 def delete(path: Path) -> None:
-    """Delete a checkpoint; its name goes first, so that none is ever seen half deleted. Raises CheckpointError."""
+    """Delete a checkpoint; its name goes first, so that none ever appears half deleted. Raises CheckpointError."""
     doomed = path.with_name(f".{path.name}.{os.getpid()}.deleted.partial")
     try:
         os.rename(path, doomed)
@@ -168,7 +168,7 @@ def delete(path: Path) -> None:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """Check every byte of a checkpoint and give its state; raises DamagedError, CheckpointError for a newer format."""
+    """Check every byte of a checkpoint, return its state; raises DamagedError, CheckpointError for a newer format."""
     state = read_state(path)
     check_files(path, state)
     return state
@@ -192,7 +192,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path, state: dict[str, Any], share: tuple[int, int] = (0, 1)) -> None:
-    """Check that the files are there with their sizes and checksums; raises DamagedError.
+    """Check that the files exist with their sizes and checksums; raises DamagedError.
 
     With a `share` of (i, n) only the i-th of every n files: n processes share the reading.
     """
@@ -208,7 +208,7 @@ def check_files(path: Path, state: dict[str, Any], share: tuple[int, int] = (0, 
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Write one safetensors file; give its bytes and checksum."""
+    """Write one safetensors file; return its bytes and checksum."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -216,7 +216,7 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
         entry = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         header[name] = entry
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the format wants the data aligned
+    text += b" " * (-len(text) % 8)  # the format requires aligned data
     digest = hashlib.sha256()
     with open(path, "wb") as file:
         head: tuple[bytes | memoryview, ...] = (len(text).to_bytes(8, "little"), text)
@@ -232,7 +232,7 @@ def _raw_bytes(tensor: Tensor) -> memoryview:
 
 
 def _put_in_place(partial: Path, final: Path) -> None:
-    """Give the finished folder its name; one of the same name steps aside first and returns if that fails."""
+    """Give the finished folder its name; an older one of that name is moved first and restored if that fails."""
     aside = final.with_name(f".{final.name}.{os.getpid()}.replaced")
     if final.exists():
         os.rename(final, aside)
@@ -260,7 +260,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _digest_of(state: dict[str, Any]) -> str:
-    """Checksum of a state as JSON with sorted keys, its own checksum left out."""
+    """Return the checksum of a state as JSON with sorted keys, without its own checksum."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 

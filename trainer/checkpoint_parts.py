@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint, whatever number of processes wrote it: any rows of any of them.
+"""Reads the tensors of a checkpoint, any rows of any tensor, whatever number of processes wrote it.
 
-Each process of a split run wrote a file with its rows of every tensor, in the order of the ranks, and what is not split
-lies in the first file. A tensor is therefore the rows of all files that have it, one below the other; a run on another
+Each process of a split run wrote a file with its rows of every tensor, in the order of the ranks; the first file has
+what is not split. A tensor is therefore the rows of all files that have it, one below the other, and a run on another
 number of processes reads just the rows it needs. A checkpoint of a whole model is the case of one file.
 """
 
@@ -32,11 +32,11 @@ class StoredTensors:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the whole tensors, by name."""
+        """Return the shapes of the whole tensors by name."""
         return {name: _whole_shape([shape for _, shape in places]) for name, places in self._places.items()}
 
     def rows(self, name: str, first: int, count: int) -> Tensor:
-        """Some rows of a tensor, in fresh memory; all of it where it has no rows to count."""
+        """Return some rows of a tensor, in fresh memory; all of it if it has no rows."""
         places = self._places[name]
         if not places[0][1]:
             return self._file(places[0][0]).get_tensor(name).clone()
@@ -57,7 +57,7 @@ class StoredTensors:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a safetensors file, from its header alone; raises DamagedError."""
+    """Return names and shapes of a safetensors file, from its header alone; raises DamagedError."""
     try:
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

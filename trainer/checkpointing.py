@@ -1,4 +1,4 @@
-"""When a run writes checkpoints, and what its log says of them."""
+"""Decides when a run writes checkpoints, and logs them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainer.saving import Saver
 
 
 def checkpoint_folder(guard: Guard) -> Path:
-    """Where they lie now: a run folder may be moved while its run goes on."""
+    """Return the present folder of the checkpoints: a run folder may be moved during its run."""
     return guard.folder.path / CHECKPOINTS
 
 
 class Checkpoints:
-    """The checkpoints of one attempt at a run: every process has them, and calls the same at the same step.
+    """The checkpoints of one attempt at a run: every process has them and makes the same calls at the same step.
 
-    A disk that is full, or cannot be written, is reported and does not end the run.
+    A full or unwritable disk is reported and does not end the run.
     """
 
     def __init__(self, trainer: Trainer, guard: Guard, pace: Pace):
@@ -39,18 +39,18 @@ class Checkpoints:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether the time between two checkpoints has passed, by the main process's clock."""
+        """Tell whether the time between two checkpoints has passed, by the main process's clock."""
         every = self._config.every_seconds
         return self._world.is_main and every is not None and time.monotonic() - self._began_at >= every
 
     @property
     def written(self) -> bool:
-        """Whether this process has nothing left to write."""
+        """Tell whether this process has nothing left to write."""
         return self._saver.written
 
     @property
     def something_is_due(self) -> bool:
-        """Whether to begin a checkpoint, or to finish the one under way; the same on all processes."""
+        """Tell whether to begin a checkpoint, or to finish the current one; the same on all processes."""
         return self._is_due or self._is_written
 
     def do_what_is_due(self, extra: dict[str, Any]) -> None:
@@ -60,14 +60,14 @@ class Checkpoints:
             self.begin(extra)
 
     def begin(self, extra: dict[str, Any]) -> None:
-        """Write a checkpoint, or begin to, unless this very step has one."""
+        """Start writing a checkpoint, unless this step has one already."""
         self.finish()
         step = self._trainer.steps_done
         if step == self.newest_step:
             return
         self._guard.dead_man.doing(f"the checkpoint of step {step}", self._pace.usual_checkpoint)
         began = time.perf_counter()
-        self._began_at, self._tried_step = time.monotonic(), step  # also when it fails: the next try is the next due
+        self._began_at, self._tried_step = time.monotonic(), step  # also after a failure: the next try is the next due
         try:
             self._saver.begin(self._trainer.snapshot(extra))
         except CheckpointError as error:
@@ -79,7 +79,7 @@ class Checkpoints:
         self._trainer.restart_clock()
 
     def finish(self) -> None:
-        """Publish the checkpoint under way, if there is one, waiting for it if need be."""
+        """Publish the checkpoint in progress, if there is one, after waiting for it."""
         if not self._saver.under_way:
             return
         self._guard.dead_man.doing("the checkpoint under way", self._pace.usual_checkpoint)

@@ -1,4 +1,4 @@
-"""Points in a device's time: the CPU's counter, or events in the CUDA stream, which cost no synchronisation."""
+"""Time stamps of a device: the CPU's counter, or events in the CUDA stream, which need no synchronisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
         self._cuda = context.is_cuda
 
     def stamp(self) -> Stamp:
-        """This point: on CUDA, when the card will have done all it was given so far."""
+        """Return this point: on CUDA, the moment when the GPU has done all the work queued so far."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -31,7 +31,7 @@ class Clock:
             stamp.synchronize()
 
     def between(self, start: Stamp, end: Stamp) -> float:
-        """Seconds from one stamp to a later one; both must have been reached."""
+        """Return seconds from one stamp to a later one; both must have been reached."""
         if isinstance(start, float) and isinstance(end, float):
             return end - start
         assert not isinstance(start, float) and not isinstance(end, float)

@@ -1,17 +1,17 @@
-"""Where torch.compile keeps its kernels: one folder, so that bursts, runs and restarts compile only what is new."""
+"""Sets where torch.compile keeps its kernels: one folder, so that only new code is compiled."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own; Triton's kernels go below it as well
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own variable; Triton's kernels go into a folder below it
 
 
 def keep_compiled_code() -> None:
-    """Name a folder of the user's own, unless the variable is set or none can be made.
+    """Set a folder of the user's own, unless the variable is set or none can be created.
 
-    Torch's choice is below /tmp: lost with a job's own /tmp and with a reboot, and its name is for anybody to take.
+    Torch's choice is below /tmp: it is lost with a job's own /tmp and with a reboot, and anybody may create that name.
     """
     if VARIABLE in os.environ:
         return
@@ -19,5 +19,5 @@ def keep_compiled_code() -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        return  # a home that cannot be written: torch's choice has to do
+        return  # the home cannot be written, so torch's choice stays
     os.environ[VARIABLE] = str(folder)

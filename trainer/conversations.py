@@ -1,8 +1,8 @@
-"""Conversations to a token folder: what the assistant says is learnt, all else is only read.
+"""Turns conversations into a token folder: the model learns what the assistant says, and only reads the rest.
 
-A turn is `<|role|>`, a line's end, what was said, and a line's end; after what the assistant says comes the
-end-of-text token, which is learnt too. The marks are written with the tokenizer's own tokens: where it has tokens of
-such a name they are one token each, else they are spelt, so that any run can be gone on from without a new vocabulary.
+A turn is `<|role|>`, a line end, the content, and a line end. After the assistant's content comes the end-of-text
+token, which is learnt too. A mark is one token if the tokenizer has a token of that name, else it is spelt in ordinary
+tokens, so that any run can be continued without a new vocabulary.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ ASSISTANT = "assistant"
 ROLES = ("system", "user", ASSISTANT, "tool")
 KEY = "messages"
 _HINT = 'a line each: {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
-_AT_ONCE = 256  # conversations encoded together
+_AT_ONCE = 256  # number of conversations encoded together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One turn."""
+    """One turn of a conversation."""
 
     role: str
     content: str
@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A conversation in tokens, and of each whether it is learnt."""
+    """A conversation as tokens, with a flag for each that is learnt."""
 
     tokens: list[int]
     counts: list[bool]
@@ -60,7 +60,7 @@ class Rendered:
 
 @dataclass(kw_only=True)
 class _Split:
-    """What was written of one split."""
+    """The counts of one written split."""
 
     tokens: int = 0
     counted: int = 0
@@ -80,8 +80,8 @@ def prepare_conversations(
 ) -> TokenMeta:
     """Turn JSON lines or Parquet files with `messages` into the token folder `out` and return its metadata.
 
-    `tokenizer` is that of the run which is to be gone on from. The same inputs and settings, prepared already, return
-    at once; other tokens in `out` are replaced only with `force`. Raises PrepareError, leaving `out` as it was.
+    `tokenizer` is that of the run to continue. If the same inputs and settings were prepared already, this returns at
+    once; other tokens in `out` are replaced only with `force`. Raises PrepareError, leaving `out` unchanged.
     """
     report = on_progress or (lambda stage, done, total: None)
     corpus = gather(list(inputs), text_key=KEY, skip_bad=skip_bad)
@@ -104,7 +104,7 @@ def prepare_conversations(
 
 
 def render(encoder: TextTokenizer, conversations: Sequence[Sequence[Message]]) -> list[Rendered]:
-    """Conversations in tokens; what was said is text also where it looks like a mark."""
+    """Return conversations as tokens; content stays text even if it looks like a mark."""
     end, line_end = end_of(encoder), encoder.encode("\n")
     said = iter(encoder.encode_plain([message.content for one in conversations for message in one]))
     heads = {role: mark(encoder, role) for role in ROLES}
@@ -122,12 +122,12 @@ def render(encoder: TextTokenizer, conversations: Sequence[Sequence[Message]]) -
 
 
 def mark(encoder: TextTokenizer, role: str) -> list[int]:
-    """What comes before a turn."""
+    """Return the tokens before a turn."""
     return encoder.encode(f"<|{role}|>\n")
 
 
 def asked(encoder: TextTokenizer, prompt: str) -> list[int]:
-    """A question, up to where the assistant begins to speak."""
+    """Return the tokens of a question, up to where the assistant begins."""
     (question,) = render(encoder, [[Message(role="user", content=prompt)]])
     return [*question.tokens, *mark(encoder, ASSISTANT)]
 
@@ -137,7 +137,7 @@ def _size(messages: Sequence[Message]) -> int:
 
 
 def _conversations(corpus: Corpus) -> Iterator[tuple[Message, ...]]:
-    """Every conversation of a corpus, in order; raises PrepareError unless what is none is to be left out."""
+    """Yield every conversation of a corpus, in order; raises PrepareError for an invalid one if none may be skipped."""
     for where, record in corpus.records():
         try:
             messages = read_messages(record, where)
@@ -148,7 +148,7 @@ def _conversations(corpus: Corpus) -> Iterator[tuple[Message, ...]]:
 
 
 def read_messages(record: Any, where: str) -> tuple[Message, ...]:
-    """The turns of a record; raises PrepareError that says which is none."""
+    """Return the turns of a record; raises PrepareError that names the invalid one."""
     if not isinstance(record, list) or not record:
         raise PrepareError(f"{where}: {KEY!r} is {type(record).__name__}, not a list of turns", _HINT)
     messages = tuple(_message(turn, f"{where}, turn {number}") for number, turn in enumerate(record, 1))
@@ -171,7 +171,7 @@ def _message(turn: Any, where: str) -> Message:
 def _encode(
     corpus: Corpus, encoder: TextTokenizer, held_out: np.ndarray, folder: Path, report: Callable[[int], None]
 ) -> tuple[_Split, _Split]:
-    """Write tokens and masks of both splits; gives what training and validation hold."""
+    """Write tokens and masks of both splits; return the counts of training and validation."""
     dtype = np.dtype(dtype_of(encoder)).newbyteorder("<")
     splits, number = (_Split(), _Split()), 0
     names = ((TRAIN_FILE, MASK_FILE), (VALIDATION_FILE, VALIDATION_MASK_FILE))

@@ -1,4 +1,4 @@
-"""Documents from text files, JSON lines, Parquet files and folders; refuses, with file and line, what is not data.
+"""Reads documents from text files, JSON lines, Parquet files and folders; rejects, with file and line, other content.
 
 Error pages and pointers saved in place of a file, damaged records, and binary files are found here, before hours of
 training are spent on them. No torch; pyarrow is loaded only for Parquet.
@@ -40,7 +40,7 @@ _DOWNLOAD_HINT = "look at the file and fetch it again (advisor data check); --sk
 
 
 class PrepareError(DataError):
-    """An input that is not data, or an output that cannot be written; `hint` is the next step."""
+    """Says that an input is not data or an output cannot be written; `hint` is the next step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +53,22 @@ class Piece:
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The files to read, in order, and what was left out of them; `pieces` may be called again and again."""
+    """The files to read, in order, and those left out; `pieces` may be called again and again."""
 
     files: list[Path]
-    sources: list[str]  # what was asked for, in words or as absolute paths
+    sources: list[str]  # the inputs, in words or as absolute paths
     text_key: str = "text"
     skip_bad: bool = False
-    passed_over: list[str] = field(default_factory=list)  # what folders hold besides data, by suffix
-    skipped: list[str] = field(default_factory=list)  # what the latest reading left out
+    passed_over: list[str] = field(default_factory=list)  # other files in the folders, by suffix
+    skipped: list[str] = field(default_factory=list)  # left out by the latest reading
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes on disk: the size of the text, roughly, before it is read."""
+        """Return the bytes on disk, roughly the size of the text before it is read."""
         return sum(file.stat().st_size for file in self.files)
 
     def pieces(self, max_chars: int) -> Iterator[Piece]:
-        """Read everything in order, cut to `max_chars`; raises PrepareError unless bad input is to be skipped."""
+        """Yield everything in order, cut to `max_chars`; raises PrepareError unless bad input is skipped."""
         self.skipped = []
         for file in self.files:
             try:
@@ -94,7 +94,7 @@ class Corpus:
                 yield Piece(text=text, starts_document=number == 0)
 
     def records(self) -> Iterator[tuple[str, Any]]:
-        """What every line or row has under the key, whatever it is, with where it is; raises as `pieces` does."""
+        """Yield the value of the key in every line or row, whatever it is, with its place; raises as `pieces` does."""
         self.skipped = []
         for file in self.files:
             try:
@@ -139,7 +139,7 @@ class Corpus:
             raise PrepareError(f"{file}: damaged or truncated Parquet file ({reason})", _DOWNLOAD_HINT) from error
 
     def leave_out(self, error: PrepareError) -> None:
-        """Note what is no data, or raise it unless it is to be skipped."""
+        """Record an invalid input as skipped, or raise it if bad input is not skipped."""
         if not self.skip_bad:
             raise error
         self.skipped.append(error.message)
@@ -179,7 +179,7 @@ class Corpus:
 
 
 def gather(inputs: list[Path] | None, *, text_key: str = "text", skip_bad: bool = False) -> Corpus:
-    """List the files behind the inputs, folders recursively in sorted order; None: the Python standard library.
+    """List the files of the inputs, folders recursively in sorted order; None is the Python standard library.
 
     Raises PrepareError for an input that does not exist or holds nothing to read.
     """
@@ -208,8 +208,8 @@ def gather(inputs: list[Path] | None, *, text_key: str = "text", skip_bad: bool 
 
 
 def _standard_library() -> Corpus:
-    """The running interpreter's own sources, docstrings and language reference: real text that every machine has."""
-    apart = {"site-packages", "dist-packages", "encoded_modules"}  # the last are not UTF-8, on purpose
+    """Return the interpreter's own sources, docstrings and language reference: real text that every machine has."""
+    apart = {"site-packages", "dist-packages", "encoded_modules"}  # the last are deliberately not UTF-8
     root = Path(sysconfig.get_paths()["stdlib"])
     found = []
     for file in _folder_files(root, Counter()):
@@ -217,7 +217,7 @@ def _standard_library() -> Corpus:
         if file.suffix == ".py" and not apart & set(parts):
             found.append((bool({"test", "tests", "idle_test"} & set(parts)), file))
     files, total_bytes = [], 0
-    for _, file in sorted(found):  # tests last: some distributions leave them out
+    for _, file in sorted(found):  # tests last, since some distributions omit them
         total_bytes += file.stat().st_size
         if total_bytes > STANDARD_LIBRARY_MAX_BYTES:
             break
@@ -229,7 +229,7 @@ def _standard_library() -> Corpus:
 
 
 def _folder_files(folder: Path, others: Counter[str]) -> list[Path]:
-    """Readable files below a folder, sorted; hidden and empty ones do not count, other formats go to `others`."""
+    """Return readable files below a folder, sorted, except hidden and empty ones; other formats go to `others`."""
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
@@ -246,7 +246,7 @@ def _folder_files(folder: Path, others: Counter[str]) -> list[Path]:
 
 
 def _suffix(file: Path) -> str:
-    """The suffix that tells the format, in lower case, without .gz."""
+    """Return the suffix that tells the format, in lower case, without .gz."""
     name = file.name.lower().removesuffix(".gz")
     return Path(name).suffix
 
@@ -282,7 +282,7 @@ def _refuse_binary(file: Path) -> None:
 
 
 def _text_fault(file: Path) -> str | None:
-    """Say where a file stops being UTF-8 text; None when it never does."""
+    """Say where a file stops being UTF-8 text. Returns None if all of it is."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, offset, empty = 1, 0, True
     with _open(file) as stream:
@@ -305,7 +305,7 @@ def _text_fault(file: Path) -> str | None:
 
 
 def _text_parts(file: Path, max_chars: int) -> Iterator[str]:
-    """A text file's parts, read block by block, so that its size is limited by the disk only."""
+    """Yield a text file's parts, read block by block, so that only the disk limits its size."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     held = ""
     with _open(file) as stream:
@@ -317,7 +317,7 @@ def _text_parts(file: Path, max_chars: int) -> Iterator[str]:
 
 
 def _cut(text: str, max_chars: int) -> list[str]:
-    """Cut text into parts of at most `max_chars`, after a line's end where there is one in the second half."""
+    """Cut text into parts of at most `max_chars`, after a line end if there is one in the second half."""
     parts, start = [], 0
     while len(text) - start > max_chars:
         end = text.rfind("\n", start + max_chars // 2, start + max_chars) + 1 or start + max_chars
@@ -327,7 +327,7 @@ def _cut(text: str, max_chars: int) -> list[str]:
 
 
 def _json_field(line: bytes, key: str, where: str) -> Any:
-    """What one JSON line has under a key."""
+    """Return the value of a key in one JSON line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:  # a ValueError may be bytes that are not UTF-8
@@ -343,7 +343,7 @@ def _json_field(line: bytes, key: str, where: str) -> Any:
 
 
 def _json_text(line: bytes, key: str, where: str) -> str:
-    """The text of one JSON line; an empty one is returned as such."""
+    """Return the text of one JSON line, also an empty one."""
     text = _json_field(line, key, where)
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__

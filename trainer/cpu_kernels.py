@@ -1,4 +1,4 @@
-"""Attention and RMS norm for eager training on the CPU, where PyTorch's own take longer than they need to."""
+"""Attention and RMS norm for eager training on the CPU, faster than PyTorch's own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Query rows of one block. Rows times all their keys are two to four MiB of scores for a usual micro-batch, which stay
-# in the last cache, and the half of all scores that the mask hides is mostly never computed.
+# Query rows of one block. Rows times all their keys are two to four MiB of scores for a usual micro-batch. They fit
+# the last-level cache, and the half of all scores that the mask hides is mostly never computed.
 ROWS = 128
 
 
@@ -19,13 +19,13 @@ _in_use = True
 
 
 def is_eager_cpu(x: Tensor) -> bool:
-    """Return whether a model should compute on `x` with what is defined here: eagerly on the CPU."""
+    """Tell whether a model should use these kernels for `x`: eagerly on the CPU."""
     return _in_use and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @contextmanager
 def pytorch_kernels() -> Iterator[None]:
-    """Let models use PyTorch's kernels on the CPU as well, as they do on a GPU: for tracing a GPU's memory."""
+    """Let models use PyTorch's kernels on the CPU, as on a GPU, to trace a GPU's memory."""
     global _in_use
     before, _in_use = _in_use, False
     try:
@@ -35,12 +35,12 @@ def pytorch_kernels() -> Iterator[None]:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend causally, in half the time of PyTorch's flash kernel for the CPU in bf16, and no more in fp32.
+    """Attend causally, in half the time of PyTorch's flash kernel for the CPU in bf16, and no more time in fp32.
 
-    query (batch, time, heads, head size), key and value with as many heads or a divisor of them; gives the query's
-    shape. PyTorch's kernel converts blocks of 32 rows between types in between, which costs more than the products.
-    As in FlashAttention (Dao et al. 2022) the backward pass computes the scores anew, so that none are stored. Scores
-    are rounded to the inputs' type; sums and the softmax's arithmetic are in fp32.
+    query has shape (batch, time, heads, head size); key and value have as many heads or a divisor of them. Returns the
+    query's shape. PyTorch's kernel converts blocks of 32 rows between types, which costs more than the products. As in
+    FlashAttention (Dao et al. 2022) the backward pass computes the scores again, so that none are stored. Scores are
+    rounded to the inputs' type; sums and the softmax's arithmetic are in fp32.
     """
     if (repeats := query.shape[2] // key.shape[2]) > 1:
         key, value = key.repeat_interleave(repeats, dim=2), value.repeat_interleave(repeats, dim=2)
@@ -67,7 +67,7 @@ class _BlockedAttention(torch.autograd.Function):
         g = _by_head(upstream)
         by_q, by_k, by_v = (torch.empty_like(q) for _ in range(3))
         starts = range(0, q.shape[1], ROWS)
-        # The last rows see all keys: their products fill the gradients of keys and values, those of the others add.
+        # The last rows see all keys: their products initialise the gradients of keys and values, the other rows add.
         for begin in reversed(starts):
             end = min(q.shape[1], begin + ROWS)
             rows, seen = slice(begin, end), slice(0, end)
@@ -86,7 +86,7 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def _weights(q: Tensor, k: Tensor, begin: int, end: int) -> Tensor:
-    """Softmax over what the query rows from `begin` to `end` may see: (batch × heads, rows, end)."""
+    """Return the softmax over what query rows `begin` to `end` may see: (batch × heads, rows, end)."""
     scores = torch.bmm(q[:, begin:end], k[:, :end].mT)
     later = torch.full((end - begin, end - begin), -math.inf, dtype=scores.dtype, device=scores.device).triu_(1)
     scores[:, :, begin:] += later
@@ -94,7 +94,7 @@ def _weights(q: Tensor, k: Tensor, begin: int, end: int) -> Tensor:
 
 
 def _by_head(tensor: Tensor) -> Tensor:
-    """(batch, time, heads, size) as contiguous (batch × heads, time, size)."""
+    """Return (batch, time, heads, size) as contiguous (batch × heads, time, size)."""
     return tensor.transpose(1, 2).reshape(-1, tensor.shape[1], tensor.shape[3])
 
 
@@ -103,7 +103,7 @@ def _by_token(tensor: Tensor, heads: int) -> Tensor:
 
 
 class RmsNormFunction(torch.autograd.Function):
-    """PyTorch's rms_norm on the CPU is a chain of small operations, slower than its layer norm by ten times.
+    """RMS norm in few operations: PyTorch's on the CPU is a chain of small ones, ten times slower than its layer norm.
 
     Backward, with y = x·r and r = 1/rms(x):  dx = r·(dy − y·mean(dy·y)).
     """

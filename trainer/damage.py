@@ -1,4 +1,4 @@
-"""Files that are not the data their names promise: pages, pointers and messages in their place, or cut off half way.
+"""Recognises files that are not the data their names promise: web pages, pointers, messages, or truncated files.
 
 Judged by content. Standard library only; pyarrow is loaded for Parquet and Zstandard.
 """
@@ -15,10 +15,10 @@ from typing import Any
 
 _HEAD_BYTES = 4096
 _BLOCK_BYTES = 1 << 20
-_MESSAGE_BYTES = 1 << 16  # no server says more of an error; a larger file is data
-_PLACES, _PLACE_BYTES = 64, 4096  # of a token file, looked at for zeros
+_MESSAGE_BYTES = 1 << 16  # no server's error is longer; a larger file is data
+_PLACES, _PLACE_BYTES = 64, 4096  # checked for zeros in a token file
 
-_MARKS = (  # how files begin that a server or a tool left in place of the data
+_MARKS = (  # the first bytes of files that a server or a tool left in place of the data
     ("<!doctype", "an HTML page"),
     ("<html", "an HTML page"),
     ("<head", "an HTML page"),
@@ -30,7 +30,7 @@ _MARKS = (  # how files begin that a server or a tool left in place of the data
     ("access denied", "the words “Access Denied”"),
     ("version https://git-lfs", "a Git LFS pointer"),
 )
-_SAYS = (  # what such a page says of itself
+_SAYS = (  # words of such a page
     re.compile(r"<title[^>]*>\s*([^<]{1,120}?)\s*</title>", re.IGNORECASE),
     re.compile(r"<code>\s*([^<]{1,80}?)\s*</code>", re.IGNORECASE),
     re.compile(r"<message>\s*([^<]{1,120}?)\s*</message>", re.IGNORECASE),
@@ -44,9 +44,9 @@ _TOKEN_SUFFIXES = (".bin", ".npy")
 
 
 def not_data(head: bytes) -> tuple[str, str] | None:
-    """What a file that begins so really is, and the mark that tells; None where nothing tells.
+    """Return what a file with this beginning really is, and the mark that shows it; None without a mark.
 
-    Marks are of the beginning, white space and the byte order mark apart.
+    Leading white space and the byte order mark are ignored.
     """
     text = head.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
     start = text[:100].lower()
@@ -57,9 +57,9 @@ def not_data(head: bytes) -> tuple[str, str] | None:
 
 
 def damage(file: Path) -> str | None:
-    """What is wrong with a file of data, by its content, in words; None: nothing is. Compressed files are read whole.
+    """Say what is wrong with a data file, by its content; None if nothing is. Compressed files are read in full.
 
-    Raises OSError where it cannot be read.
+    Raises OSError if it cannot be read.
     """
     size = file.stat().st_size
     if size == 0:
@@ -87,10 +87,10 @@ def _says(text: str) -> str:
 
 
 def _json_message(file: Path) -> str | None:
-    """A whole file that is one JSON object with a complaint in it and nothing of a record."""
+    """Recognise a file that is one JSON object with an error message and no record."""
     try:
         raw: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):  # also what is no UTF-8
+    except (ValueError, RecursionError):  # also if it is not UTF-8
         return None
     if not isinstance(raw, dict) or any(key in raw for key in _DATA_KEYS):
         return None
@@ -135,7 +135,7 @@ def _read_zstandard(file: Path) -> tuple[int, str | None]:
 
 
 def _inside(file: Path, suffix: str) -> str | None:
-    """A page or message that was compressed on its way."""
+    """Recognise a page or message that was compressed."""
     if suffix == ".gz":
         with gzip.open(file, "rb") as stream:
             head = stream.read(_HEAD_BYTES)
@@ -167,7 +167,7 @@ def _parquet(file: Path, head: bytes, size: int) -> str | None:
 
 
 def _zeros(file: Path, size: int) -> str | None:
-    """A file of the right length that was never filled: whole blocks of zeros where tokens should be."""
+    """Recognise a file of the right length that was never filled: whole blocks of zeros instead of tokens."""
     places = [round(number * max(0, size - _PLACE_BYTES) / (_PLACES - 1)) for number in range(_PLACES)]
     empty = 0
     with file.open("rb") as stream:

@@ -1,8 +1,8 @@
-"""Training tokens by step number: a folder of token files, or a synthetic stream of the same interface.
+"""Provides training tokens by step number: from a folder of token files, or a synthetic stream of the same interface.
 
-Sample i is a pure function of (seed, i): nothing is remembered between calls, so that resuming needs only the step.
-The random numbers are arithmetic written out here rather than a library's generator, whose streams may change between
-versions: a run resumed after an upgrade must still see the data it would have seen.
+Sample i depends only on (seed, i): nothing is remembered between calls, so that resuming needs only the step. The
+random numbers are computed by formulas given here instead of a library's generator, whose streams may change between
+versions: a run resumed after an upgrade must see the same data.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trainer.token_folder import PREPARE_HINT, TRAIN_FILE, VALIDATION_FILE, Data
 
 __all__ = ["DataError", "SyntheticTokens", "TokenFolder", "TokenSource", "open_tokens"]
 
-_SCANNED_TOKENS = 1 << 24  # how much of a file is checked for its largest token: 10 ms, whatever the file's size
+_SCANNED_TOKENS = 1 << 24  # tokens of a file checked for the largest one: 10 ms, whatever the file's size
 _RESET_OF_256 = 64  # synthetic: one token in four starts a new chain
-_VALIDATION_KEY = 0x7A11DA7E  # keeps synthetic validation samples apart from training samples
+_VALIDATION_KEY = 0x7A11DA7E  # separates synthetic validation samples from training samples
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"): increment, multipliers.
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -32,14 +32,14 @@ _WORD = (1 << 64) - 1
 
 
 class TokenSource(Protocol):
-    """Where batches come from. `meta`, `bytes_per_token`, `unique_tokens` are None where there is no real text."""
+    """The source of batches. `meta`, `bytes_per_token`, `unique_tokens` are None if there is no real text."""
 
     meta: TokenMeta | None
     bytes_per_token: float | None  # of the validation split: turns nats per token into bits per byte
-    unique_tokens: int | None  # training tokens before anything repeats; None: never repeats
+    unique_tokens: int | None  # training tokens before any repeat; None if none ever does
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> int | None:
-        """Targets of a whole step that count, over all devices and micro-batches; None: all do."""
+        """Return a step's targets that count, over all devices and micro-batches; None if all do."""
         ...
 
     def train_batch(
@@ -50,11 +50,11 @@ class TokenSource(Protocol):
 
 
 def open_tokens(data: DataConfig, vocab_size: int, seq_len: int, seed: int) -> TokenSource:
-    """Open the configured tokens for windows of `seq_len`; raises DataError when they do not fit the model."""
+    """Open the configured tokens for windows of `seq_len`; raises DataError if they do not fit the model."""
     if data.path is None:
         return SyntheticTokens(vocab_size, seq_len, seed)
     if read_meta(data.path).counted_tokens is not None:
-        from trainer.masked import Conversations  # which is built on what is here
+        from trainer.masked import Conversations  # imports from this module
 
         return Conversations(data.path, vocab_size, seq_len, seed)
     return TokenFolder(data.path, vocab_size, seq_len, seed)
@@ -72,29 +72,29 @@ class TokenFolder:
         self._validation = _open(Path(path) / VALIDATION_FILE, meta.dtype, vocab_size, seq_len)
         self.unique_tokens: int | None = meta.tokens
         self.bytes_per_token: float | None = meta.validation_bytes / meta.validation_tokens
-        # One window is given up so that each epoch can start at its own offset and cut the text elsewhere.
+        # One window is left out, so that each epoch can start at its own offset and cut the text elsewhere.
         self._windows = max(1, (len(self._train) - seq_len) // seq_len)
 
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of one micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps count from 0.
+        """Return inputs and targets of a micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps start at 0.
 
-        An epoch visits each window once in an order of its own; a step holds the same samples however its global
-        batch is split into devices and micro-batches.
+        An epoch visits each window once in its own order; a step holds the same samples however its global batch is
+        split into devices and micro-batches.
         """
         samples = sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
         return _cut(self._train, self._starts(samples), self._seq_len)
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> None:
-        """Every target counts."""
+        """Return None: every target counts."""
         return None
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same batches on every call: about `tokens` validation tokens in windows spread evenly over the split.
+        """Yield the same batches on every call: about `tokens` validation tokens in windows spread over the split.
 
-        All batches have one size (micro_batch, or fewer where there is less), so that the mean of their mean losses
-        is the mean over tokens.
+        All batches have one size (micro_batch, or fewer if there is less), so that the mean of their mean losses is the
+        mean over tokens.
         """
         available = (len(self._validation) - 1) // self._seq_len
         windows, size = eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)
@@ -103,11 +103,11 @@ class TokenFolder:
             yield _cut(self._validation, chosen[first : first + size] * self._seq_len, self._seq_len)
 
     def _starts(self, samples: np.ndarray) -> np.ndarray:
-        """Where each sample's window begins in the token file."""
+        """Return where each sample's window begins in the token file."""
         epochs, places = np.divmod(samples, self._windows)
         room = min(self._seq_len, len(self._train) - self._windows * self._seq_len)
         starts = np.empty_like(places)
-        for epoch in np.unique(epochs):  # one, or two where a batch straddles the end of an epoch
+        for epoch in np.unique(epochs):  # one epoch, or two if a batch spans the end of one
             key = mix(self._seed, int(epoch))
             here = epochs == epoch
             starts[here] = permute(places[here], self._windows, key) * self._seq_len + mix(key, 1) % room
@@ -115,11 +115,11 @@ class TokenFolder:
 
 
 class SyntheticTokens:
-    """An endless stream that a model can learn, in constant memory: chains of successive tokens.
+    """An endless, learnable stream in constant memory: chains of successive tokens.
 
-    A token is followed by its successor (modulo the vocabulary) three times in four, otherwise by a token drawn with
-    probability proportional to 1/rank. The entropy stays far below ln V (V = 65536: about 2.5 against 11.1 nats), so
-    a burst can prove that it trains, and the embedding rows are touched as unevenly as by real text.
+    A token is followed by its successor (modulo the vocabulary) three times in four, otherwise by a random token with
+    probability proportional to 1/rank. The entropy stays far below ln V (V = 65536: about 2.5 against 11.1 nats), so a
+    burst can prove that it trains, and the embedding rows are used as unevenly as by real text.
     """
 
     meta: TokenMeta | None = None
@@ -132,16 +132,16 @@ class SyntheticTokens:
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of one micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps count from 0."""
+        """Return inputs and targets of a micro-batch, int64 on the CPU, (micro_batch, seq_len); steps start at 0."""
         samples = sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
         return self._batch(samples, self._seed)
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> None:
-        """Every target counts."""
+        """Return None: every target counts."""
         return None
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same batches on every call, about `tokens` tokens in batches of one size, apart from training's."""
+        """Yield the same batches on every call, about `tokens` tokens in batches of one size, apart from training's."""
         windows, size = eval_windows(-(-tokens // self._seq_len), micro_batch)
         for first in range(0, windows, size):
             yield self._batch(np.arange(first, first + size), mix(self._seed, _VALIDATION_KEY))
@@ -162,11 +162,11 @@ class SyntheticTokens:
 
 
 def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
-    """Send each of 0…count-1 to another of them, one to one, in an order chosen by `key`; no table is kept.
+    """Map each of 0…count-1 to another of them, one to one, in an order given by `key`, without a table.
 
     Alternates steps that are invertible on the next power of two (multiply by an odd number, add, fold the high half
-    onto the low) and repeats them for a result that falls outside ("cycle walking": Black and Rogaway 2002, "Ciphers
-    with arbitrary finite domains"), which keeps it a permutation of exactly `count`.
+    onto the low) and repeats them if a result falls outside ("cycle walking": Black and Rogaway 2002, "Ciphers with
+    arbitrary finite domains"), which keeps it a permutation of exactly `count`.
     """
     bits = max(1, (count - 1).bit_length())
     mask, fold = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
@@ -186,19 +186,19 @@ def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
 def sample_numbers(
     step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
 ) -> np.ndarray:
-    """The numbers of a micro-batch's samples, counted from the run's beginning."""
+    """Return the numbers of a micro-batch's samples, counted from the run's beginning."""
     first = ((step * grad_accum + micro_index) * world_size + rank) * micro_batch
     return np.arange(first, first + micro_batch)
 
 
 def eval_windows(windows: int, micro_batch: int) -> tuple[int, int]:
-    """How many windows to evaluate and how many of them make a batch, so that all batches are equally large."""
+    """Return how many windows to evaluate and how many form a batch, so that all batches are equally large."""
     size = max(1, min(windows, micro_batch))
     return windows // size * size, size
 
 
 class _TokenFile:
-    """A file of little-endian tokens, read piece by piece: mapped, one that shrinks would kill the process (SIGBUS)."""
+    """A file of little-endian tokens, read piece by piece: if a mapped file shrinks, SIGBUS kills the process."""
 
     def __init__(self, path: Path, dtype: str):
         self._path, self._dtype = path, np.dtype(dtype).newbyteorder("<")
@@ -209,7 +209,7 @@ class _TokenFile:
         return self._count
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Tokens from `start` on; raises DataError when the file has become shorter since it was opened."""
+        """Return tokens from `start` on; raises DataError if the file has become shorter since it was opened."""
         width = self._dtype.itemsize
         piece = os.pread(self._file.fileno(), count * width, start * width)
         if len(piece) < count * width:
@@ -257,7 +257,7 @@ def _check_vocabulary(where: str | Path, needed: int, vocab_size: int) -> None:
 
 
 def mix(key: int, number: int) -> int:
-    """A 64-bit hash of two integers."""
+    """Return a 64-bit hash of two integers."""
     word = (key * _GOLDEN + number * 0xD1B54A32D192ED03) & _WORD
     word = (word ^ word >> 30) * _MIX_1 & _WORD
     word = (word ^ word >> 27) * _MIX_2 & _WORD
@@ -265,7 +265,7 @@ def mix(key: int, number: int) -> int:
 
 
 def _mix_array(words: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each uint64."""
+    """Return a 64-bit hash of each uint64."""
     words = words * np.uint64(_GOLDEN)
     words = (words ^ words >> np.uint64(30)) * np.uint64(_MIX_1)
     words = (words ^ words >> np.uint64(27)) * np.uint64(_MIX_2)

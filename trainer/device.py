@@ -1,4 +1,4 @@
-"""The device a run uses: its choice, its precision, its memory. The only torch.cuda calls outside the loop's clock."""
+"""Chooses a run's device and precision and reads its memory. The only torch.cuda calls outside the loop's clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.cpu_products import measure_products, take_faster_fp32
 from trainer.schema import DeviceFacts
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# of the CPU's allocator, of Triton loading a kernel, of cuBLAS making a handle: none has a type of its own
+# messages of the CPU's allocator, of Triton loading a kernel, of cuBLAS creating a handle, which raise no own type
 _OUT_OF_MEMORY_WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "Triton Error [CUDA]: out of memory",
@@ -33,7 +33,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 class DeviceError(RuntimeError):
-    """The configured device or precision does not exist here; the message says what was found."""
+    """Says that the configured device or precision does not exist here, and what was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +49,19 @@ class DeviceContext:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The 16-bit type that weights are cast to for arithmetic; None where they are not."""
+        """Return the 16-bit type that weights are cast to for arithmetic; None if they are not cast."""
         return _DTYPES.get(self.precision)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass in this precision."""
+        """Return the context of a forward pass in this precision."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def grad_scaler(self) -> torch.amp.GradScaler:
-        """Loss scaling for fp16; does nothing in the other precisions, whose range is wide enough."""
+        """Return loss scaling for fp16; it does nothing in the other precisions, whose range is wide enough."""
         return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
 
     def synchronise(self) -> None:
-        """Wait until the device has done all it was given."""
+        """Wait until the device has done all queued work."""
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
@@ -76,11 +76,11 @@ class PeakMemory:
 
 
 def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool = True) -> DeviceContext:
-    """Choose device and precision, and make them the process's defaults; raises DeviceError when there are none such.
+    """Choose device and precision and make them the process's defaults; raises DeviceError if they do not exist.
 
-    auto takes CUDA when there is a GPU; its precision is bf16 where the GPU computes in it, fp16 on older GPUs that
-    are fast at it, and fp32 elsewhere; on a CPU bf16 where a measured product of matrices says that it pays. `tf32`
-    lets fp32 matrix products on CUDA round their inputs to 10 bits.
+    auto takes CUDA if there is a GPU. Its precision is then bf16 if the GPU computes in it, fp16 on older GPUs that are
+    fast at it, else fp32. On a CPU it is bf16 if a measured matrix product shows that it pays. `tf32` lets fp32 matrix
+    products on CUDA round their inputs to 10 bits.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device {name!r} is not one of auto, cpu, cuda")
@@ -106,9 +106,9 @@ def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool
 
 
 def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Whether a build for such architectures ("sm_86", "compute_120") runs on a card of a compute capability.
+    """Tell whether a build for these architectures ("sm_86", "compute_120") runs on a GPU with this compute capability.
 
-    Code for x.y runs on x.z with z >= y; what is only compiled to PTX ("compute_") on every newer card.
+    Code for x.y runs on x.z with z >= y; PTX code ("compute_") runs on every newer GPU.
     """
     built = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name) for name in architectures]
     return any(
@@ -120,7 +120,7 @@ def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bo
 
 
 def describe_device(context: DeviceContext, world_size: int = 1) -> DeviceFacts:
-    """What the log's header and a calibration say of the device; what cannot be found out is None."""
+    """Return the device's data for the log's header and calibrations; what cannot be found out is None."""
     host = DeviceFacts(
         type=context.device.type,
         name=_cpu_name(),
@@ -143,10 +143,10 @@ def describe_device(context: DeviceContext, world_size: int = 1) -> DeviceFacts:
 
 
 def peak_memory(context: DeviceContext) -> PeakMemory:
-    """Peaks since the process began or `reset_peak_memory`."""
+    """Return peaks since the process began or `reset_peak_memory` was called."""
     allocated = reserved = None
     if context.is_cuda:
-        statistics = torch.cuda.memory_stats_as_nested_dict(context.device)  # once: torch's two getters cost more
+        statistics = torch.cuda.memory_stats_as_nested_dict(context.device)  # one call: torch's two getters cost more
         allocated = statistics["allocated_bytes"]["all"]["peak"]
         reserved = statistics["reserved_bytes"]["all"]["peak"]
     return PeakMemory(
@@ -155,17 +155,17 @@ def peak_memory(context: DeviceContext) -> PeakMemory:
 
 
 def reset_peak_memory(context: DeviceContext) -> None:
-    """Let the peaks start over from what is held now; the resident peak only where the kernel allows it."""
+    """Restart the peaks from the present memory; the resident peak only if the kernel allows it."""
     if context.is_cuda:
         torch.cuda.reset_peak_memory_stats(context.device)
     try:
         _PROC_CLEAR_REFS.write_text("5")  # proc(5): resets the peak resident set
     except OSError:
-        return  # not Linux, or not permitted: the peak stays the process's
+        return  # not Linux, or not permitted: the peak of the process stays
 
 
 def release_memory(context: DeviceContext) -> None:
-    """Give cached memory back, so that the next measurement starts from an empty allocator."""
+    """Release cached memory, so that the next measurement starts from an empty allocator."""
     if context.is_cuda:
         torch.cuda.empty_cache()
     elif _is_glibc():
@@ -173,11 +173,10 @@ def release_memory(context: DeviceContext) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory, of the device or of the host, was exhausted.
+    """Tell whether an exception means that memory, of the device or of the host, was exhausted.
 
-    PyTorch's allocator of device memory and Python have types for it. What CUDA itself, its matrix library or Triton
-    cannot get beside that allocator comes with a number or as words, PyTorch's CPU allocator only as words. The
-    compiler wraps what happens while it compiles.
+    PyTorch's allocator of device memory and Python have types for it. CUDA itself, its matrix library and Triton report
+    a number or words, PyTorch's CPU allocator only words. The compiler wraps errors that occur while it compiles.
     """
     inner: BaseException | None = error
     while inner is not None:
@@ -217,13 +216,13 @@ def _cuda_precision(precision: str) -> str:
 
 
 def _has_fast_fp16(capability: tuple[int, int]) -> bool:
-    """Whether fp16 beats fp32: CUDA's table of throughput has it at 1/64 on GeForce cards of the Pascal generation."""
+    """Tell whether fp16 beats fp32: CUDA's throughput table has it at 1/64 on GeForce GPUs of the Pascal generation."""
     return capability >= (7, 0) or capability in ((5, 3), (6, 0), (6, 2))
 
 
 def _resident_peak_bytes() -> int:
     try:
-        status = _PROC_STATUS.read_bytes()  # every step, hence no splitting into lines
+        status = _PROC_STATUS.read_bytes()  # called every step, hence no splitting into lines
     except OSError:
         status = b""
     if (at := status.find(b"VmHWM:")) >= 0:
@@ -233,7 +232,7 @@ def _resident_peak_bytes() -> int:
 
 
 def _host_memory_bytes() -> int:
-    """Main memory, or less where the process's control group may use less."""
+    """Return main memory, or less if the process's control group may use less."""
     total = psutil.virtual_memory().total
     for path in _CGROUP_LIMITS:
         try:
@@ -246,7 +245,7 @@ def _host_memory_bytes() -> int:
 
 
 def available_host_memory() -> int:
-    """Bytes of main memory that are free for the taking, of the machine; its control group may allow less."""
+    """Return the machine's available main memory in bytes; its control group may allow less."""
     return min(psutil.virtual_memory().available, _host_memory_bytes())
 
 
@@ -259,7 +258,7 @@ def _cpu_name() -> str | None:
 
 
 def _driver_version() -> str | None:
-    import pynvml  # only where there is a card
+    import pynvml  # only if there is a GPU
 
     try:
         pynvml.nvmlInit()

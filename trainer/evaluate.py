@@ -1,7 +1,7 @@
 """`python -m trainer.evaluate RUN`: how well a run's newest checkpoint predicts, as JSON lines on stdout.
 
-`{"kind": "model", …}`, `{"kind": "held_out", …}`, one `{"kind": "task", …}` a file; what keeps a part from being done
-is a `{"kind": "message", …}`, what keeps it from starting `{"kind": "error", "text": …, "hint": …}`.
+Writes `{"kind": "model", …}`, `{"kind": "held_out", …}` and one `{"kind": "task", …}` per file. A part that cannot be
+done gives a `{"kind": "message", …}`, a failed start `{"kind": "error", "text": …, "hint": …}`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.trained import NothingTrainedError, load_tokenizer, load_trained
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Give the exit code: 0, or 1 with an error line."""
+    """Return the exit code: 0, or 1 with an error line."""
     parser = argparse.ArgumentParser(prog="python -m trainer.evaluate", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--tokens", type=int, default=1 << 20)
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    tasks = {file.stem: read_questions(file) for file in options.task}  # before a model is loaded for nothing
+    tasks = {file.stem: read_questions(file) for file in options.task}  # before a model is loaded in vain
     trained = load_trained(options.run, options.device, lambda text: _say("message", text=text))
     _say("model", step=trained.step, parameters=sum(p.numel() for p in trained.model.parameters()),
          device=describe_device(trained.context).name, precision=trained.context.precision)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tokens after tokens: the model is asked what follows, one of its likely answers is drawn, and so on."""
+"""Generates tokens: the model predicts the next token, one of the likely ones is drawn, and so on."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trainer.trained import Trained
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How a token is drawn from what the model thinks of it."""
+    """How a token is drawn from the model's prediction."""
 
-    temperature: float = 0.8  # 0: always the likeliest
-    top_k: int | None = None  # of the so many likeliest
-    top_p: float | None = None  # of the likeliest that have this share of probability together (Holtzman et al. 2020)
+    temperature: float = 0.8  # 0 takes the likeliest
+    top_k: int | None = None  # among so many of the likeliest
+    top_p: float | None = None  # among the likeliest with this total probability (Holtzman et al. 2020)
     seed: int = 0
 
 
 def generate(trained: Trained, prompt: Sequence[int], drawing: Drawing) -> Iterator[int]:
-    """Tokens that follow a prompt of at least one, without end.
+    """Yield tokens that follow a prompt of at least one token, without end.
 
-    What was read is kept, so each costs one token's work; where the context is full, its newer half is read again.
+    Keys and values are kept, so each token costs one token's work; in a full context the newer half is read again.
     """
     longest = trained.config.model.seq_len
     device = trained.context.device
@@ -43,7 +43,7 @@ def generate(trained: Trained, prompt: Sequence[int], drawing: Drawing) -> Itera
 
 
 def draw(logits: Tensor, drawing: Drawing, chance: torch.Generator) -> int:
-    """One token number by its logits (vocabulary)."""
+    """Draw one token by its logits (vocabulary)."""
     if drawing.temperature == 0.0:
         return int(logits.argmax())
     values, order = torch.sort(logits / drawing.temperature, descending=True)

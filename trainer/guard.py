@@ -1,7 +1,7 @@
-"""All that protects an attempt and needs no torch: its folder's lock, its budget, its log, and the watch beside it.
+"""Protects an attempt without torch: its folder's lock, its budget, its log, and the watch beside it.
 
-The watch is a thread: while the loop trains, evaluates or hangs, it books the budget, looks for the notice that the
-machine is taken away, and ends what hangs.
+The watch is a thread: while the loop trains, evaluates or hangs, it books the budget, looks for the notice of the
+machine's end, and ends what hangs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainer.stop_requests import Notice, StopRequests
 
 _TICK_SECONDS = 0.25
 _MAIN_FIRST_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 20.0  # a hung file system may swallow them: the process ends then without
+_LAST_WORDS_SECONDS = 20.0  # a hung file system may delay the final record: the process then ends without it
 
 
 class Guard:
@@ -39,9 +39,9 @@ class Guard:
         alone: bool = True,
         age_seconds: float = 0.0,
     ):
-        """`is_main`: it writes; `alone`: no other process trains the same model.
+        """`is_main` is true in the process that writes; `alone` if no other process trains the same model.
 
-        Raises OSError for a folder that cannot be used or that another process trains in, RunLogError.
+        Raises OSError for a folder that cannot be used or that another process trains in, and RunLogError.
         """
         self.warnings: list[str] = []  # for the log, once this attempt has its header
         self.folder = RunFolder(out_dir)
@@ -49,7 +49,7 @@ class Guard:
             self.folder.lock()
         spent = read_spent(self.folder.path, self.warnings.append)
         self.budget = Budget(lambda: self.folder.path, stop, spent, age_seconds=age_seconds, writes=is_main)
-        self.budget.book()  # before a long log is read: whoever is killed meanwhile has been counted
+        self.budget.book()  # before a long log is read, so that an attempt killed meanwhile is counted
         log = self._log(is_main)
         if log is not None:
             self.budget.earlier = with_log(spent, log)
@@ -79,7 +79,7 @@ class Guard:
         self.close()
 
     def close(self) -> None:
-        """End the watch and the count; a second call does nothing."""
+        """End watch and count; a second call does nothing."""
         self.dead_man.disarm()
         self._over.set()
         self._thread.join(timeout=5.0)
@@ -90,14 +90,14 @@ class Guard:
         self.folder.close()
 
     def end(self, outcome: Outcome, reason: str) -> Outcome:
-        """Write how the attempt ended."""
+        """Record how the attempt ended."""
         self.journal.final(outcome, reason, self.budget.usd_per_hour)
         return outcome
 
     def no_room_to_start(self) -> str | None:
-        """Why an attempt that starts now could do nothing but spend; None: there is room."""
+        """Say why an attempt that starts now could only waste time; None if there is room for a step."""
         left, budget = self.budget.seconds_left(), self.budget
-        if left is None or not self._alone:  # several processes must not part before they have met
+        if left is None or not self._alone:  # several processes must not separate before they have met
             return None
         ahead = sum(s or 0.0 for s in (budget.start_seconds, budget.step_seconds, budget.checkpoint_seconds))
         if left > max(0.0, ahead - budget.own_seconds):
@@ -105,7 +105,7 @@ class Guard:
         return f"{budget.words} are used, and starting, a step and a checkpoint take {ahead:.0f} s"
 
     def warn_of_budget(self) -> None:
-        """Say once that most of it is used."""
+        """Warn once when most of the budget is used."""
         if not self._warned and self.budget.share_used() >= WARNED_SHARE:
             self._warned = True
             self.journal.message("warning", f"{WARNED_SHARE:.0%} of the budget is used: {self.budget.words}")
@@ -126,7 +126,7 @@ class Guard:
             return load_run_log(path)
 
     def _compare(self, spent: Spent, log: RunLog) -> None:
-        """The log's sum is the check of the count."""
+        """Compare the log's sum with the count."""
         counted = self.budget.earlier.seconds
         if spent.attempts and counted > 1.1 * spent.seconds + 60:
             self.warnings.append(
@@ -142,7 +142,7 @@ class Guard:
                 self.requests.ask(f"{self.folder.path} was deleted, or moved to another disk")
             if (reason := self.dead_man.verdict()) is None or self._over.is_set():
                 continue
-            if not self._is_main:  # the one that writes comes first, or it would call a lost connection the reason
+            if not self._is_main:  # the writing process first; else it would log a lost connection as the reason
                 self._over.wait(_MAIN_FIRST_SECONDS)
             self._end_at_once(reason)
 
@@ -155,7 +155,7 @@ class Guard:
             self._booking_failed = True
 
     def _end_at_once(self, reason: str) -> None:
-        """The loop cannot be asked any more; a job script starts the run again."""
+        """End the process, since the loop no longer answers; a job script starts the run again."""
         faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True)
         faulthandler.dump_traceback(all_threads=True)
         self.end(Outcome.FAILED, reason)
@@ -165,7 +165,7 @@ class Guard:
 
 
 def process_age_seconds() -> float:
-    """Since this process started, whatever was done to the wall clock; 0 where the system does not say."""
+    """Return seconds since this process started, whatever happened to the wall clock; 0 if the system does not say."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])  # starttime, proc(5)

@@ -1,8 +1,8 @@
-"""`python -m trainer.huggingface RUN --out DIR`: a run's newest checkpoint as Hugging Face's transformers loads it.
+"""`python -m trainer.huggingface RUN --out DIR`: writes a run's newest checkpoint for Hugging Face's transformers.
 
-Each family is an architecture of that library which computes the very same function: names change, and where two
-layouts differ, rows move. `{"kind": "model", …}` and `{"kind": "written", "files": …}` come as JSON lines on stdout;
-what is left out is a `{"kind": "message", …}`, what keeps it from being done `{"kind": "error", "text": …, "hint": …}`.
+Each family is an architecture of that library which computes the same function: names change, and rows move if the
+layouts differ. `{"kind": "model", …}` and `{"kind": "written", "files": …}` come as JSON lines on stdout; what is left
+out gives a `{"kind": "message", …}`, a failure `{"kind": "error", "text": …, "hint": …}`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 
-# Our names → theirs; a block's are those after `blocks.N.`. What has no name here has one of its own below.
+# Our names → theirs; a block's names follow `blocks.N.`. Names missing here are handled below.
 _LLAMA_BLOCK = {
     "attention_norm": "input_layernorm",
     "attention.query": "self_attn.q_proj",
@@ -61,7 +61,7 @@ _GPT2_BLOCK = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """What an architecture calls its tensors; `{}` is the number of the block."""
+    """An architecture's names of its tensors; `{}` is the number of the block."""
 
     block: str
     names: Mapping[str, str]
@@ -78,7 +78,7 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Give the exit code: 0, or 1 with an error line."""
+    """Return the exit code: 0, or 1 with an error line."""
     parser = argparse.ArgumentParser(prog="python -m trainer.huggingface", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -120,8 +120,8 @@ def _export(run_dir: Path, out: Path, tokenizer_file: Path | None) -> None:
 def write(
     trained: Trained, folder: Path, tokenizer: TextTokenizer | None, end: int | None, *, chat: bool = False
 ) -> None:
-    """Every file of a model, and those of its tokenizer where it has one; `chat`: it has learnt conversations."""
-    # a document begins after the end of another one: that token is the one to begin with, too
+    """Write every file of a model, and its tokenizer's if it has one; `chat` if it has learnt conversations."""
+    # a document begins after the end of another, so that token is also the one to begin with
     marks = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
     save_file(model_tensors(trained.model), folder / MODEL_FILE, metadata={"format": "pt"})
     _write_json(folder / CONFIG_FILE, model_config(trained.model) | marks)
@@ -133,7 +133,7 @@ def write(
 
 
 def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, seq_len: int, *, chat: bool) -> None:
-    # what others' tokenizers put around a text of their own accord was in no text that this model has read
+    # tokens that others' tokenizers add around a text were in no text that this model has read
     _write_json(folder / TOKENIZER_FILE, json.loads(tokenizer.content()) | {"post_processor": None})
     name = None if end is None else tokenizer.tokenizer.id_to_token(end)
     _write_json(
@@ -150,7 +150,7 @@ def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, se
 
 
 def model_config(model: Transformer) -> dict[str, Any]:
-    """config.json, but for the numbers of special tokens."""
+    """Return config.json without the numbers of special tokens."""
     shape = model.shape
     if shape.family == "gpt2":
         return _gpt2_config(model)
@@ -199,7 +199,7 @@ def _gpt2_config(model: Transformer) -> dict[str, Any]:
 
 
 def model_tensors(model: Transformer) -> dict[str, Tensor]:
-    """The weights by the names, and in the layout, of the family's architecture."""
+    """Return the weights under the names and in the layout of the family's architecture."""
     layout = _LAYOUTS[model.shape.family]
     rest = {name: tensor.detach() for name, tensor in model.named_parameters()}
     found: dict[str, Tensor] = {}
@@ -218,7 +218,7 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 
 def _rotary_block(block: dict[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
-    """transformers turns nanochat's heads the other way round: with each head's halves exchanged that is our way.
+    """Return nanochat's block with each head's halves exchanged, since transformers rotates in the other direction.
 
     Products of queries and keys, and the norms of both, are the same in any order of a head's components.
     """
@@ -231,13 +231,13 @@ def _rotary_block(block: dict[str, Tensor], shape: ModelShape) -> dict[str, Tens
 
 
 def _halves_exchanged(matrix: Tensor, head_dim: int) -> Tensor:
-    """Of each head's rows the second half before the first; matrix (heads · head_dim, width)."""
+    """Return each head's rows with the second half before the first; matrix (heads · head_dim, width)."""
     first, second = matrix.view(-1, head_dim, matrix.shape[1]).chunk(2, dim=1)
     return torch.cat((second, first), dim=1).flatten(0, 1)
 
 
 def _gpt2_block(block: dict[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
-    """GPT-2 keeps query, key and value in one matrix, every head with its own, and all matrices transposed."""
+    """Return a block as GPT-2 has it: query, key and value in one matrix, one set per head, all matrices transposed."""
     repeats = shape.heads // shape.kv_heads
     found = {
         name: t
@@ -253,7 +253,7 @@ def _gpt2_block(block: dict[str, Tensor], shape: ModelShape) -> dict[str, Tensor
 
 
 def _heads_repeated(tensor: Tensor, head_dim: int, repeats: int) -> Tensor:
-    """Each head's rows as often as queries share them: one head each, as without groups."""
+    """Repeat each head's rows for every query head that shares them, so that there are no groups."""
     return tensor.unflatten(0, (-1, head_dim)).repeat_interleave(repeats, dim=0).flatten(0, 1)
 
 

@@ -1,4 +1,4 @@
-"""The log and the screen of one attempt. No torch: how an attempt ended can be said before and without it."""
+"""Writes the log and the screen of one attempt. No torch: an attempt's end can be recorded before and without it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SAY_EVERY_SECONDS = 5.0
 
 
 class Journal:
-    """The first process of a run writes, the others stay silent."""
+    """Lets the first process of a run write; the others stay silent."""
 
     def __init__(self, path: Path, *, writes: bool, attempt: int, session: str, seconds: Callable[[], float]):
-        """`seconds` gives the life of this process so far; raises OSError."""
+        """`seconds` returns the life of this process so far; raises OSError."""
         self._writes, self._seconds = writes, seconds
         self.attempt, self.session, self.step = attempt, session, 0
         self._log = RunLogWriter(path) if writes else None
@@ -43,7 +43,7 @@ class Journal:
             self.say(f"step {record.step}/{steps}  loss {record.loss:.4f}  {record.seconds:.3f} s")
 
     def final(self, outcome: Outcome, reason: str, usd_per_hour: float | None = None) -> None:
-        """The last record."""
+        """Write the last record."""
         fields = {"outcome": outcome.value, "reason": reason, "step": self.step, "seconds": self._seconds()}
         self.write("final", **fields, session=self.session, usd_per_hour=usd_per_hour)
         self.say(f"{outcome.value}: {reason}")

@@ -1,7 +1,7 @@
 """The training step, the same for calibration bursts and for full runs.
 
-On CUDA the measurements of a step are read one step later: by then they have arrived, and the card never waits for the
-log. On the CPU they are there at once.
+On CUDA the measurements of a step are read one step later: they have arrived by then, and the GPU never waits for the
+log. On the CPU they are available at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer.optim import build_optimizers, learning_rate_factor, set_learning_r
 from trainer.parallel import World, build, gathered_no_more, replicate, synchronised, total_norm
 from trainer.schema import RunConfig
 
-_FIRST_SAMPLED_STEPS = 3  # phases are timed on these and on every `phases_every`-th
+_FIRST_SAMPLED_STEPS = 3  # their phases are timed, and those of every `phases_every`-th step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,11 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What a process wants of all, or all of them together."""
+    """What a process wants from the others, or what all of them agreed on."""
 
-    stop: bool = False  # any: once agreed, for good
-    save: bool = False  # any: a checkpoint is due
-    written: bool = False  # all: the files of the checkpoint under way are on disk
+    stop: bool = False  # from any process; once agreed, for good
+    save: bool = False  # from any process: a checkpoint is due
+    written: bool = False  # on all processes: the files of the current checkpoint are on disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
-    """A step whose measurements may still be on their way."""
+    """A step whose measurements may not have arrived yet."""
 
     step: int
     learning_rate: float
@@ -90,14 +90,14 @@ _ATTENTION = {
 
 
 def _attention_kernel(name: str) -> AbstractContextManager[Any]:
-    """Around forward and backward passes: a block that is recomputed must meet the same kernel."""
+    """Select the kernel around forward and backward passes: a recomputed block must use the same one."""
     return nullcontext() if name == "auto" else sdpa_kernel(_ATTENTION[name])
 
 
 class Trainer:
     """A model in training: `step` after `step`, with evaluation, saving and resuming in between.
 
-    Each process says what it wishes before a step; after the step all of them know the same of what any, or all, wish.
+    Each process states its wishes before a step; after the step all processes know what any, or all, wish.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class Trainer:
         self._pending: _Pending | None = None
         self._phases_every, self._steps_here = phases_every, 0
         # Several processes must act on a record at the same point of the run, also when one of them alone flushes (to
-        # write a checkpoint): they read each step at once, for some microseconds of an idle card.
+        # write a checkpoint): they read each step at once, which leaves the GPU idle for some microseconds.
         self._reads_late = context.is_cuda and self.world.size == 1
 
     @property
     def parameters(self) -> int:
-        """The exact number of parameters, tied ones once."""
+        """Return the exact number of parameters, with tied ones counted once."""
         return sum(p.numel() for p in self._parameters)
 
     @property
@@ -137,7 +137,7 @@ class Trainer:
         return self.config.tokens_per_step(self.world.size)
 
     def steps(self, count: int) -> Iterator[StepRecord]:
-        """Do `count` steps and give the record of each, in order."""
+        """Do `count` steps and yield the record of each, in order."""
         for _ in range(count):
             if (record := self.step()) is not None:
                 yield record
@@ -145,7 +145,7 @@ class Trainer:
             yield record
 
     def step(self) -> StepRecord | None:
-        """Do one optimizer step; give the newest complete record: this step's, or on one CUDA card the last one's."""
+        """Do one optimizer step; return the newest complete record: this step's, or on one CUDA GPU the last one's."""
         with _attention_kernel(self.config.attention):
             return self._step()
 
@@ -201,20 +201,20 @@ class Trainer:
         return None if before is None else self._complete(before)
 
     def flush(self) -> StepRecord | None:
-        """Wait for the measurements still on their way; None when there are none."""
+        """Wait for measurements that have not arrived yet; returns None if there are none."""
         pending, self._pending = self._pending, None
         return None if pending is None else self._complete(pending)
 
     def restart_clock(self) -> None:
-        """Leave what was done since the last step (an evaluation, a checkpoint) out of the next step's seconds."""
+        """Exclude work since the last step (an evaluation, a checkpoint) from the next step's seconds."""
         self._last_end = None
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        """Mean loss over the configured validation tokens; leaves the clock restarted. Flush before it."""
+        """Return the mean loss over the configured validation tokens and restart the clock. Call `flush` before it."""
         began = time.perf_counter()
         total = torch.zeros(2, dtype=torch.float64, device=self.context.device)
-        # Compiled code would be compiled once more for inference, which a short evaluation never earns back.
+        # Compiled code would be compiled again for inference, which a short evaluation never repays.
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
         with eager, _attention_kernel(self.config.attention):
             for tokens, targets, weight in self._eval_batches():
@@ -230,12 +230,12 @@ class Trainer:
         return Evaluation(loss=summed / count, tokens=int(count), seconds=time.perf_counter() - began)
 
     def snapshot(self, extra: dict[str, Any]) -> Snapshot:
-        """This process's part of a checkpoint of this very moment. Flush before it; it shares the model's memory."""
+        """Return this process's part of a checkpoint of this moment, sharing the model's memory. Flush before it."""
         extra = {**extra, "scaler": self._scaler.state_dict()}
         return take_snapshot(self.steps_done, self.model, self.optimizers, extra, self.world)
 
     def resume(self, folder: Path, on_message: Callable[[str], None]) -> dict[str, Any] | None:
-        """Go on from the newest sound checkpoint, if there is one; gives what `snapshot` was given."""
+        """Continue from the newest sound checkpoint, if there is one; returns what `snapshot` was given."""
         extra = load_newest(folder, self.model, self.optimizers, on_message, self.world)
         if extra is not None:
             self.steps_done = extra["step"]
@@ -244,13 +244,13 @@ class Trainer:
         return extra
 
     def begin_from(self, run_dir: Path, on_message: Callable[[str], None]) -> int:
-        """Begin with the weights of another run's newest sound checkpoint; gives the step that it is of."""
+        """Start from the weights of another run's newest sound checkpoint; returns its step."""
         return load_weights(run_dir / CHECKPOINTS, self.model, on_message, self.world)
 
     def _eval_batches(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """This process's validation batches with their weights: as many on each, since split models pass in step.
+        """Yield this process's validation batches with weights, as many on each, since split models step together.
 
-        Where they do not go round, some processes do the last one once more and count it 0 times.
+        If the batches do not divide evenly, some processes repeat their last one with weight 0.
         """
         rank, size = self.world.rank, self.world.size
         batches = self.tokens.eval_batches(self.config.eval.tokens, self.config.micro_batch)
@@ -258,9 +258,9 @@ class Trainer:
             yield (*turn[min(rank, len(turn) - 1)], int(rank < len(turn)))
 
     def _batch(self, step: int, micro: int, counted: int | None) -> tuple[Tensor, Tensor, float | None]:
-        """A micro-batch and what its mean loss weighs in the step's; None: as much as every other.
+        """Return a micro-batch and its weight in the step's mean loss; None if all weigh the same.
 
-        Where only some targets count, the step's loss is the mean over all that do, however they lie in micro-batches.
+        If only some targets count, the step's loss is the mean over all that do, across micro-batches.
         """
         config, world = self.config, self.world
         tokens, targets = self.tokens.train_batch(
@@ -272,13 +272,13 @@ class Trainer:
         return self._to_device(tokens), self._to_device(targets), weight
 
     def _to_device(self, tensor: Tensor) -> Tensor:
-        """From pinned memory the copy only queues behind the previous step's work: the CPU goes on."""
+        """Copy to the device; from pinned memory the copy is queued behind the previous step and the CPU continues."""
         if not self.context.is_cuda:
             return tensor
         return tensor.pin_memory().to(self.context.device, non_blocking=True)
 
     def _clip(self) -> Tensor:
-        """Scale the gradients down to the configured norm; gives the norm they had before."""
+        """Scale the gradients down to the configured norm; returns the norm before."""
         for optimizer in self.optimizers:
             self._scaler.unscale_(optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
@@ -286,7 +286,7 @@ class Trainer:
         limit = self.config.optimizer.grad_clip
         if limit is None:
             return norm
-        # A decision on the CPU is free and mostly saves a pass over all gradients; on CUDA it would wait for the card.
+        # A decision on the CPU is free and mostly saves a pass over all gradients; on CUDA it would wait for the GPU.
         if self.context.is_cuda or not norm.item() <= limit:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, limit, norm)
         return norm
@@ -299,9 +299,9 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
 
     def _averaged(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Loss, norm and wishes, averaged over the processes in one exchange."""
+        """Average loss, norm and wishes over the processes in one exchange."""
         wishes = (self.wishes.stop, self.wishes.save, self.wishes.written)
-        # filled there: a tensor made of Python's numbers would go to the card by a copy that waits for all its work
+        # filled on the device: a tensor of Python's numbers would be copied there only after all queued work
         values = torch.stack((loss, norm, *(loss.new_full((), wish) for wish in wishes)))
         if self.world.size > 1:
             dist.all_reduce(values)
@@ -336,7 +336,7 @@ class Trainer:
 
 
 def _phase_seconds(clock: Clock, laps: list[tuple[str, Stamp]]) -> Mapping[str, float | None]:
-    """Sums over the micro-batches by phase, from the ends of consecutive phases; all None where none were taken."""
+    """Sum seconds over the micro-batches by phase, from the ends of consecutive phases; all None if none were taken."""
     names = [f"{phase}_seconds" for phase in ("data", "forward", "backward", "clip", "optimizer")]
     if not laps:
         return dict.fromkeys(names)

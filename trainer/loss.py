@@ -1,4 +1,4 @@
-"""Mean cross-entropy of a linear head, without ever holding the tokens × vocabulary logits.
+"""Mean cross-entropy of a linear head, computed without holding the tokens × vocabulary logits.
 
 The tokens are taken in chunks. Each chunk's logits are turned at once into the gradients of the hidden states and of
 the head's weight, so the backward pass has nothing to recompute: the same matrix products as the plain computation,
@@ -31,11 +31,11 @@ def linear_cross_entropy(
     chunk_tokens: int | None = None,
     some_count: bool = False,
 ) -> Tensor:
-    """Mean over tokens of the cross-entropy of softcap·tanh(hidden @ weightᵀ / softcap) against the targets, in nats.
+    """Return the mean over tokens of the cross-entropy of softcap·tanh(hidden @ weightᵀ / softcap), in nats.
 
-    hidden (..., width), weight (vocabulary, width), targets (...) int64; gives an fp32 scalar (fp64 for fp64 inputs).
-    Matrix products run in hidden's type, or the autocast type where autocast is on; the softmax in at least fp32.
-    With `some_count` the mean is over the targets that are not negative; of none at all it is 0.
+    hidden (..., width), weight (vocabulary, width), targets (...) int64; returns an fp32 scalar (fp64 for fp64 inputs).
+    Matrix products run in hidden's type, or in the autocast type; the softmax in at least fp32. With `some_count` the
+    mean is over the targets that are not negative; without any it is 0.
     """
     device_type = hidden.device.type
     if torch.is_autocast_enabled(device_type):
@@ -44,7 +44,7 @@ def linear_cross_entropy(
     if some_count:
         counted = targets >= 0
         hidden, targets = hidden[counted], targets[counted]
-        pointwise = chunk_gradient  # of another number of tokens each time: nothing to compile for
+        pointwise = chunk_gradient  # the number of tokens differs each time, so nothing is compiled for it
     chunk = chunk_tokens or tokens_per_chunk(max(1, len(targets)), weight.shape[0], device_type)
     with torch.autocast(device_type, enabled=False):
         if torch.is_grad_enabled():
@@ -53,7 +53,7 @@ def linear_cross_entropy(
 
 
 def tokens_per_chunk(tokens: int, vocab_size: int, device_type: str) -> int:
-    """Tokens of one chunk: all chunks equally large where that is possible, so that compiled code fits them all."""
+    """Return the tokens of one chunk: all equally large if possible, so that compiled code fits them all."""
     kind = "cuda" if device_type == "cuda" else "cpu"
     most = max(_FEWEST_TOKENS[kind], _CHUNK_BYTES[kind] // (4 * vocab_size))
     fewest_chunks = -(-tokens // most)
@@ -64,7 +64,7 @@ def tokens_per_chunk(tokens: int, vocab_size: int, device_type: str) -> int:
 
 
 def chunk_gradient(logits: Tensor, targets: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """Sum of one chunk's losses, and its gradient by the raw logits in their type; overwrites the logits.
+    """Return the sum of one chunk's losses and its gradient by the raw logits in their type; overwrites the logits.
 
     logits (tokens, vocabulary) as they come from the matrix product. The gradient is softmax − onehot, times the
     softcap's slope 1 − tanh². It is not divided by the number of tokens: that would underflow in fp16.
@@ -84,7 +84,7 @@ def chunk_gradient(logits: Tensor, targets: Tensor, softcap: float | None) -> tu
 
 
 def chunk_gradient_pure(logits: Tensor, targets: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """The same as `chunk_gradient`, written without overwriting: what torch.compile fuses best."""
+    """Do the same as `chunk_gradient` without overwriting, which torch.compile fuses best."""
     work = _at_least_fp32(logits)
     slope: Tensor | float = 1.0
     if softcap is not None:
@@ -127,7 +127,7 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_hidden, by_weight = ctx.saved_tensors
-        # The loss scale and 1 / tokens come in together, after the 16-bit arithmetic: their product neither
+        # Loss scale and 1 / tokens are multiplied in together, after the 16-bit arithmetic: their product neither
         # underflows nor overflows, as each alone might.
         factor = upstream / max(1, len(by_hidden))
         return by_hidden.mul_(factor), by_weight.mul_(factor), None, None, None, None

@@ -1,4 +1,4 @@
-"""Training tokens of conversations: windows that begin with one, and targets of which only some count."""
+"""Provides training tokens of conversations: windows that begin with one, with targets of which only some count."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ IGNORED = -1  # a target that does not count
 
 
 class Conversations:
-    """A folder of conversations. A window holds as many whole ones as fit; only one too long for a window is cut."""
+    """A folder of conversations. A window holds as many whole ones as fit; one that is too long for it is cut."""
 
-    bytes_per_token: float | None = None  # what is learnt is not all that is written
+    bytes_per_token: float | None = None  # the learnt part is not all that is written
 
     def __init__(self, path: str | Path, vocab_size: int, seq_len: int, seed: int):
         checked = TokenFolder(path, vocab_size, seq_len, seed)
@@ -41,17 +41,17 @@ class Conversations:
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of one micro-batch, as `TokenFolder` gives them; targets that do not count are -1."""
+        """Return inputs and targets of one micro-batch, as `TokenFolder` does; targets that do not count are -1."""
         places = self._places(sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum))
         return self._train.cut(places)
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> int:
-        """Targets of a whole step that count, over all devices and micro-batches."""
+        """Return a step's targets that count, over all devices and micro-batches."""
         whole = world_size * micro_batch * grad_accum
         return int(self._train.counted[self._places(np.arange(step * whole, (step + 1) * whole))].sum())
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same batches on every call: about `tokens` tokens, in windows spread evenly over the split."""
+        """Yield the same batches on every call: about `tokens` tokens, in windows spread evenly over the split."""
         available = len(self._validation.counted)
         windows, size = eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)
         chosen = np.arange(windows) * available // max(windows, 1)
@@ -59,7 +59,7 @@ class Conversations:
             yield self._validation.cut(chosen[first : first + size])
 
     def _places(self, samples: np.ndarray) -> np.ndarray:
-        """Which window each sample is: every epoch visits each once, in an order of its own."""
+        """Return which window each sample is: every epoch visits each once, in its own order."""
         count = len(self._train.counted)
         epochs, places = np.divmod(samples, count)
         for epoch in np.unique(epochs):
@@ -86,7 +86,7 @@ class _Windows:
         self._begins, self._ends, self.counted = begins[some], ends[some], counted[some]
 
     def cut(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some windows, (windows, seq_len) int64."""
+        """Return inputs and targets of some windows, (windows, seq_len) int64."""
         inputs = np.full((len(places), self._seq_len), self._end, dtype=np.int64)
         targets = np.full_like(inputs, IGNORED)
         for row, place in enumerate(places.tolist()):
@@ -98,11 +98,11 @@ class _Windows:
 
 
 def _packed(starts: np.ndarray, length: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Begins and ends of windows of at most `size` tokens: conversations in order, as many whole ones as fit."""
+    """Return begins and ends of windows of at most `size` tokens: in order, with as many whole conversations as fit."""
     ends = np.append(starts[1:], length)
     begins, stops, first = [], [], 0
     while first < len(starts):
-        last = int(np.searchsorted(ends, starts[first] + size, side="right"))  # those before it end within the window
+        last = int(np.searchsorted(ends, starts[first] + size, side="right"))  # those before it end inside the window
         begins.append(int(starts[first]))
         stops.append(int(ends[last - 1]) if last > first else int(starts[first]) + size)
         first = max(last, first + 1)

@@ -1,6 +1,6 @@
-"""What a calibration's worker is asked and what it answers: one JSON object a line, one record each way.
+"""Defines the messages between a calibration and its worker: one JSON object per line, one record each way.
 
-Standard library and `trainer.schema` only, so that the advisor speaks to `trainer.worker` without importing torch.
+Standard library and `trainer.schema` only, so that the advisor can talk to `trainer.worker` without importing torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainer.schema import ConfigError, DeviceFacts, RunConfig, record_from_dict
 
 @dataclass(frozen=True, kw_only=True)
 class CeilingsRequest:
-    """Time what the device can do at best, within about `seconds`."""
+    """Asks for the device's ceilings, measured within about `seconds`."""
 
     precision: str
     seconds: float
@@ -23,14 +23,14 @@ class CeilingsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BurstRequest:
-    """Train `config` until it is steady, at most `most_warmup` steps, then time steps for `seconds`."""
+    """Asks to train `config` until it is steady, at most `most_warmup` steps, then to time steps for `seconds`."""
 
     config: RunConfig
     seconds: float
     least_steps: int
     most_warmup: int
-    limit_seconds: float  # of the whole burst
-    losses: int = 0  # how many of the first steps' losses to give
+    limit_seconds: float  # for the whole burst
+    losses: int = 0  # number of first steps whose losses are returned
 
 
 Request = CeilingsRequest | BurstRequest
@@ -45,7 +45,7 @@ class WorkerDevice(DeviceFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The first answer: the worker serves."""
+    """The first answer: the worker is ready."""
 
     device: WorkerDevice
     torch: str
@@ -54,7 +54,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The first answer where there is no such device; the process then ends."""
+    """The first answer if there is no such device; the process then ends."""
 
     reason: str
 
@@ -79,7 +79,7 @@ class CopyTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """What the device can do at best, raw: medians are for the reader to take."""
+    """The device's ceilings as raw timings; the reader computes medians."""
 
     precision: str
     matmul: tuple[MatmulTiming, ...]
@@ -89,28 +89,28 @@ class Ceilings:
 
 @dataclass(frozen=True, kw_only=True)
 class BurstResult:
-    """How one burst ended and what it measured until then. None or empty: it did not come to that, or has no such."""
+    """How one burst ended and what it had measured. A field is None or empty if the burst did not get that far."""
 
-    outcome: str  # an `Outcome`; the caller's own: timed_out
+    outcome: str  # an `Outcome`, or the caller's own: timed_out
     reason: str | None
     resident_before_bytes: int | None = None
     parameters: int | None = None
     build_seconds: float | None = None
-    allocated_peak_bytes: int | None = None  # a card's, without the matrices of the witness kernel
+    allocated_peak_bytes: int | None = None  # a GPU's, without the matrices of the witness kernel
     reserved_peak_bytes: int | None = None
     resident_peak_bytes: int | None = None
-    device_used_bytes: int | None = None  # as the driver reports it
-    watts: float | None = None  # mean while the steps were timed
+    device_used_bytes: int | None = None  # as reported by the driver
+    watts: float | None = None  # mean while steps were timed
     eval_seconds: float | None = None
     steal_fraction: float | None = None
-    trained: bool = False  # the loss moved and there was a gradient
+    trained: bool = False  # the loss changed and there was a gradient
     warmup_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     reference_seconds: tuple[float, ...] = ()  # of the witness kernel, timed beside the steps
-    compile_seconds: float | None = None  # that warming up took beyond steady steps
+    compile_seconds: float | None = None  # that warm-up took beyond steady steps
     first_loss: float | None = None
     last_loss: float | None = None
-    losses: tuple[float, ...] = ()  # of the first steps, as many as were asked for and done
+    losses: tuple[float, ...] = ()  # of the first steps, as many as were requested and done
     grad_norm: float | None = None  # median
     data_seconds: float | None = None  # medians of the phases, on sampled steps
     forward_seconds: float | None = None
@@ -124,7 +124,7 @@ Body = Ready | Refused | Ceilings | BurstResult
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One line of a worker; `last`: its process ends now, since what it holds would falsify the next burst."""
+    """One line of a worker. After one with `last` its process ends: its memory would falsify the next burst."""
 
     body: Body
     last: bool = False
@@ -135,12 +135,12 @@ _ANSWERS: Mapping[str, type[Body]] = {"ready": Ready, "error": Refused, "ceiling
 
 
 def write_request(request: Request) -> str:
-    """One line for the worker, without its line end."""
+    """Return a request as one line for the worker, without its line end."""
     return json.dumps({"op": _name_of(request, _REQUESTS), **to_dict(request)})
 
 
 def read_request(line: str) -> Request:
-    """The inverse of `write_request`; ConfigError names every problem, those of a burst's configuration too."""
+    """Read a request; raises ConfigError that names every problem, also those of a burst's configuration."""
     raw = json.loads(line)
     request = record_from_dict(_REQUESTS[raw.pop("op")], raw)
     if isinstance(request, BurstRequest) and (problems := request.config.problems()):
@@ -149,12 +149,12 @@ def read_request(line: str) -> Request:
 
 
 def write_answer(answer: Answer) -> str:
-    """One line for the caller, without its line end."""
+    """Return an answer as one line for the caller, without its line end."""
     return json.dumps({"kind": _name_of(answer.body, _ANSWERS), **to_dict(answer.body), "last": answer.last})
 
 
 def read_answer(line: str) -> Answer:
-    """The inverse of `write_answer`; ConfigError names every field that is wrong."""
+    """Read an answer; raises ConfigError that names every field that is wrong."""
     raw = json.loads(line)
     last = raw.pop("last")
     return Answer(body=record_from_dict(_ANSWERS[raw.pop("kind")], raw), last=last)

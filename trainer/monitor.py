@@ -1,8 +1,8 @@
-"""Every card of the machine as lines of CSV on stdout, beside any program. No torch.
+"""Prints readings of every GPU of the machine as lines of CSV on stdout, beside any program. No torch.
 
 `python -m trainer.monitor --hz 100 --seconds 600` samples until the time is over, SIGTERM or SIGINT comes, or nobody
-reads any more. The first line is a comment with the cards as JSON, the second the header. Power stands in every row,
-what a card answers more slowly in two rows a second. A process of its own: a reader who draws never delays a reading.
+reads any more. The first line is a comment with the GPUs as JSON, the second the header. Power is in every row,
+quantities that a GPU reads more slowly in two rows per second. No program that draws can delay a reading.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trainer.telemetry_files import DeviceBuffer
 from trainer.telemetry_sources import GPU_COLUMNS, NvmlSource, Source
 
 NO_CARD = 3  # exit status
-PART_SECONDS = 0.5  # between writes: what a killed monitor may lose
-# column of a source → its name behind "gpu0_", and what it is divided by
+PART_SECONDS = 0.5  # between writes: the most that a killed monitor loses
+# column of a source → its name after "gpu0_", and its divisor
 _COLUMNS = {
     "utilization_percent": ("util_pct", 1),
     "memory_used_bytes": ("memory_used_mib", 2**20),
@@ -39,10 +39,10 @@ _COLUMNS = {
 
 
 class CsvStream:
-    """Takes parts of readings as telemetry's writer does, and prints a row per moment with all cards in it."""
+    """Takes parts of readings as telemetry's writer does, and prints one row for each moment with all GPUs in it."""
 
     def __init__(self, source: Source, out: TextIO):
-        """Print the comment and the header."""
+        """Print comment and header."""
         cards = source.describe()
         names = [
             f"gpu{card['gpu']}_{name}"
@@ -55,7 +55,7 @@ class CsvStream:
         print(",".join(("timestamp", "elapsed_sec", *names)), file=out, flush=True)
 
     def write_part(self, buffers: list[DeviceBuffer]) -> None:
-        """Print what the buffers hold and clear them. Raises BrokenPipeError when nobody reads."""
+        """Print the buffers' readings and clear them. Raises BrokenPipeError if nobody reads."""
         for moment in zip(*(buffer.rows() for buffer in buffers), strict=True):
             time_ms = moment[0][0]
             self._first_ms = time_ms if self._first_ms < 0 else self._first_ms
@@ -76,14 +76,14 @@ class CsvStream:
 
 
 def stream(source: Source, out: TextIO, hz: float, goes_on: Callable[[], bool]) -> None:
-    """Print readings until `goes_on` says no or nobody reads."""
-    gc.disable()  # nothing here makes cycles, and a collection in the midst would delay a reading
+    """Print readings until `goes_on` returns False or nobody reads."""
+    gc.disable()  # nothing here makes cycles, and a collection would delay a reading
     with suppress(_ReaderGone):
         sample([source], CsvStream(source, out), hz, goes_on=goes_on, on_error=_end, part_seconds=PART_SECONDS)
 
 
 class _ReaderGone(Exception):
-    """The reader's end closed: nothing more to do."""
+    """Says that the reader closed its end."""
 
 
 def _end(error: str) -> None:
@@ -91,7 +91,7 @@ def _end(error: str) -> None:
 
 
 class _Asked:
-    """Whether to go on: no signal came, and the time is not over, which begins when it is asked first."""
+    """Whether to continue: no signal came and the time, which starts at the first question, is not over."""
 
     def __init__(self, seconds: float | None):
         self._seconds = math.inf if seconds is None else seconds
@@ -110,7 +110,7 @@ class _Asked:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample every card; NO_CARD where there is none."""
+    """Sample every GPU; return NO_CARD if there is none."""
     parser = argparse.ArgumentParser(prog="python -m trainer.monitor", description=__doc__)
     parser.add_argument("--hz", type=float, required=True, help="power readings a second, at most 100")
     parser.add_argument("--seconds", type=float, help="end after so many")

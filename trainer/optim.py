@@ -1,4 +1,4 @@
-"""Optimizers and the learning rate over the steps."""
+"""Builds the optimizers and computes the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MUON_MOMENTUM = 0.95  # Keller Jordan's Muon, Nesterov; nanochat too
 
 
 def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.device) -> list[Optimizer]:
-    """AdamW for everything, or with name "muon" Muon for the blocks' matrices and AdamW for the rest.
+    """Return AdamW for everything, or with "muon" Muon for the blocks' matrices and AdamW for the rest.
 
-    AdamW is the fused kernel unless told otherwise: one pass over weights, gradients and moments, and no temporary
-    copies. Weight decay is on
-    matrices only, embeddings included (as in nanoGPT). `set_learning_rate` scales the peak rates given here.
+    AdamW is the fused kernel unless configured otherwise: one pass over weights, gradients and moments, and no
+    temporary copies. Weight decay is on matrices only, embeddings included (as in nanoGPT). `set_learning_rate` scales
+    the peak rates given here.
     """
     muon = [] if config.name != "muon" else [p for p in model.blocks.parameters() if p.dim() == 2]
     taken = {id(p) for p in muon}
@@ -52,13 +52,13 @@ def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.
 class Muon(torch.optim.Muon):
     """torch's Muon, also for matrices whose rows are split over processes.
 
-    Orthogonalising needs the whole matrix: each process gathers the update, in the 16 bits that the iterations work
-    in, orthogonalises it like the others and keeps its rows. Momentum stays split.
+    Orthogonalising needs the whole matrix: each process gathers the update in 16 bits (the precision of the
+    iterations), orthogonalises it and keeps its own rows. The momentum stays split.
     """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Step all matrices; of a split model all of them are, and all processes step at the same time."""
+        """Step all matrices; in a split model all of them are split, and all processes step together."""
         if not any(is_split(p) for group in self.param_groups for p in group["params"]):
             return super().step(closure)
         for group in self.param_groups:
@@ -80,7 +80,7 @@ class Muon(torch.optim.Muon):
 
 
 def _orthogonalised(update: Tensor, learning_rate: float) -> Tensor:
-    """What torch's Muon would add to a whole matrix for this update: its own step, from zero and without momentum."""
+    """Return what torch's Muon would add to a whole matrix for this update: one step from zero, without momentum."""
     matrix = torch.nn.Parameter(torch.zeros(update.shape, device=update.device))
     matrix.grad = update.float()
     torch.optim.Muon([matrix], lr=learning_rate, weight_decay=0.0, momentum=0.0, nesterov=False).step()
@@ -95,7 +95,7 @@ def set_learning_rate(optimizers: list[Optimizer], factor: float) -> None:
 
 
 def learning_rate_factor(schedule: ScheduleConfig, step: int, steps: int) -> float:
-    """The share of the peak learning rate at a step, counted from 0, of a run of `steps`.
+    """Return the share of the peak learning rate at a step, counted from 0, of a run of `steps`.
 
     Linear warm-up to the peak; then either half a cosine down to `final_fraction` (Loshchilov and Hutter 2016), or
     constant with a linear descent over the last `decay_fraction` of the steps (warmup-stable-decay, Hu et al. 2024).

@@ -1,4 +1,4 @@
-"""How long steps, evaluations and checkpoints of this run take, as measured so far."""
+"""Estimates how long steps, evaluations and checkpoints of this run take, from those measured so far."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections import deque
 from trainer.budget import Budget
 from trainer.schema import RunConfig
 
-_LATEST = 20  # steps: the first ones compile, and machines drift
+_LATEST = 20  # steps; the first ones compile, and machines drift
 _EVENTS = 3  # evaluations, checkpoints
-_STATE_BYTES = 12  # a parameter: fp32 weight and two moments
-# A checkpoint nobody has timed: a slow network disk of rented machines (100 MB/s). Judged; the first one corrects it.
+_STATE_BYTES = 12  # per parameter: fp32 weight and two moments
+# For a checkpoint nobody has timed: a slow network disk of rented machines (100 MB/s). Judged; the first corrects it.
 _DISK_BYTES_PER_SECOND = 1e8
-_LEAVING_SECONDS = 1.0  # the last records, the telemetry's file and the interpreter's own end
+_LEAVING_SECONDS = 1.0  # for the last records, the telemetry's file and the interpreter's end
 
 
 class Pace:
-    """What the next thing will take; kept in the budget's file too, so that the next attempt knows."""
+    """Expected durations; they are stored in the budget's file too, so that the next attempt knows them."""
 
     def __init__(self, config: RunConfig, budget: Budget, *, parameters: int, tokens_per_step: int, steps_ahead: int):
-        """`steps_ahead`: how many steps are done after the one in which the run decides to stop."""
+        """`steps_ahead` is the number of steps done after the one in which the run decides to stop."""
         self._budget, self._expected, self._steps_ahead = budget, config.stop.step_seconds, steps_ahead
         self._eval_every = config.eval.every_steps
         self._eval_tokens = config.eval.tokens
@@ -31,48 +31,48 @@ class Pace:
         self._checkpoints: deque[float] = deque(maxlen=_EVENTS)
 
     def add_step(self, seconds: float) -> None:
-        """One was done."""
+        """Record the seconds of a step."""
         if not self._steps:
             self._budget.start_seconds = self._budget.own_seconds
         self._steps.append(seconds)
         self._budget.step_seconds = self.longest_step
 
     def add_evaluation(self, seconds: float) -> None:
-        """One was done."""
+        """Record the seconds of an evaluation."""
         self._evals.append(seconds)
 
     def add_checkpoint(self, seconds: float) -> None:
-        """One was written."""
+        """Record the seconds of a checkpoint."""
         self._checkpoints.append(seconds)
         self._budget.checkpoint_seconds = self.checkpoint_seconds
 
     @property
     def usual_step(self) -> float | None:
-        """The median of the latest, else what was expected; None: neither is known."""
+        """Return the median of the latest steps, else the expected time; None if neither is known."""
         return statistics.median(self._steps) if len(self._steps) > 1 else self._expected
 
     @property
     def longest_step(self) -> float:
-        """Of the latest; before the first, what earlier attempts had, or what was expected."""
+        """Return the longest of the latest steps; before the first, an earlier attempt's or the expected time."""
         return max(self._steps, default=self._budget.step_seconds or self._expected or 0.0)
 
     @property
     def checkpoint_seconds(self) -> float:
-        """The longest of the latest; before the first, what earlier attempts had, or a slow disk's."""
+        """Return the longest of the latest checkpoints; before the first, an earlier attempt's or a slow disk's."""
         return max(self._checkpoints, default=self._budget.checkpoint_seconds or self._first_checkpoint)
 
     @property
     def usual_checkpoint(self) -> float | None:
-        """None before one was timed."""
+        """Return the median checkpoint time, or None if none was timed."""
         return max(self._checkpoints, default=self._budget.checkpoint_seconds)
 
     @property
     def evaluation_seconds(self) -> float:
-        """The longest of the latest; before the first, what as many tokens take in usual steps, which do more."""
+        """Return the longest of the latest evaluations; before the first, the time to train on as many tokens."""
         return max(self._evals, default=self._eval_share * (self.usual_step or self.longest_step))
 
     def to_stop(self, steps_done: int, steps: int) -> dict[str, float]:
-        """Seconds from a decision to stop after so many steps to the process's end, by what takes them."""
+        """Return the seconds from a decision to stop after so many steps to the process's end, itemised."""
         ahead = range(steps_done + 1, steps_done + self._steps_ahead + 1)
         evaluates = any(step >= steps or (self._eval_every and step % self._eval_every == 0) for step in ahead)
         evaluation = {f"the evaluation of {self._eval_tokens:,} tokens": self.evaluation_seconds}

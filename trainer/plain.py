@@ -1,4 +1,4 @@
-"""Frozen records from plain dicts and lists, and back: every problem of a file at once. Standard library only."""
+"""Converts frozen records to plain dicts and lists, and back with every problem at once. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = typing.TypeVar("Record")
 
 
 class ConfigError(ValueError):
-    """A run configuration cannot be used; `problems` names everything wrong with it at once."""
+    """Says that a run configuration cannot be used; `problems` names everything wrong with it at once."""
 
     def __init__(self, problems: list[str]):
         self.problems = problems
@@ -31,9 +31,9 @@ def to_dict(record: Any) -> Any:
 
 
 def record_from_dict(cls: type[Record], raw: Any, *, pass_over_unknown: bool = False) -> Record:
-    """Build any of the frozen records from the plain dicts `to_dict` made; ConfigError names every bad field.
+    """Build a frozen record from the plain dicts of `to_dict`; raises ConfigError that names every bad field.
 
-    Unknown fields are bad ones, or are passed over where a file may have been written by another version.
+    Unknown fields are bad, or are ignored if another version may have written the file.
     """
     problems: list[str] = []
     record = build(cls, raw, "", problems, pass_over_unknown)
@@ -68,7 +68,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _convert(hint: Any, value: Any, where: str, problems: list[str], tolerant: bool) -> Any:
-    """Check one value against its annotation; whole floats become ints, ints become floats, nothing else moves."""
+    """Check one value against its annotation; whole floats become ints, ints become floats, nothing else changes."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         if value is None:

@@ -1,4 +1,4 @@
-"""Text to a token folder: survey the corpus, train or load a tokenizer, encode, publish the folder in one rename.
+"""Turns text into a token folder: surveys the corpus, trains or loads a tokenizer, encodes, publishes in one rename.
 
 The corpus is read twice, so that its size is limited by the disk and not by memory. Each document gets one random
 number: the smallest are held out for validation, the largest train the tokenizer, so that the two never overlap.
@@ -39,19 +39,19 @@ from trainer.tokenizer import END_OF_TEXT, TextTokenizer, load_tokenizer_file, t
 __all__ = ["PrepareError", "prepare"]
 
 _TEXT_SCHEMA = 1
-_SAMPLE_BYTES = 6_000_000  # what the tokenizer is trained on; more text hardly changes its merges and costs seconds
+_SAMPLE_BYTES = 6_000_000  # for training the tokenizer; more text hardly changes its merges and costs seconds
 _MIN_PIECE, _MAX_PIECE = 1 << 10, 1 << 20  # characters
 _BATCH_CHARS = 1 << 20  # encoded at once by the tokenizer's threads
 _MAX_SKIPPED_LISTED = 100
-_FORECAST_BYTES = 20_000_000  # of text from which on it is said what encoding will take
+_FORECAST_BYTES = 20_000_000  # of text: from here on the expected time of encoding is announced
 _TIMED_PARTS, _TIMED_BYTES = 4, 400_000  # of the sample, encoded for that: a second or two
 
-Progress = Callable[[str, int, int], None]  # stage ("read", "tokenizer", "encode"), bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # stage ("read", "tokenizer", "encode"), bytes done, bytes in total
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What one reading of the corpus found: sizes, what is held out, a sample for the tokenizer."""
+    """The result of one reading of the corpus: sizes, the held-out pieces, a sample for the tokenizer."""
 
     documents: int
     bytes: int
@@ -77,9 +77,9 @@ def prepare(
 
     `inputs` are text, JSON lines or Parquet files and folders of them; None reads the Python standard library.
     `tokenizer` is a tokenizer.json or a SentencePiece model to encode with; None trains a byte-level BPE of
-    `vocab_size`. The same inputs and settings, prepared already, return at once; other tokens in `out` are replaced
-    only with `force`. `on_forecast` is told what encoding will take, unless that is next to nothing. Raises
-    PrepareError, leaving `out` as it was.
+    `vocab_size`. If the same inputs and settings were prepared already, this returns at once; other tokens in `out` are
+    replaced only with `force`. `on_forecast` receives the expected time of encoding, unless that is very short. Raises
+    PrepareError, leaving `out` unchanged.
     """
     _check_settings(vocab_size, validation_fraction)
     report = on_progress or (lambda stage, done, total: None)
@@ -119,7 +119,7 @@ def _check_settings(vocab_size: int, validation_fraction: float) -> None:
 
 
 def fingerprint_of(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fraction: float, seed: int) -> str:
-    """A hash of everything that decides the tokens: settings, and each file's path, size and modification time."""
+    """Return a hash of everything that decides the tokens: settings, and each file's path, size and change time."""
     digest = hashlib.sha256()
     settings = [_TEXT_SCHEMA, None if tokenizer else vocab_size, fraction, seed, corpus.text_key, corpus.skip_bad]
     digest.update(json.dumps(settings).encode())
@@ -132,7 +132,7 @@ def fingerprint_of(corpus: Corpus, tokenizer: Path | None, vocab_size: int, frac
 
 
 def prepared_before(out: Path) -> TokenMeta | None:
-    """What a folder holds; None where that is nothing, or damaged."""
+    """Return the metadata of a folder; None if it holds nothing, or is damaged."""
     try:
         meta = read_meta(out)
     except DataError:  # absent or damaged: to be written
@@ -141,7 +141,7 @@ def prepared_before(out: Path) -> TokenMeta | None:
 
 
 def refuse_occupied(out: Path, before: TokenMeta | None) -> None:
-    """Refuse to replace what is no token folder, or the whole one that `before` describes."""
+    """Refuse to replace a folder that is no token folder, or the complete one that `before` describes."""
     if out.exists() and not out.is_dir():
         raise PrepareError(f"{out} is a file", "name a folder with --out")
     others = sorted(set(os.listdir(out)) - set(FILES)) if out.is_dir() else []
@@ -153,7 +153,7 @@ def refuse_occupied(out: Path, before: TokenMeta | None) -> None:
 
 
 def _survey(corpus: Corpus, max_chars: int, fraction: float, seed: int, report: Progress) -> Survey:
-    draw = random.Random(seed).random  # the one generator whose stream Python promises to keep
+    draw = random.Random(seed).random  # the only generator whose stream Python guarantees
     keys, sizes = array("d"), array("Q")
     sample: list[tuple[float, int, str]] = []
     documents = sample_bytes = total_bytes = 0
@@ -189,7 +189,7 @@ def hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corpu
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What encoding will take: the corpus is read once more, each byte encoded as fast as parts of a sample were."""
+    """The expected time of encoding: the corpus is read once more and encoded at the rate of the timed parts."""
 
     text_bytes: int
     seconds: float
@@ -198,7 +198,7 @@ class Forecast:
 
 
 def _forecast(encoder: TextTokenizer, survey: Survey, reading_seconds: float) -> Forecast:
-    """Time parts of the sample, which is drawn from all over the corpus; the first one only wakes the threads."""
+    """Time parts of the sample, which is drawn from all over the corpus; the first part only starts the threads."""
     texts, rates = iter(survey.sample), []
     for _ in range(1 + _TIMED_PARTS):
         part, size = [], 0
@@ -216,7 +216,7 @@ def _forecast(encoder: TextTokenizer, survey: Survey, reading_seconds: float) ->
 
 @dataclass(kw_only=True)
 class Counts:
-    """What was written to one split."""
+    """The counts of one written split."""
 
     tokens: int = 0
     bytes: int = 0
@@ -225,7 +225,7 @@ class Counts:
 def _encode(
     corpus: Corpus, max_chars: int, encoder: TextTokenizer, survey: Survey, folder: Path, report: Progress
 ) -> tuple[Counts, Counts]:
-    """Write both splits, each piece ended by the end-of-text token; returns what training and validation hold."""
+    """Write both splits, each piece ended by the end-of-text token; return the counts of training and validation."""
     end, dtype = end_of(encoder), np.dtype(dtype_of(encoder)).newbyteorder("<")
     splits = (Counts(), Counts())
     with (folder / TRAIN_FILE).open("wb") as train, (folder / VALIDATION_FILE).open("wb") as validation:
@@ -267,12 +267,12 @@ def _refuse_changed(found: int, expected: int) -> None:
 
 
 def dtype_of(encoder: TextTokenizer) -> str:
-    """The type in which a token folder keeps this vocabulary."""
+    """Return the type in which a token folder stores this vocabulary."""
     return "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
 
 
 def end_of(encoder: TextTokenizer) -> int:
-    """The token that ends a document; raises PrepareError where there is none."""
+    """Return the token that ends a document; raises PrepareError if there is none."""
     if encoder.end_of_text is None:
         raise PrepareError("the tokenizer has no end-of-text token", f"it needs one, as {END_OF_TEXT} or </s>")
     return encoder.end_of_text

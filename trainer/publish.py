@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: written under a hidden name, and given theirs by one rename."""
+"""Writes folders that appear whole or not at all: under a hidden name, then renamed once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainer.corpus import PrepareError
 
 @contextmanager
 def published(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """Give a temporary folder beside `out` that takes its place on success and vanishes otherwise.
+    """Give a temporary folder beside `out`, which replaces it on success and is deleted otherwise.
 
-    Raises PrepareError with what is needed where the disk refuses.
+    Raises PrepareError with the bytes needed if the disk refuses.
     """
     folder, out = None, out.absolute()
     try:
@@ -35,7 +35,7 @@ def published(out: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def _replace(folder: Path, out: Path) -> None:
-    """Move a finished folder into place; an older one of that name gives way only now."""
+    """Move a finished folder into place; an older one of that name is removed only now."""
     if out.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
         os.rename(out, old / out.name)

@@ -1,4 +1,4 @@
-"""One full run: everything around the steps. Log, evaluations, checkpoints, signals, stop conditions, outcome."""
+"""Runs one full run, everything around the steps: log, evaluations, checkpoints, signals, stop conditions, outcome."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
 _WITNESS_EVERY_SECONDS = 5.0
-_SKIPPED_STEPS_LIMIT = 25  # fp16: so many overflowing steps in a row bring the loss scale from 65,536 below 1
+_SKIPPED_STEPS_LIMIT = 25  # fp16: this many overflowing steps in a row bring the loss scale from 65,536 below 1
 _COMPILED_STEPS = 6  # the first of them compile, the last three show the steady pace
 
 
 def run(config: RunConfig, out_dir: str | Path) -> Outcome:
-    """Train as configured into a run folder, going on from its newest checkpoint if it has one.
+    """Train as configured into a run folder, continuing from its newest checkpoint if it has one.
 
-    Every way to end is an outcome in the log's last record; only a folder that cannot be used raises (OSError,
-    RunLogError). Under torchrun all processes call this; the first one writes.
+    Every way to end is an outcome in the log's last record; only an unusable folder raises (OSError, RunLogError).
+    Under torchrun all processes call this; the first one writes.
     """
     world = World.from_environment()
     with Guard(config.stop, out_dir, is_main=world.is_main, alone=world.size == 1) as guard:
@@ -51,14 +51,14 @@ def run(config: RunConfig, out_dir: str | Path) -> Outcome:
 
 
 def run_guarded(config: RunConfig, guard: Guard) -> Outcome:
-    """`run`, under a guard that its process has from its first moment."""
+    """Train as `run` does, under a guard that has existed since the process started."""
     with guard.requests.from_signals():
         try:
             session = _Session(config, guard, World.from_environment())
             with session.telemetry(), _quiet_garbage_collector():
                 outcome, reason = session.train()
                 guard.dead_man.doing("ending", None)
-        except (Exception, KeyboardInterrupt) as error:  # whatever went wrong is this run's outcome
+        except (Exception, KeyboardInterrupt) as error:  # any error is this run's outcome
             traceback.print_exc(file=sys.stdout)
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
             reason = _in_words(error)
@@ -78,7 +78,7 @@ class _Session:
         context = resolve_device(config.device, config.precision, local_rank=world.local_rank, tf32=config.tf32)
         if world.size > 1:
             dist.init_process_group("nccl" if context.is_cuda else "gloo")
-            # each process measured what `auto` means on a CPU: the first one's answer holds for all
+            # each process measured what `auto` means on a CPU; the first one's answer counts for all
             context = dataclasses.replace(context, precision=world.gather(context.precision, context.device)[0])
         self.context = context
         tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
@@ -122,16 +122,16 @@ class _Session:
             self.journal.say(f"resumed from step {self.resumed_from}")
 
     def telemetry(self) -> AbstractContextManager[None]:
-        """Samples the device beside the run, on the first process, unless switched off."""
+        """Sample the device beside the run, on the first process, unless switched off."""
         if not self.world.is_main:
             return nullcontext()
         kind, hz = self.context.device.type, self.config.telemetry.hz
         return _stopped_at_the_end(start_telemetry(self.guard.folder.path, os.getpid(), kind, hz, gpus=self.world.size))
 
     def train(self) -> tuple[Outcome, str]:
-        """Step until something ends the run; the last lines of `while` are the whole story."""
+        """Step until something ends the run."""
         config, trainer = self.config, self.trainer
-        missed = self.resumed_from > 0 and self._evaluation_due()  # by an attempt that was stopped before it
+        missed = self.resumed_from > 0 and self._evaluation_due()  # missed by an attempt that was stopped before it
         if missed and (ending := self._evaluate_and_judge()) is not None:
             return self._end(*ending)
         while trainer.steps_done < config.steps:
@@ -157,7 +157,7 @@ class _Session:
         return Outcome.COMPLETED, f"all {config.steps} steps done"
 
     def _settle(self, record: StepRecord | None) -> tuple[Outcome, str] | None:
-        """Log a step and say whether it ends the run."""
+        """Log a step, and return the outcome if it ends the run."""
         if record is None:
             return None
         self.journal.write_step(record, self.config.steps)
@@ -185,13 +185,13 @@ class _Session:
                 return Outcome.STOPPED, (
                     f"the smoothed loss {self.smoothed_loss:.4f} was above {condition.above} at step {record.step}"
                 )
-        asked = self.world.size == 1 and self.guard.requests.reason is not None  # nobody else has to agree
+        asked = self.world.size == 1 and self.guard.requests.reason is not None  # no other process has to agree
         if self.trainer.agreed.stop or asked:
             return Outcome.STOPPED, self._stop_reason() or "another process of this run was asked to stop"
         return None
 
     def _stop_reason(self) -> str | None:
-        """Why this process wants to stop; several agree on it through the trainer."""
+        """Say why this process wants to stop; several processes agree on it through the trainer."""
         guard = self.guard
         if guard.requests.reason is not None:
             return guard.requests.reason
@@ -204,7 +204,7 @@ class _Session:
         return f"{guard.budget.words} are used; there may be needed: {parts}"
 
     def _step_room(self) -> float | None:
-        """What a step usually takes; None for the first of an attempt, which may have to compile."""
+        """Return the usual time of a step; None for the first of an attempt, which may have to compile."""
         return None if self.trainer.steps_done == self.resumed_from else self.pace.usual_step
 
     def _something_is_due(self) -> bool:
@@ -225,13 +225,13 @@ class _Session:
         return (regular or self._gate() is not None) and self.config.eval.tokens > 0
 
     def _gate(self) -> Gate | None:
-        """The gate after the step that was just done."""
+        """Return the gate after the step that was just done."""
         return next((gate for gate in self.config.stop.gates if gate.step == self.trainer.steps_done), None)
 
     def _evaluate_and_judge(self) -> tuple[Outcome, str] | None:
-        """Evaluate, and say whether a gate here ends the run. All processes know the same loss, so all judge alike.
+        """Evaluate, and return the outcome if a gate here ends the run. All processes have the same loss and agree.
 
-        What an earlier attempt evaluated it has judged as well: whoever resumes behind a gate means to pass it.
+        Gates of an earlier attempt's evaluations are not judged again: whoever resumes behind a gate wants to pass it.
         """
         loss, gate = self._evaluate(), self._gate()
         if loss is None or gate is None:
@@ -245,7 +245,7 @@ class _Session:
         return None
 
     def _end(self, outcome: Outcome, reason: str) -> tuple[Outcome, str]:
-        """A stopped run can go on later: it leaves a checkpoint. A diverged one has nothing worth keeping."""
+        """End the run. A stopped run leaves a checkpoint to resume from; a diverged one has nothing worth keeping."""
         record = self.trainer.flush()
         if record is not None:
             self.journal.write_step(record, self.config.steps)
@@ -259,7 +259,7 @@ class _Session:
         return outcome, reason
 
     def _say_how_long_it_took(self) -> None:
-        """Whoever asked it to stop gave it some time: what was needed, and what had been expected."""
+        """Log how long a requested stop took, beside the expected time."""
         asked_at = self.guard.requests.asked_at
         if asked_at is not None:
             seconds = time.monotonic() - asked_at
@@ -268,7 +268,7 @@ class _Session:
                                          f"take up to {expected:.2f} s")  # fmt: skip
 
     def _evaluate(self) -> float | None:
-        """Evaluate, unless this very step was; gives the loss, nats per token."""
+        """Evaluate, unless this step was evaluated already; returns the loss in nats per token."""
         step = self.trainer.steps_done
         if self.config.eval.tokens == 0 or self.evaluated_step == step:
             return None
@@ -286,12 +286,12 @@ class _Session:
         return done.loss
 
     def _save(self) -> None:
-        """Leave a checkpoint of this very moment, on disk."""
+        """Write a checkpoint of this moment to disk."""
         self.checkpoints.begin(self._extra())
         self.checkpoints.finish()
 
     def _extra(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the trainer's state."""
+        """Return what a checkpoint stores beside the trainer's state."""
         return {
             "smoothed_loss": self.smoothed_loss,
             "evaluated_step": self.evaluated_step,
@@ -321,7 +321,7 @@ class _Session:
 
 
 class _Witness:
-    """Every few seconds between two steps, the machine's own speed. CPU runs: cards have clocks to read instead."""
+    """Measures the machine's own speed between steps, every few seconds, on a CPU: GPUs report their clocks."""
 
     def __init__(self, context: DeviceContext, journal: Journal):
         self._kernel, self._steal, self._journal = ReferenceKernel(context.device), StealMeter(), journal
@@ -340,7 +340,7 @@ class _Witness:
 
 
 class _CompileBill:
-    """What the first steps cost beyond steady ones."""
+    """The time of the first steps beyond steady ones."""
 
     def __init__(self, journal: Journal):
         self._journal = journal
@@ -357,7 +357,7 @@ class _CompileBill:
 
 @contextmanager
 def _quiet_garbage_collector() -> Iterator[None]:
-    """Python's collector walks every object of torch in the middle of a step, up to half a second (sources §7.3)."""
+    """Keep Python's collector from walking every object of torch during a step, up to half a second (sources §7.3)."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -377,6 +377,6 @@ def _stopped_at_the_end(handle: TelemetryHandle) -> Iterator[None]:
 
 
 def _in_words(error: BaseException) -> str:
-    """One line: what kind of error, its words, and its hint if it has one."""
+    """Describe an error in one line: its kind, its words, and its hint if it has one."""
     hint = getattr(error, "hint", None)
     return " ".join(f"{type(error).__name__}: {error}{f' ({hint})' if hint else ''}".split())

@@ -1,4 +1,4 @@
-"""A run's folder, held for as long as its process lives: nobody else trains in it, and it may be moved meanwhile."""
+"""Holds a run's folder for as long as its process lives: nobody else trains in it, and it may be moved meanwhile."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import IO
 
 LOCK_NAME = ".trainer.lock"
-LOCK_WAIT_SECONDS = 20.0  # a process that was just killed, or told to end, is gone by then
+LOCK_WAIT_SECONDS = 20.0  # a process that was just killed or told to end has ended by then
 _GONE = " (deleted)"
 
 
 class FolderInUseError(OSError):
-    """Another process trains in the folder; the message says which."""
+    """Says that another process trains in the folder, and which."""
 
 
 class RunFolder:
-    """A folder by its identity rather than its name: `path` is where it lies now."""
+    """A folder by its identity rather than its name: `path` is its present place."""
 
     def __init__(self, path: str | Path):
-        """Make the folder where it is not there yet, and hold it open; raises OSError."""
+        """Create the folder if needed, and hold it open; raises OSError."""
         self._given = Path(path).absolute()  # a later change of working directory must not move it
         self._given.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._given, os.O_RDONLY | os.O_DIRECTORY)
@@ -29,7 +29,7 @@ class RunFolder:
 
     @property
     def path(self) -> Path:
-        """Where the folder lies now; the path it was given where it is gone or the system cannot tell."""
+        """Return the folder's present path; the given one if the folder is gone or the system cannot tell."""
         if self._is_at(self._given):
             return self._given
         moved_to = self._moved_to()
@@ -39,11 +39,11 @@ class RunFolder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the folder was deleted, as by a move to another disk, which copies."""
+        """Tell whether the folder was deleted, for example by a move to another disk, which copies."""
         return not self._is_at(self._given) and self._moved_to() is None
 
     def lock(self, wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
-        """Keep every other process from training here until this one ends, however it ends; raises FolderInUseError."""
+        """Keep every other process from training here until this one ends in any way; raises FolderInUseError."""
         import fcntl  # POSIX only, like the whole trainer
 
         self._lock = open(self.path / LOCK_NAME, "a+", encoding="utf-8")  # noqa: SIM115 - held until the process ends
@@ -57,14 +57,14 @@ class RunFolder:
                     self._lock.seek(0)
                     raise FolderInUseError(f"{self._lock.read().strip() or 'another process'} trains in it") from None
                 time.sleep(0.1)
-            except OSError:  # a file system without locks: the launcher's own check has to do
+            except OSError:  # a file system without locks: only the launcher's own check remains
                 return
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._lock.flush()
 
     def close(self) -> None:
-        """Give the folder back; a second call does nothing."""
+        """Release the folder; a second call does nothing."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -79,7 +79,7 @@ class RunFolder:
             return False
 
     def _moved_to(self) -> Path | None:
-        """Linux knows the present name of an open folder."""
+        """Return the present name of an open folder, which Linux knows."""
         try:
             name = os.readlink(f"/proc/self/fd/{self._descriptor}")
         except OSError:

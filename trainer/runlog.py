@@ -1,4 +1,4 @@
-"""The run log, `log.jsonl`: its writer and its reader side by side. No torch.
+"""Writes and reads the run log, `log.jsonl`. No torch.
 
 One JSON object per line; `docs/file-formats.md` lists the kinds and their fields.
 """
@@ -20,32 +20,32 @@ from trainer.schema import SCHEMA
 
 Record = dict[str, Any]
 
-# Ends a line that a crash left unfinished: such a line stays in the file, is no data and is skipped by readers.
+# Ends a line that a crash left unfinished: such a line stays in the file, but readers skip it.
 TORN_MARK = b" <torn>"
 
 LOG_NAME = "log.jsonl"  # in a run folder
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # in these, every such string is a number
-_LINES_PER_PARSE = 4096  # parsed as one JSON array: field names are shared between lines, which halves the memory
+_NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # in these kinds every such string is a number
+_LINES_PER_PARSE = 4096  # parsed as one JSON array: lines share field names, which halves the memory
 _LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
 
 
 class RunLogError(ValueError):
-    """A run log cannot be read; the message names the file and the line."""
+    """Says that a run log cannot be read, with file and line."""
 
 
 class RunLogWriter:
     """Appends records to a run log, one write to the file each, so that a reader sees whole lines soon."""
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time):
-        """Open for appending, ending a line torn by a crash first; raises OSError."""
+        """Open for appending, after ending a line torn by a crash; raises OSError."""
         self._clock = clock
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held open for the whole run
         self._torn = False
         self._end_last_line(Path(path))
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one record with its `kind` and `time` (Unix seconds); raises OSError, as on a full disk.
+        """Append one record with its `kind` and `time` (Unix seconds); raises OSError, for example on a full disk.
 
         Numbers that are not finite become the strings "nan", "inf" and "-inf".
         """
@@ -78,28 +78,28 @@ class RunLogWriter:
         except ValueError:
             self._torn = True  # the next record ends it with the mark
         else:
-            self._file.write(b"\n")  # only the line's end was missing
+            self._file.write(b"\n")  # only the line end was missing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
     """What the log says of one attempt's life."""
 
-    session: str  # its name in budget.json; of logs that have none, one made of its place in the log
+    session: str  # its name in budget.json; for older logs a name made from its place in the log
     host: str | None
     began: float  # Unix seconds
-    seconds: float  # as it said at its end; of one that died without a word, up to its last record
-    measured_seconds: float  # the sum of what it timed, whatever was done to the wall clock meanwhile
+    seconds: float  # as stated at its end; up to its last record if it has none
+    measured_seconds: float  # the sum of what it timed, independent of changes of the wall clock
     usd_per_hour: float | None
     ended: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLog:
-    """A whole run, all attempts together. Each record also has `attempt` (1…): the header it came after.
+    """A whole run with all attempts. Each record also has `attempt` (1…), the number of the header before it.
 
-    `steps` and `evals` are the run's one history, by step: what an attempt did after the step from which a later one
-    resumed, and anything done twice, is in `superseded` (time spent, state lost). The other kinds are events, all kept.
+    `steps` and `evals` are the run's one history, by step. What an attempt did after the step from which a later one
+    resumed, and anything done twice, is in `superseded` (time spent, state lost). All records of other kinds are kept.
     """
 
     headers: tuple[Record, ...]
@@ -114,29 +114,29 @@ class RunLog:
 
     @property
     def attempts(self) -> int:
-        """How many times the run was started."""
+        """Return how often the run was started."""
         return len(self.headers)
 
     @property
     def header(self) -> Record | None:
-        """The newest attempt's header; None before the first was written."""
+        """Return the newest attempt's header; None before the first was written."""
         return self.headers[-1] if self.headers else None
 
     @property
     def final(self) -> Record | None:
-        """How the newest attempt ended; None while it runs, or when it died without a word."""
+        """Return the newest attempt's final record; None while it runs, or if it died without one."""
         if self.finals and self.finals[-1]["attempt"] == self.attempts:
             return self.finals[-1]
         return None
 
     @property
     def used_seconds(self) -> float:
-        """What all attempts took: as they said, or up to the last record of those that died without a word."""
+        """Return the seconds of all attempts: as stated, else up to the last record of an attempt that died."""
         return sum(life.seconds for life in self.lifetimes)
 
     @property
     def lifetimes(self) -> tuple[Lifetime, ...]:
-        """Of every attempt, those that ended before their header included."""
+        """Return the lifetime of every attempt, also of those that ended before their header."""
         work: dict[int, list[Record]] = {}
         for kind in (self.steps, self.evals, self.checkpoints, self.witnesses, self.superseded):
             for record in kind:
@@ -154,10 +154,10 @@ class RunLog:
 
 
 def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
-    """Read the whole lines from a byte offset on; give the records and the offset for the next call.
+    """Read the whole lines from a byte offset on; return the records and the offset for the next call.
 
-    A last line still without its end is left for the next call. Raises RunLogError with the line of what is no
-    record, OSError when the file cannot be read.
+    A last line that has no end yet is left for the next call. Raises RunLogError with the line that is no record, and
+    OSError if the file cannot be read.
     """
     path = Path(path)
     with open(path, "rb") as file:
@@ -183,7 +183,7 @@ def smoothed_loss(before: float | None, loss: float) -> float:
 
 
 def load_run_log(path: str | Path) -> RunLog:
-    """Read a whole run log; raises RunLogError with file and line, OSError when it cannot be read."""
+    """Read a whole run log; raises RunLogError with file and line, or OSError if it cannot be read."""
     records, _ = read_records(path)
     by_kind: dict[str, list[Record]] = {}
     histories: dict[str, dict[int, Record]] = {"step": {}, "eval": {}}
@@ -218,7 +218,7 @@ def load_run_log(path: str | Path) -> RunLog:
 
 
 def _lifetime(name: str, header: Record | None, work: Iterable[Record], final: Record | None) -> Lifetime:
-    """Of an attempt with its header, its end, or both; `work`: the records that say how long something took."""
+    """Return an attempt's lifetime from its header, its end, or both; `work` has the records with durations."""
     first = header if header is not None else final
     assert first is not None
     startup = (header or {}).get("startup_seconds") or 0.0
@@ -239,7 +239,7 @@ def _lifetime(name: str, header: Record | None, work: Iterable[Record], final: R
 
 
 def mend(path: Path) -> Path | None:
-    """Mark every whole line that is no record as torn; gives where the log as it was is kept, None: all are records.
+    """Mark every whole line that is no record as torn; return the copy of the old log, or None if all are records.
 
     Raises OSError.
     """
@@ -255,7 +255,7 @@ def mend(path: Path) -> Path | None:
         file.write(b"\n".join(lines))
         file.flush()
         os.fsync(file.fileno())
-    os.link(path, kept)  # both are there until the one has taken the other's name
+    os.link(path, kept)  # both exist until the new file has replaced the old
     os.replace(mended, path)
     return kept
 
@@ -271,7 +271,7 @@ def _is_sound(line: bytes) -> bool:
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Without it, reading a million lines spends half its time looking for cycles among new dicts (10 s, not 5)."""
+    """Pause Python's garbage collector, which doubles the time of reading a million lines (10 s, not 5)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -294,7 +294,7 @@ def _without_non_finite(value: Any) -> Any:
 
 
 def _unfinished_tail(path: Path) -> bytes:
-    """What follows the last line's end."""
+    """Return what follows the last line end."""
     with open(path, "rb") as file:
         position = os.fstat(file.fileno()).st_size
         tail = b""
@@ -307,7 +307,7 @@ def _unfinished_tail(path: Path) -> bytes:
 
 
 def _parse_batch(path: Path, offset: int, start: int, lines: list[bytes]) -> list[Record]:
-    """Records of consecutive lines, the first of them `start` lines after `offset`; slowly only where one is wrong."""
+    """Return the records of consecutive lines, the first `start` lines after `offset`; slow only for a wrong line."""
     sound = [line for line in lines if line.strip() and not line.endswith(TORN_MARK)]
     try:
         records = json.loads(b"[" + b",".join(sound) + b"]")

@@ -1,7 +1,7 @@
 """`python -m trainer.sample RUN`: text from a run's newest checkpoint, as JSON lines on stdout.
 
-The prompt comes by stdin. `{"kind": "model", …}` first, then of each sample `{"kind": "text", "text": …}` as it grows
-and `{"kind": "end", …}`; what keeps it from starting is one `{"kind": "error", "text": …, "hint": …}`.
+The prompt comes by stdin. `{"kind": "model", …}` is first, then for each sample `{"kind": "text", "text": …}` as it
+grows and `{"kind": "end", …}`. A failed start gives one `{"kind": "error", "text": …, "hint": …}`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trainer.schema import ConfigError
 from trainer.tokenizer import TextTokenizer
 from trainer.trained import NothingTrainedError, Trained, load_tokenizer, load_trained
 
-_BROKEN = "\N{REPLACEMENT CHARACTER}"  # half a character: the next token may complete it
+_BROKEN = "\N{REPLACEMENT CHARACTER}"  # half a character, which the next token may complete
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Give the exit code: 0, or 1 with an error line."""
+    """Return the exit code: 0, or 1 with an error line."""
     parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--tokens", type=int, default=200)
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _say("model", step=trained.step, parameters=sum(p.numel() for p in trained.model.parameters()),
          device=describe_device(trained.context).name, precision=trained.context.precision)  # fmt: skip
-    if not read:  # nothing: as a document begins
+    if not read:  # an empty prompt: start as a document does
         read = [end] if end is not None else [0]
     for number in range(options.samples):
         drawing = Drawing(
@@ -67,7 +67,7 @@ def _sample(
 ) -> None:
     began = time.perf_counter()
     tokens: list[int] = []
-    # as one text with the prompt: of a text's first piece some tokenizers leave out the space that it begins with
+    # decoded together with the prompt: some tokenizers drop the space at the start of a text's first piece
     said, ended = tokenizer.decode(read), False
     for token in itertools.islice(generate(trained, read, drawing), count):
         if ended := token == end:
@@ -80,7 +80,7 @@ def _sample(
 
 
 def _grown(text: str, said: str, *, whole: bool = False) -> str:
-    """Say what is new of a text, unless a character is still half; gives what has been said of it by now."""
+    """Print the new part of a text, unless it ends in half a character; return what has been printed."""
     if text == said or (text.endswith(_BROKEN) and not whole):
         return said
     _say("text", text=text[len(said) :])

@@ -1,7 +1,7 @@
-"""Writing the checkpoints of a run, by all of its processes together, and if wanted while the run goes on.
+"""Writes the checkpoints of a run, by all of its processes together and, if configured, during the steps.
 
-    begin()      all copy what is theirs to host memory, and a thread of each writes it
-    written      whether this process's files are on disk; the run goes on until all processes say so
+    begin()      each process copies its part to host memory, and a thread writes it
+    written      whether this process's files are on disk; the run continues until all processes say so
     finish()     all together: the main process gives the checkpoint its name, once every file is on disk
 
 A kill at any moment leaves either the finished checkpoint or a hidden folder that the next attempt removes.
@@ -24,7 +24,7 @@ from trainer.checkpoint_files import CheckpointError
 from trainer.device import available_host_memory
 from trainer.parallel import World
 
-# Of the host's free memory that a copy may take; where it takes more, the run waits while its own tensors are written.
+# Of the host's free memory that a copy may take; otherwise the run waits while its own tensors are written.
 _SPARE_MEMORY = 0.5
 
 
@@ -35,12 +35,12 @@ class Saved:
     step: int
     path: str  # relative to the folder of checkpoints' parent
     bytes: int
-    write_seconds: float  # from the first byte to the last, of the slowest process
+    write_seconds: float  # from the first byte to the last, in the slowest process
 
 
 @dataclass(kw_only=True)
 class _Writing:
-    """One checkpoint on its way; the thread fills in how it ended."""
+    """One checkpoint being written; the thread adds how it ended."""
 
     snapshot: Snapshot
     partial: Path
@@ -51,16 +51,16 @@ class _Writing:
         began = time.perf_counter()
         try:
             self.ended["files"] = files.write_files(self.partial, self.snapshot.tensors)
-        except Exception as error:  # of a thread: whatever it is, the run must hear of it
+        except Exception as error:  # in a thread: the run must learn of any error
             self.ended["error"] = str(error)
         self.ended["seconds"] = time.perf_counter() - began
 
 
 class Saver:
-    """Writes checkpoints into one folder, one after the other; every process of the run has one and uses it alike."""
+    """Writes checkpoints into one folder, one after the other; every process of the run makes the same calls."""
 
     def __init__(self, folder: Callable[[], Path], world: World, device: torch.device, *, background: bool):
-        """`folder` says where checkpoints lie now: a run folder may be moved while its run goes on."""
+        """`folder` returns the present folder of checkpoints: a run folder may be moved during its run."""
         self._where, self._world, self._device, self.background = folder, world, device, background
         self._writing: _Writing | None = None
 
@@ -70,12 +70,12 @@ class Saver:
 
     @property
     def written(self) -> bool:
-        """Whether nothing is left for this process to write."""
+        """Tell whether this process has nothing left to write."""
         thread = None if self._writing is None else self._writing.thread
         return thread is None or not thread.is_alive()
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Start writing; raises CheckpointError on all processes when there is no room. Finish the one before first."""
+        """Start writing; raises CheckpointError on all processes if there is no room. Finish the one before first."""
         assert self._writing is None
         writing = _Writing(snapshot=snapshot, partial=self._prepare(snapshot))
         if self.background and files.bytes_needed(snapshot.tensors) < _SPARE_MEMORY * available_host_memory():
@@ -87,7 +87,7 @@ class Saver:
         self._writing = writing
 
     def finish(self) -> Saved:
-        """Wait until all have written, and publish; raises CheckpointError, on all processes, when any could not."""
+        """Wait until all have written, and publish; raises CheckpointError on all processes if any of them failed."""
         writing, self._writing = self._writing, None
         assert writing is not None
         if writing.thread is not None:

@@ -16,7 +16,7 @@ import yaml
 
 from trainer.plain import ConfigError, build, close, record_from_dict, to_dict
 
-__all__ = ["ConfigError", "record_from_dict", "to_dict"]  # beside what is defined here
+__all__ = ["ConfigError", "record_from_dict", "to_dict"]  # in addition to what is defined here
 
 SCHEMA = 1
 
@@ -31,7 +31,7 @@ ATTENTION_KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
 
 
 class Outcome(StrEnum):
-    """How a run or a burst ended: a value in the data, never an exception to be matched by text."""
+    """How a run or a burst ended: a value in the data, never an exception that is recognised by its text."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"  # a signal, a guard or a stop condition; a checkpoint was written
@@ -58,7 +58,7 @@ class ModelShape:
         return self.width // self.heads
 
     def problems(self) -> list[str]:
-        """Say everything that keeps this shape from being built."""
+        """Return every reason why this shape cannot be built."""
         found = []
         if self.family not in FAMILIES:
             near = close(self.family, FAMILIES)
@@ -88,7 +88,7 @@ def make_shape(
     kv_heads: int | None = None,
     ffn_width: int | None = None,
 ) -> ModelShape:
-    """Complete a shape from its family's proportions; what is given wins over what is derived.
+    """Complete a shape from its family's proportions; given values override derived ones.
 
     nanochat: width 64·depth rounded up to a multiple of 128, heads of 128, FFN 4·width
     (karpathy/nanochat, sources §1.1). gpt2: width 64·depth, heads of 64, FFN 4·width (GPT-2 small
@@ -123,7 +123,7 @@ class DataConfig:
     """Where the tokens come from: a folder written by `advisor data prepare`, or a synthetic stream."""
 
     path: str | None = None  # folder with tokens.bin, meta.json, tokenizer.json; None: synthetic tokens
-    synthetic: bool = False  # synthetic tokens were asked for: without them or a path, `advisor` starts no run
+    synthetic: bool = False  # synthetic tokens were requested; `advisor` starts no run without them or a path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class OptimizerConfig:
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.1  # on matrices only
-    grad_clip: float | None = 1.0  # None: norm logged, nothing clipped
+    grad_clip: float | None = 1.0  # None logs the norm and clips nothing
     fused: bool = True  # AdamW in one kernel
 
 
@@ -148,8 +148,8 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    every_steps: int | None = None  # None: only at the end
-    tokens: int = 65536  # validation tokens per evaluation; 0: never evaluate
+    every_steps: int | None = None  # None evaluates only at the end
+    tokens: int = 65536  # validation tokens per evaluation; 0 switches it off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class CheckpointConfig:
     every_seconds: float | None = 900.0
     keep: int = 2
     final: bool = True  # write one at the end of a completed run
-    background: bool | None = None  # write beside the steps that follow, from a copy in host memory; None: on CUDA
+    background: bool | None = None  # write during the next steps, from a copy in host memory; None does so on CUDA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class LossStop:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """Evaluate after `step`, and go on only if the loss is not above `above` (nats per token); else stop, saved."""
+    """Evaluate after `step`, continue only if the loss is at most `above` (nats per token), else stop and save."""
 
     step: int
     above: float
@@ -181,10 +181,10 @@ class Gate:
 class StopConfig:
     max_seconds: float | None = None  # of all attempts at the run, wherever they ran
     max_usd: float | None = None  # of all attempts, each at its own price
-    usd_per_hour: float | None = None  # of all devices together; TRAINER_USD_PER_HOUR says otherwise for one attempt
-    hang_factor: float | None = None  # end a process that is busy with one step for so many usual ones; None: never
+    usd_per_hour: float | None = None  # of all devices together; TRAINER_USD_PER_HOUR overrides it for one attempt
+    hang_factor: float | None = None  # end a process whose step takes this many usual ones; None switches it off
     hang_seconds: float = 300.0  # the least time that counts as a hang
-    step_seconds: float | None = None  # expected of a step, until some are measured
+    step_seconds: float | None = None  # expected time of a step, until some are measured
     notice: str | None = None  # a file that appears, or a loopback URL that answers, when the machine is taken away
     loss: tuple[LossStop, ...] = ()
     gates: tuple[Gate, ...] = ()
@@ -212,9 +212,9 @@ class RunConfig:
     compile: bool = False  # torch.compile, block by block
     activation_checkpointing: str = "none"  # selective: the feed-forward's activation; full: whole blocks
     sharding: str = "none"  # full: weights, gradients and optimizer state split over the processes (FSDP2)
-    attention: str = "auto"  # which of torch's kernels; auto: torch chooses
-    loss_chunk_tokens: int | None = None  # tokens whose logits are held at once; None: chosen by device and vocabulary
-    init_from: str | None = None  # run folder whose newest checkpoint's weights it begins with; None: drawn
+    attention: str = "auto"  # which of torch's kernels; auto lets torch choose
+    loss_chunk_tokens: int | None = None  # tokens whose logits are held at once; None chooses by device and vocabulary
+    init_from: str | None = None  # run folder whose newest checkpoint's weights it starts from; None draws new ones
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -224,11 +224,11 @@ class RunConfig:
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 
     def tokens_per_step(self, world_size: int = 1) -> int:
-        """Tokens of one optimizer step over all devices (the global batch)."""
+        """Return the tokens of one optimizer step over all devices (the global batch)."""
         return self.micro_batch * self.grad_accum * self.model.seq_len * world_size
 
     def problems(self) -> list[str]:
-        """Say everything that keeps this configuration from running."""
+        """Return every reason why this configuration cannot run."""
         found = self.model.problems()
         if self.schema > SCHEMA:
             found.append(f"schema: {self.schema} was written by a newer version (this one reads up to {SCHEMA})")
@@ -287,11 +287,11 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """What is known of the device a process trains on; None: it has no such thing, or cannot say."""
+    """What is known of the device a process trains on; None if it does not exist there or is unknown."""
 
     type: str  # cpu | cuda
     name: str | None
-    memory_bytes: int  # of the card, or of the host as far as this process may use it
+    memory_bytes: int  # of the GPU, or of the host as far as this process may use it
     compute_capability: str | None = None
     driver: str | None = None
     cuda: str | None = None

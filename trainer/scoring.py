@@ -1,4 +1,4 @@
-"""How well a trained model predicts: loss over held-out windows, and questions with several answers."""
+"""Measures how well a trained model predicts: loss on held-out windows, and questions with several answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HeldOut:
     """Loss of the validation split; the standard error is of the mean over windows, taken as independent."""
 
     loss: float  # nats per token
-    standard_error: float | None  # None: one window
+    standard_error: float | None  # None for one window
     bits_per_byte: float | None
     tokens: int
     windows: int
@@ -38,7 +38,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A beginning and several ways to go on, one of them right."""
+    """A text and several continuations, one of them right."""
 
     context: str
     choices: tuple[str, ...]
@@ -47,24 +47,24 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScore:
-    """Of one file of questions: how often the right choice was the likeliest, per byte and in sum."""
+    """The score of one file of questions: how often the right choice was the likeliest, per byte and in total."""
 
     name: str
     questions: int
     right_per_byte: float  # shares
     right_in_sum: float
-    standard_error: float  # of the first, binomial
+    standard_error: float  # of the first share, binomial
     chance: float
 
 
 @torch.no_grad()
 def held_out(trained: Trained, tokens: int) -> HeldOut:
-    """Loss of about so many validation tokens; raises NothingTrainedError without data, DataError."""
+    """Return the loss of about so many validation tokens; raises NothingTrainedError without data, DataError."""
     config = trained.config
     if config.data.path is None:
         raise NothingTrainedError("the run was trained on synthetic tokens: there is no text held out", "--task FILE")
     source = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
-    losses, counts = [], []  # of windows: means over what counts of each, and how much that is
+    losses, counts = [], []  # of windows: the mean over the tokens that count, and how many they are
     for batch, targets in source.eval_batches(tokens, micro_batch=8):
         counted = (targets >= 0).sum(dim=1)
         counts += counted.tolist()
@@ -84,7 +84,7 @@ def held_out(trained: Trained, tokens: int) -> HeldOut:
 
 @torch.no_grad()
 def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every target, nats, fp32 on the CPU, 0 of those below 0; tokens and targets (batch, time)."""
+    """Return each target's cross-entropy in nats, fp32 on the CPU, 0 for negative targets; inputs are (batch, time)."""
     model, device = trained.model, trained.context.device
     with trained.context.autocast():
         hidden = model(tokens.to(device)).flatten(0, 1)
@@ -100,7 +100,7 @@ def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def score(trained: Trained, tokenizer: TextTokenizer, name: str, questions: Sequence[Question]) -> TaskScore:
-    """Ask all questions of a file."""
+    """Score all questions of a file."""
     per_byte = in_sum = 0
     for question in questions:
         sums = [choice_loss(trained, tokenizer, question.context, choice) for choice in question.choices]
@@ -120,7 +120,7 @@ def score(trained: Trained, tokenizer: TextTokenizer, name: str, questions: Sequ
 
 
 def choice_loss(trained: Trained, tokenizer: TextTokenizer, context: str, choice: str) -> float:
-    """Nats of a choice after its context, both as one text; of the newest tokens that the context length holds."""
+    """Return the nats of a choice after its context, as one text, cut to the newest tokens that the context holds."""
     before, whole = tokenizer.encode(context), tokenizer.encode(f"{context} {choice}")
     own = max(1, len(whole) - len(before))
     whole = whole[-(trained.config.model.seq_len + 1) :]
@@ -129,7 +129,7 @@ def choice_loss(trained: Trained, tokenizer: TextTokenizer, context: str, choice
 
 
 def read_questions(file: Path) -> list[Question]:
-    """JSON lines with context, choices, answer, or ctx, endings, label as HellaSwag has; raises NothingTrainedError."""
+    """Read JSON lines with context, choices, answer, or HellaSwag's ctx, endings, label; raises NothingTrainedError."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Tensors whose rows are split over processes (DTensors of FSDP2): which rows are here, and the whole again.
+"""Handles tensors whose rows are split over processes (DTensors of FSDP2): the rows that are here, and the whole.
 
 Each of W processes holds ceil(rows / W) of them in the order of the ranks, the last ones fewer or none. Plain tensors
 are whole everywhere. Looks at attributes, not at types: importing torch's own takes seconds, and most runs have none.
@@ -12,17 +12,17 @@ from torch import Tensor
 
 
 def is_split(tensor: Tensor) -> bool:
-    """Whether this process holds only some rows of a tensor."""
+    """Tell whether this process holds only some rows of a tensor."""
     return hasattr(tensor, "device_mesh")
 
 
 def local_rows(tensor: Any) -> Tensor:
-    """The rows that are here, sharing their memory."""
+    """Return the rows that are here, sharing their memory."""
     return tensor.to_local().detach() if is_split(tensor) else tensor.detach()
 
 
 def first_row(tensor: Any) -> int:
-    """Where the rows that are here begin in the whole."""
+    """Return where the rows that are here begin in the whole."""
     if not is_split(tensor):
         return 0
     mesh = tensor.device_mesh
@@ -31,12 +31,12 @@ def first_row(tensor: Any) -> int:
 
 
 def whole(tensor: Any) -> Tensor:
-    """The whole, on every process: all of them must ask at the same time."""
+    """Return the whole on every process; all of them must call this at the same time."""
     return tensor.full_tensor() if is_split(tensor) else tensor
 
 
 def like(tensor: Any, rows: Tensor) -> Tensor:
-    """Rows that are here as a tensor split the way another one is."""
+    """Return the rows that are here as a tensor split like another one."""
     if not is_split(tensor):
         return rows
     return type(tensor.data).from_local(

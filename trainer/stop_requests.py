@@ -1,4 +1,4 @@
-"""Who may ask a run to save and end from outside: signals, and the notice that its machine is taken away."""
+"""Takes requests from outside to save and end a run: signals, and the notice that its machine is taken away."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _NOT_YET = ("", "false", "none")  # Google's metadata service answers FALSE unti
 
 
 class StopRequests:
-    """The first request that came, in words, and when."""
+    """The first request, in words, and its time."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.asked_at: float | None = None  # monotonic
 
     def ask(self, reason: str) -> None:
-        """Ask the run to stop; the first who asks is named."""
+        """Ask the run to stop; only the first reason is kept."""
         if self.reason is None:
             self.asked_at = time.monotonic()
             self.reason = reason
 
     @contextmanager
     def from_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask to stop after the step in progress; a second SIGINT interrupts at once."""
+        """Let SIGTERM and SIGINT ask to stop after the step in progress; a second SIGINT interrupts at once."""
 
         def receive(number: int, _frame: Any) -> None:
             if self.reason is not None and number == signal.SIGINT:
@@ -47,17 +47,17 @@ class StopRequests:
 
 
 class Notice:
-    """A file or a loopback address that is looked at every second until it tells of the machine's end."""
+    """A file or a loopback address that is checked every second until it announces the machine's end."""
 
     def __init__(self, where: str):
-        """What lies there already was meant for somebody before us."""
+        """Ignore what is there already: it was meant for an earlier run."""
         self.where = where
         self._url = where if "://" in where else None
         self._old = self._stamp()
         self._due = 0.0
 
     def given(self) -> bool:
-        """Whether the notice has come; looks at most once a second."""
+        """Tell whether the notice has come; looks at most once a second."""
         if time.monotonic() < self._due:
             return False
         self._due = time.monotonic() + _POLL_SECONDS
@@ -65,7 +65,7 @@ class Notice:
         return stamp is not None and stamp != self._old
 
     def _stamp(self) -> str | None:
-        """What is there: of a file its time, of an address its answer; None: nothing."""
+        """Return the present state: a file's time, an address's answer; None if there is nothing."""
         if self._url is not None:
             return _answer(self._url)
         try:

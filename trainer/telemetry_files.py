@@ -1,4 +1,4 @@
-"""Telemetry on disk: small Parquet parts while a run lasts, one `telemetry.parquet` after it, and the reader. No torch.
+"""Writes and reads telemetry: small Parquet parts while a run lasts, one `telemetry.parquet` after it. No torch.
 
 `docs/file-formats.md` lists the columns. Integers are delta encoded, a row group holds one device in order of time:
 that is what makes 100 readings a second small.
@@ -26,7 +26,7 @@ FILE_NAME, PARTS_NAME = "telemetry.parquet", "telemetry"
 
 COLUMN_TYPES = {
     "time_ms": "int64",  # Unix time
-    "gpu": "int8",  # number as the run counts its cards; null: the host
+    "gpu": "int8",  # the run's number of the GPU; null for the host
     "power_deciwatts": "int32",
     "utilization_percent": "int16",
     "memory_used_bytes": "int64",
@@ -45,12 +45,12 @@ COLUMN_TYPES = {
 
 _PART = re.compile(r"part-(\d{5,})\.parquet")
 _UNKNOWN = -(2**31)  # in the power buffer only
-_PARTS_PER_ROW_GROUP = 60  # an hour of parts: long enough to pack well, short enough for little memory
+_PARTS_PER_ROW_GROUP = 60  # an hour of parts: large enough to compress well, small enough for little memory
 _PART_ZSTD_LEVEL, _FINAL_ZSTD_LEVEL = 3, 15
 
 
 class DeviceBuffer:
-    """Rows of one device since the last part; slow quantities are kept only where they were read."""
+    """Rows of one device since the last part; slow quantities have values only in the rows where they were read."""
 
     def __init__(self, gpu: int | None, columns: tuple[str, ...]):
         self.gpu = gpu
@@ -76,13 +76,13 @@ class DeviceBuffer:
         self._power.append(_UNKNOWN if power_deciwatts is None else power_deciwatts)
 
     def rows(self) -> Iterator[tuple[int, int | None, Values | None]]:
-        """Time, power and, where they were read, the slow quantities of each row."""
+        """Yield time, power and, if they were read, the slow quantities of each row."""
         slow = dict(zip(self._slow_rows, self._slow_values, strict=True))
         for row, (time_ms, power) in enumerate(zip(self._times_ms, self._power, strict=True)):
             yield time_ms, None if power == _UNKNOWN else power, slow.get(row)
 
     def to_table(self) -> pyarrow.Table:
-        """All rows as a table with every column; what was not read is null."""
+        """Return all rows as a table with every column, with null for what was not read."""
         import numpy as np
         import pyarrow as pa
 
@@ -100,7 +100,7 @@ class DeviceBuffer:
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _spread(self, values: Sequence[int | float | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Put slow values into the rows where they were read; gives values and which of them are known."""
+        """Spread slow values to the rows where they were read; return the values and which of them are known."""
         import numpy as np
 
         whole = all(value is None or isinstance(value, int) for value in values)
@@ -112,10 +112,10 @@ class DeviceBuffer:
 
 
 class TelemetryWriter:
-    """Writes the parts of one run folder and joins them; goes on after what an earlier attempt left."""
+    """Writes the parts of one run folder and joins them; continues after an earlier attempt's parts."""
 
     def __init__(self, run_dir: Path, metadata: dict[str, Any]):
-        """Prepare the folder; `metadata` is kept in the files. Raises OSError."""
+        """Prepare the folder; `metadata` is stored in the files. Raises OSError."""
         self._run_dir = run_dir
         self._metadata = metadata
         self._schema = _arrow_schema()
@@ -142,7 +142,7 @@ class TelemetryWriter:
         _write_tables(path, tables, self._schema, {"schema": SCHEMA, **self._metadata}, _PART_ZSTD_LEVEL)
 
     def join(self, metadata: dict[str, Any]) -> None:
-        """Join what is there into `telemetry.parquet` and delete the parts; raises OSError, the parts then stay."""
+        """Join all parts into `telemetry.parquet` and delete them; raises OSError, in which case the parts stay."""
         parts = _new_parts(self._run_dir)
         if parts:
             known = {"schema": SCHEMA, **self._metadata, **metadata, "parts_through": self._number}
@@ -164,7 +164,7 @@ def read_telemetry(run_dir: str | Path, columns: Iterable[str] | None = None) ->
     import pyarrow as pa
 
     table = _read_all(Path(run_dir), _stored_names(columns))
-    whole = {pa.int8(): pd.Int8Dtype(), pa.uint64(): pd.UInt64Dtype()}  # gpu and the bitmask; others may be floats
+    whole = {pa.int8(): pd.Int8Dtype(), pa.uint64(): pd.UInt64Dtype()}  # gpu and the bit mask; others may be floats
     frame = table.to_pandas(types_mapper=whole.get)
     frame.insert(0, "time", frame.pop("time_ms") / 1000)
     if "power_deciwatts" in frame:
@@ -173,13 +173,13 @@ def read_telemetry(run_dir: str | Path, columns: Iterable[str] | None = None) ->
 
 
 def read_metadata(run_dir: str | Path) -> dict[str, Any] | None:
-    """What the newest file says of devices, rate and telemetry's own cost; None without files. Raises ValueError."""
+    """Return what the newest file says of devices, rate and telemetry's cost; None without files. Raises ValueError."""
     paths = _list_files(Path(run_dir))
     return _metadata_of(paths[-1]) if paths else None
 
 
 def _arrow_array(values: np.ndarray, known: np.ndarray | None, kind: pyarrow.DataType) -> pyarrow.Array:
-    """An Arrow array from its buffers: pyarrow's own conversion would import pandas, which costs more than all else."""
+    """Make an Arrow array from its buffers: pyarrow's own conversion imports pandas, which costs more than all else."""
     import numpy as np
     import pyarrow as pa
 
@@ -189,7 +189,7 @@ def _arrow_array(values: np.ndarray, known: np.ndarray | None, kind: pyarrow.Dat
 
 
 def _load_writer() -> None:
-    """Load what writing needs now, not in the midst of sampling: it is most of telemetry's start-up."""
+    """Load what writing needs now, not during sampling: it is most of telemetry's start-up."""
     import numpy  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
@@ -217,7 +217,7 @@ def _read_all(run_dir: Path, wanted: list[str]) -> pyarrow.Table:
         try:
             tables = [_read_columns(path, wanted) for path in _list_files(run_dir)]
             break
-        except FileNotFoundError:  # the parts were joined while we read; what joined them does so once
+        except FileNotFoundError:  # the parts were joined meanwhile, which happens only once
             if last_try:
                 raise
     return pa.concat_tables(tables) if tables else _arrow_schema().empty_table().select(wanted)
@@ -236,7 +236,7 @@ def _list_parts(run_dir: Path) -> list[tuple[int, Path]]:
 
 
 def _new_parts(run_dir: Path) -> list[Path]:
-    """Parts not yet in `telemetry.parquet`: a crash may come between joining them and deleting them."""
+    """Return parts not yet in `telemetry.parquet`: a crash may come between joining them and deleting them."""
     through = _joined_through(run_dir)
     return [path for number, path in _list_parts(run_dir) if number > through]
 
@@ -270,7 +270,7 @@ def _read_columns(path: Path, wanted: list[str]) -> pyarrow.Table:
 
 
 def _joined_tables(joined: Path, parts: list[Path]) -> Iterator[pyarrow.Table]:
-    """Row groups of the new file: those of the old one as they are, then per device those of an hour of parts."""
+    """Yield row groups of the new file: the old file's as they are, then for each device those of an hour of parts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

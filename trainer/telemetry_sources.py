@@ -1,7 +1,7 @@
-"""What telemetry reads: GPUs through NVML, the host and the process through psutil. No torch.
+"""Reads what telemetry samples: GPUs through NVML, the host and the process through psutil. No torch.
 
-A source has devices (one per card, or the host), a fast quantity (power) and slow ones. What a machine does not
-offer is None, never a stand-in.
+A source has devices (one per GPU, or the host), a fast quantity (power) and slow ones. What a machine does not have is
+None, never a substitute.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class Source(Protocol):
     columns: tuple[str, ...]
 
     def describe(self) -> list[dict[str, Any]]:
-        """One entry per device, `gpu` its number or None for the host; kept in the file's metadata."""
+        """Return one entry per device, `gpu` its number or None for the host; stored in the file's metadata."""
 
     def read_power(self) -> Sequence[int | None]:
-        """Power now of each device in tenths of a watt."""
+        """Return the present power of each device in tenths of a watt."""
 
     def read_slow(self) -> Sequence[Values]:
-        """Values of `columns` for each device."""
+        """Return the values of `columns` for each device."""
 
 
 class NvmlSource:
-    """The cards the run can see, in its own numbering. Needs the NVIDIA driver: raises pynvml.NVMLError without."""
+    """The GPUs that the run can see, in its own numbering; raises pynvml.NVMLError without the NVIDIA driver."""
 
     columns: tuple[str, ...] = GPU_COLUMNS
 
     def __init__(self, gpus: int | None = None, *, everything: bool = False):
-        """Open NVML for the first `gpus` visible cards (None: all of them), or for `everything` the machine has."""
+        """Open NVML for the first `gpus` visible GPUs (None means all of them), or with `everything` for all GPUs."""
         pynvml.nvmlInit()
         handles = all_handles() if everything else visible_handles(os.environ.get("CUDA_VISIBLE_DEVICES"))[:gpus]
         self._cards = [_Card(number, handle) for number, handle in enumerate(handles)]
@@ -71,7 +71,7 @@ class NvmlSource:
 
     def read_power(self) -> list[int | None]:
         power: list[int | None] = []
-        for card in self._cards:  # at every tick: NVML is called from here, as each frame between takes time
+        for card in self._cards:  # at every tick: NVML is called from here, because each call between costs time
             try:
                 way = card.deciwatts.ways[0]
                 if failed := way.ask(*way.arguments) or way.status.value:
@@ -112,7 +112,7 @@ class HostSource:
         return [(busy, steal, process_percent, resident, available, cpu_frequency_mhz(), energy)]
 
     def _host_percentages(self) -> tuple[float | None, float | None]:
-        """Busy and stolen share of all processors' time."""
+        """Return the busy and stolen share of all processors' time."""
         before, now = self._host_times, psutil.cpu_times()
         self._host_times = now
         # guest time is also counted under user time
@@ -124,7 +124,7 @@ class HostSource:
         return round(100 * (1 - idle / total), 1), steal
 
     def _process_values(self) -> tuple[float | None, int | None]:
-        """Percent of one processor, and resident bytes; None once the process is gone."""
+        """Return percent of one processor, and resident bytes; None once the process is gone."""
         now, seconds = time.monotonic(), self._read_process_seconds()
         if seconds is None or self._process_seconds is None or now <= self._clock:
             return None, None
@@ -144,7 +144,7 @@ class HostSource:
 
 
 class RaplCounter:
-    """The processors' own energy counters (Linux powercap), where they may be read: often by root only."""
+    """The processors' own energy counters (Linux powercap), if they may be read: often by root only."""
 
     def __init__(self, root: Path):
         self._packages = [p for p in sorted(root.glob("intel-rapl:*")) if p.name.count(":") == 1]
@@ -157,7 +157,7 @@ class RaplCounter:
         return bool(self._last and self._ranges)
 
     def read_millijoules(self) -> int | None:
-        """Energy of all packages since the counter was opened; the counters' wrap-around is undone."""
+        """Return the energy of all packages since the counter was opened, corrected for the counters' wrap-around."""
         if not self._last or not self._ranges:
             return None
         now = _read_all(p / "energy_uj" for p in self._packages)
@@ -170,7 +170,7 @@ class RaplCounter:
 
 
 class EnergyMeter:
-    """What the first device of a source used, by its own energy counter."""
+    """The energy of the first device of a source, by its own counter."""
 
     def __init__(self, source: Source | None):
         """Start counting; without a source nothing is known."""
@@ -178,44 +178,44 @@ class EnergyMeter:
         self._last = self._read()
 
     def watts(self) -> float | None:
-        """Mean power since the last call; None where there is no counter or no time has passed."""
+        """Return mean power since the last call; None without a counter or if no time has passed."""
         before, self._last = self._last, self._read()
         if before is None or self._last is None or self._last[1] <= before[1]:
             return None
         return (self._last[0] - before[0]) / 1000 / (self._last[1] - before[1])
 
     def _read(self) -> tuple[float, float] | None:
-        """Millijoules counted so far, and when."""
+        """Return the millijoules counted so far, and when."""
         if self._source is None:
             return None
         readings = self._source.read_slow()
-        if not readings:  # it sees no card
+        if not readings:  # it sees no GPU
             return None
         values = dict(zip(self._source.columns, readings[0], strict=True))
         millijoules = values["energy_millijoules"]
         return None if millijoules is None else (millijoules, time.monotonic())
 
 
-# what stays so once it was said
+# errors that are final
 _FOR_GOOD = (
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     25,  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH and
-    26,  # NVML_ERROR_DEPRECATED (a function that is no more) have no names in older bindings
+    26,  # NVML_ERROR_DEPRECATED (a removed function) have no names in older bindings
 )
 
 
 class Query:
-    """A reading that a card may not offer, by the first of several ways that work; None where none does.
+    """Reads a value of a GPU in the first of several ways that works; None if none does.
 
-    A way is not tried again once it failed for good. A lost card is asked nothing of the `group` again: its driver may
-    take long to say so each time, and the other cards would wait.
+    A way that failed for good is not tried again. A lost GPU is never asked again by any query of its `group`: its
+    driver may take long to answer each time, and the other GPUs would wait.
     """
 
     def __init__(self, *ways: Any, group: list[Query] | None = None):
-        self.ways, self._group = list(ways), group if group is not None else []  # each gives a number when it is called
+        self.ways, self._group = list(ways), group if group is not None else []  # each returns a number when called
         self._group.append(self)
 
     def __call__(self) -> int | None:
@@ -225,7 +225,7 @@ class Query:
             return self.otherwise(error)
 
     def otherwise(self, error: pynvml.NVMLError | IndexError) -> int | None:
-        """What the next way says after an error of the first; None where there is none, or none is needed."""
+        """Try the next way after an error of the first; returns None if there is none, or none is needed."""
         if isinstance(error, IndexError):
             return None
         if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
@@ -234,12 +234,12 @@ class Query:
         elif error.value in _FOR_GOOD:
             del self.ways[0]
         else:
-            return None  # busy for the moment: unknown this time
+            return None  # busy at the moment: unknown this time
         return self()
 
 
 class _PowerWay:
-    """Reads a card's power by a function of NVML, into cells that serve every reading: the bindings make new ones."""
+    """Reads a GPU's power by a function of NVML, into cells that are reused: the bindings make new ones each time."""
 
     def __init__(self, function: str, *arguments: Any, milliwatts: ctypes.c_uint, status: ctypes.c_uint):
         self.ask, self.arguments = pynvml.nvmlLib[function], arguments
@@ -252,7 +252,7 @@ class _PowerWay:
 
 
 def _power_ways(handle: Any) -> list[_PowerWay]:
-    """NVML field 186, the power of this moment; else a function that gives a one-second mean on most newer cards."""
+    """Try NVML field 186, the present power; else a function that gives a one-second mean on most newer GPUs."""
     field, mean = pynvml.c_nvmlFieldValue_t, ctypes.c_uint()
     buffer = field(fieldId=pynvml.NVML_FI_DEV_POWER_INSTANT)
     status = ctypes.c_uint.from_buffer(buffer, field.nvmlReturn.offset)
@@ -265,11 +265,11 @@ def _power_ways(handle: Any) -> list[_PowerWay]:
 
 
 class _Card:
-    """One card's queries; one without a handle was lost before we came, and answers none."""
+    """One GPU's queries; one without a handle was lost before the start, and answers none."""
 
     def __init__(self, number: int, handle: Any):
         def query(*functions: str, of: str = "", about: tuple[int, ...] = ()) -> Query:
-            """A reading by functions of NVML, of which drivers and bindings have the newest, the oldest or all."""
+            """Return a reading by several functions of NVML, since drivers and bindings may lack some of them."""
             known = [getattr(pynvml, name) for name in functions if hasattr(pynvml, name) and handle is not None]
             return Query(*(_way(function, (handle, *about), of) for function in known), group=group)
 
@@ -296,10 +296,10 @@ class _Card:
 
 
 def visible_handles(visible: str | None) -> list[Any]:
-    """NVML handles of the cards CUDA shows to a process, in CUDA's order; `visible` as in CUDA_VISIBLE_DEVICES.
+    """Return NVML handles of the GPUs CUDA shows to a process, in CUDA's order; `visible` as in CUDA_VISIBLE_DEVICES.
 
-    Numbers count as NVML does (by bus), which is CUDA's order wherever the cards are alike. CUDA stops at the first
-    entry that names no card (its programming guide), so does this.
+    Numbers count as NVML does (by bus), which is CUDA's order if the GPUs are alike. CUDA stops at the first entry that
+    names no GPU (its programming guide), and so does this.
     """
     everything = all_handles()
     if visible is None:
@@ -314,7 +314,7 @@ def visible_handles(visible: str | None) -> list[Any]:
 
 
 def all_handles() -> list[Any]:
-    """NVML handles of the machine's cards in NVML's order; None for each that is lost, and counted still."""
+    """Return NVML handles of the machine's GPUs in NVML's order, with None for each that is lost."""
     handles = []
     for number in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -325,9 +325,9 @@ def all_handles() -> list[Any]:
 
 
 def open_sources(device_type: str, pid: int, gpus: int | None = None) -> tuple[list[Source], list[str]]:
-    """The sources of a run on "cpu" or "cuda", the host always last, and remarks on what could not be opened.
+    """Return a run's sources on "cpu" or "cuda", the host always last, and remarks on those that could not be opened.
 
-    Raises psutil.NoSuchProcess when the process is gone.
+    Raises psutil.NoSuchProcess if the process is gone.
     """
     host = HostSource(pid)
     if device_type != "cuda":
@@ -339,13 +339,13 @@ def open_sources(device_type: str, pid: int, gpus: int | None = None) -> tuple[l
 
 
 def open_energy_meter(device_type: str, pid: int) -> EnergyMeter:
-    """The counter of a process's "cpu" or "cuda" device; a host's never stands in for a card's."""
+    """Open the counter of a process's "cpu" or "cuda" device; a host's never replaces a GPU's."""
     source = open_sources(device_type, pid, 1)[0][0]
     return EnergyMeter(source if device_type != "cuda" or isinstance(source, NvmlSource) else None)
 
 
 def cpu_frequency_mhz() -> int | None:
-    """Frequency of the first processor: reading all, as psutil does on Linux, costs milliseconds on big hosts."""
+    """Return the first processor's frequency: reading all, as psutil does on Linux, costs milliseconds on big hosts."""
     if sys.platform != "linux":
         frequency = psutil.cpu_freq()
         return round(frequency.current) if frequency else None
@@ -379,7 +379,7 @@ def _find_handle(entry: str, everything: list[Any]) -> Any:
 
 
 def _read_all(paths: Iterable[Path]) -> list[int] | None:
-    """A number from each file; None where one has none."""
+    """Return a number from each file; None if one has none."""
     numbers = []
     for path in paths:
         number = _read_int(path)

@@ -1,4 +1,4 @@
-"""The token folder's format: its files, the fields of meta.json, and the only reader of that file.
+"""Defines the token folder's format: its files, the fields of meta.json, and the only reader of that file.
 
 `trainer/prepare.py` writes the folder and `trainer/data.py` trains from it; `docs/file-formats.md` describes it for
 people. Standard library only, so that planning over a folder's metadata loads neither torch nor numpy.
@@ -11,18 +11,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 2  # 2: conversations, of which not every token counts; text is still written as 1
+SCHEMA = 2  # 2 for conversations, of which not every token counts; text is still written as 1
 
 TRAIN_FILE = "tokens.bin"
 VALIDATION_FILE = "val.bin"
-TOKENIZER_FILE, SENTENCEPIECE_FILE = "tokenizer.json", "tokenizer.model"  # one of them
-MASK_FILE, VALIDATION_MASK_FILE = "mask.bin", "val_mask.bin"  # of conversations: one byte a token
-COUNTS, BEGINS = 1, 2  # bits of such a byte: the token is learnt; it begins a conversation
+TOKENIZER_FILE, SENTENCEPIECE_FILE = "tokenizer.json", "tokenizer.model"  # one of the two
+MASK_FILE, VALIDATION_MASK_FILE = "mask.bin", "val_mask.bin"  # for conversations: one byte per token
+COUNTS, BEGINS = 1, 2  # bits of that byte: the token is learnt; it begins a conversation
 META_FILE = "meta.json"
 FILES = (TRAIN_FILE, VALIDATION_FILE, MASK_FILE, VALIDATION_MASK_FILE, TOKENIZER_FILE, SENTENCEPIECE_FILE, META_FILE)
 
 ITEM_BYTES = {"uint16": 2, "uint32": 4}  # both little-endian
-# what JSON makes of a field, by its annotation
+# the JSON type of a field, by its annotation
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "int": int,
     "int | None": (int, type(None)),
@@ -35,7 +35,7 @@ PREPARE_HINT = "advisor data prepare FILES --out {path}"
 
 
 class DataError(ValueError):
-    """Training data that cannot be used; `hint` is the next step, often a command."""
+    """Says that training data cannot be used; `hint` is the next step, often a command."""
 
     def __init__(self, message: str, hint: str | None = None):
         super().__init__(message)
@@ -61,12 +61,12 @@ class TokenMeta:
     sources: tuple[str, ...]
     skipped: tuple[str, ...]  # in words
     fingerprint: str  # of settings, tokenizer and files
-    counted_tokens: int | None = None  # of the training split, that are learnt; None: text, where all are
+    counted_tokens: int | None = None  # tokens of the training split that are learnt; None for text, where all are
     validation_counted_tokens: int | None = None
 
 
 def tokenizer_file(path: str | Path) -> Path | None:
-    """The file of a token folder's tokenizer; None where it is missing."""
+    """Return the file of a token folder's tokenizer; None if it is missing."""
     files = (Path(path) / name for name in (TOKENIZER_FILE, SENTENCEPIECE_FILE))
     return next((file for file in files if file.is_file()), None)
 
@@ -74,8 +74,8 @@ def tokenizer_file(path: str | Path) -> Path | None:
 def read_meta(path: str | Path) -> TokenMeta:
     """Read and check a token folder's metadata against the files beside it.
 
-    Raises DataError when the folder or a file is missing, meta.json is not what
-    `prepare` writes, or a token file does not have the length it promises.
+    Raises DataError if the folder or a file is missing, meta.json is not what `prepare` writes, or a token file has
+    another length than meta.json states.
     """
     folder = Path(path)
     hint = PREPARE_HINT.format(path=folder)

@@ -1,7 +1,7 @@
-"""Text to token numbers and back: a tokenizer.json, a SentencePiece model, or a vocabulary trained here.
+"""Turns text into token numbers and back: by a tokenizer.json, a SentencePiece model, or a vocabulary trained here.
 
-The file's own bytes tell which it is. What a tokenizer would put around a text of its own accord is left out
-everywhere: training encodes text alone, each document ended by the end-of-text token.
+The file's bytes show which it is. Tokens that a tokenizer would add around a text are left out everywhere: training
+encodes the text alone and ends each document with the end-of-text token.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from trainer.corpus import PrepareError
 from trainer.token_folder import SENTENCEPIECE_FILE, TOKENIZER_FILE
 
 END_OF_TEXT = "<|endoftext|>"
-_OTHER_END_OF_TEXT = ("</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>", "[SEP]")  # of others' tokenizers
+_OTHER_END_OF_TEXT = ("</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>", "[SEP]")  # in others' tokenizers
 
 
 class TextTokenizer(Protocol):
-    """What the trainer asks of a tokenizer."""
+    """The interface of a tokenizer."""
 
-    file_name: str  # under which a token folder keeps it
+    file_name: str  # its name in a token folder
     vocab_size: int  # one more than the largest token; some have gaps
     end_of_text: int | None
 
     def encode(self, text: str) -> list[int]:
-        """Special tokens that are written in the text are read as such."""
+        """Encode a text; special tokens written in it are read as such."""
         ...
 
     def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """Many texts at once, on all cores; `<|endoftext|>` inside a text is text."""
+        """Encode many texts at once, on all cores; `<|endoftext|>` inside a text is text."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
     def content(self) -> bytes:
-        """Its file."""
+        """Return its file's content."""
         ...
 
 
@@ -74,7 +74,7 @@ def train_tokenizer(sample: list[str], vocab_size: int) -> TextTokenizer:
 
 
 class JsonTokenizer:
-    """One in the format of the tokenizers library."""
+    """A tokenizer in the format of the tokenizers library."""
 
     file_name = TOKENIZER_FILE
 
@@ -100,7 +100,7 @@ class JsonTokenizer:
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece model (Kudo and Richardson 2018), read by its own library: no other gives quite its pieces."""
+    """A SentencePiece model (Kudo and Richardson 2018), read by its own library: others give slightly other pieces."""
 
     file_name = SENTENCEPIECE_FILE
 
@@ -109,7 +109,7 @@ class SentencePieceTokenizer:
         self._pieces = _from_sentencepiece(content, file)
         self.vocab_size = int(self._pieces.vocab_size())
         end = int(self._pieces.eos_id())
-        self.end_of_text = end if end >= 0 else None  # -1: trained without one
+        self.end_of_text = end if end >= 0 else None  # -1 if trained without one
 
     def encode(self, text: str) -> list[int]:
         return list(self._pieces.encode(text, out_type=int))
@@ -137,7 +137,7 @@ def _from_json(content: bytes, file: Path) -> Tokenizer:
 
 def _from_sentencepiece(content: bytes, file: Path) -> Any:
     try:
-        from sentencepiece import SentencePieceProcessor  # an extra: only such models need it
+        from sentencepiece import SentencePieceProcessor  # an extra, which only such models need
     except ImportError as error:
         raise PrepareError(
             f"{file}: SentencePiece models are read by a package that is not installed", "pip install sentencepiece"

@@ -1,4 +1,4 @@
-"""A model out of a run folder: the weights of its newest sound checkpoint, and its tokenizer."""
+"""Loads a model from a run folder: the weights of its newest sound checkpoint, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = "run.yaml"
 
 
 class NothingTrainedError(Exception):
-    """A folder without anything to use; `hint` is the next step."""
+    """Says that a folder has nothing to use; `hint` is the next step."""
 
     def __init__(self, message: str, hint: str):
         super().__init__(message)
@@ -30,7 +30,7 @@ class NothingTrainedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model ready to be used, without gradients."""
+    """A model ready for use, without gradients."""
 
     model: Transformer
     config: RunConfig
@@ -39,14 +39,14 @@ class Trained:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """Return the type it computes in."""
         return self.context.dtype or torch.float32
 
 
 def load_trained(run_dir: Path, device: str = "auto", on_message: Callable[[str], None] = lambda text: None) -> Trained:
-    """Load the newest checkpoint whose every byte is as it was written; older ones where newer are damaged.
+    """Load the newest checkpoint that is undamaged in every byte, or an older one.
 
-    Raises NothingTrainedError where there is none, ConfigError, OSError and DeviceError.
+    Raises NothingTrainedError if there is none, and ConfigError, OSError and DeviceError.
     """
     if not (run_dir / CONFIG).exists():
         raise NothingTrainedError(f"{run_dir} has no {CONFIG}: what its model looks like is not known", "advisor runs")
@@ -70,7 +70,7 @@ def load_trained(run_dir: Path, device: str = "auto", on_message: Callable[[str]
 
 
 def load_tokenizer(config: RunConfig, file: Path | None) -> tuple[TextTokenizer, int | None]:
-    """The tokenizer of a run's data, or of a file, and the token that ends a document; raises NothingTrainedError."""
+    """Return the tokenizer of a run's data or of a file, and its end-of-document token; raises NothingTrainedError."""
     if file is None and config.data.path is None:
         raise NothingTrainedError(
             "the run was trained on synthetic tokens, which mean nothing", "name a tokenizer: --tokenizer FILE"

@@ -1,11 +1,11 @@
-"""Serve calibration bursts of the real trainer from one process: JSON requests on stdin, JSON lines on stdout.
+"""Serves calibration bursts of the real trainer from one process: JSON requests on stdin, JSON lines on stdout.
 
     {"op": "ceilings", "precision": "bf16", "seconds": 3}
     {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
 
 `trainer.messages` has the records. How a burst ended is a value in its answer (`outcome`). After running out of memory,
-and after any error of a card, the process ends, since what the allocator then holds would falsify the next burst, and a
-card's error stays with the process: the answer then says `"last": true`, and the caller starts another.
+and after any error of a GPU, the process ends, since what the allocator then holds would falsify the next burst, and a
+GPU's error stays with the process: the answer then says `"last": true`, and the caller starts another.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from trainer.schema import Outcome
 from trainer.telemetry_sources import open_energy_meter
 from trainer.witness import ReferenceKernel, StealMeter
 
-_STEADY_WITHIN = 0.10  # of the median of the last steps (sources §7.3, with fewer steps since bursts are short)
+_STEADY_WITHIN = 0.10  # of the median of the last steps (sources §7.3, with fewer steps because bursts are short)
 _LEAST_WARMUP = 2
-_WARMUP_SHARE = 0.4  # of the burst's limit: whatever is left must suffice to time some steps
+_WARMUP_SHARE = 0.4  # of the burst's limit: the rest must suffice to time some steps
 _REFERENCE_EVERY_SECONDS = 0.33
-_LONG_STEP_SECONDS = 0.25  # from here on refilling a CPU's caches does not show: 20 MiB at 10 GB/s are 2 ms
-_CARD_STEPS_BETWEEN = 4  # steps of a card between two reference kernels: the one after a wait is not like the others
+_LONG_STEP_SECONDS = 0.25  # above this, refilling a CPU's caches does not matter: 20 MiB at 10 GB/s are 2 ms
+_CARD_STEPS_BETWEEN = 4  # a GPU's steps between two reference kernels: the step after a wait is not like the others
 _DIGITS = 6
 
 
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m trainer.worker", description=__doc__)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     device = parser.parse_args(arguments).device
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print must not mix with the answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not mix with the answers
     try:
         server = _Server(resolve_device(device, "auto"))
     except DeviceError as error:
@@ -92,7 +92,7 @@ def _send(answers: TextIO, answer: Answer) -> None:
 
 @dataclass(kw_only=True)
 class _Measuring:
-    """What one burst measures, filled while it runs so that an early end keeps it."""
+    """What one burst measures, filled in as it runs so that an early end keeps it."""
 
     resident_before_bytes: int
     parameters: int | None = None
@@ -115,7 +115,7 @@ class _Server:
         self.spoiled = False
 
     def hello(self) -> Ready:
-        """The first answer: what this process found."""
+        """Return the first answer, with what this process found."""
         facts = describe_device(self._context)
         device = WorkerDevice(**vars(facts), auto_precision=self._context.precision)
         return Ready(device=device, torch=torch.__version__, python=platform.python_version())
@@ -161,7 +161,7 @@ class _Server:
         ):
             measuring.warmup.append(_one_step(trainer))
             measuring.losses.append(measuring.warmup[-1].loss)
-        self._energy.watts()  # from here on
+        self._energy.watts()  # start of the interval
         self._time(trainer, measuring, request.least_steps, min(limit, time.perf_counter() + request.seconds))
         watts = self._energy.watts()
         measuring.watts = None if watts is None else round(watts, 1)
@@ -169,15 +169,15 @@ class _Server:
         measuring.eval_seconds = _evaluation(trainer)
 
     def _time(self, trainer: Trainer, measuring: _Measuring, least: int, end: float) -> None:
-        """Timed steps until `end`, the reference kernel before them, every third of a second, and after them.
+        """Time steps until `end`, with the reference kernel before, every third of a second between, and after them.
 
-        The kernel pushes the model out of a CPU's caches: a short step right after it is slow and does not count. A
-        card's step right after it never counts: nothing was given to the card in advance, as in a run it is.
+        The kernel pushes the model out of a CPU's caches, so a short step right after it is slow and does not count. A
+        GPU's step right after it never counts: no work was queued in advance, as it is in a run.
         """
         cuda, cold_step, due_step, referred = self._context.is_cuda, 0, 0, -math.inf
 
         def keep(record: StepRecord | None) -> None:
-            if record is None:  # a card's, still on its way
+            if record is None:  # a GPU's record has not arrived yet
                 return
             measuring.losses.append(record.loss)
             if record.step != cold_step or (not cuda and record.seconds > _LONG_STEP_SECONDS):
@@ -200,7 +200,7 @@ class _Server:
         return seconds
 
     def _clean(self) -> None:
-        """Forget the last burst as far as the allocators allow, so that this one's peaks are its own."""
+        """Discard the last burst as far as the allocators allow, so that this one's peaks are its own."""
         gc.collect()
         release_memory(self._context)
         if sys.platform == "linux":
@@ -209,7 +209,7 @@ class _Server:
 
 
 def _evaluation(trainer: Trainer) -> float | None:
-    """Seconds of the configured evaluation, the second time it is done; None where none is configured."""
+    """Return the seconds of the second run of the configured evaluation; None if none is configured."""
     if not trainer.config.eval.tokens:
         return None
     trainer.evaluate()
@@ -217,7 +217,7 @@ def _evaluation(trainer: Trainer) -> float | None:
 
 
 def _one_step(trainer: Trainer) -> StepRecord:
-    """One step with its record read at once: the next may still compile, or not be wanted."""
+    """Do one step and read its record at once: the next may still compile, or not be wanted."""
     record = trainer.step()
     record = trainer.flush() or record
     assert record is not None
@@ -225,7 +225,7 @@ def _one_step(trainer: Trainer) -> StepRecord:
 
 
 def _steady(warmup: list[StepRecord], most: int) -> bool:
-    """Whether the last steps agree with each other, or there were enough of them."""
+    """Tell whether the last steps agree with each other, or there were enough of them."""
     if len(warmup) >= most:
         return True
     if len(warmup) < _LEAST_WARMUP:
@@ -235,7 +235,7 @@ def _steady(warmup: list[StepRecord], most: int) -> bool:
 
 
 def _memory(context: DeviceContext, held_bytes: int) -> tuple[PeakMemory, int | None]:
-    """Peaks of the burst, and what the driver says is in use; `held_bytes` of a card is the worker's own: taken off."""
+    """Return the burst's peaks and the driver's used memory, without `held_bytes`, the worker's own on a GPU."""
     peak = peak_memory(context)
     if peak.allocated_peak_bytes is None or peak.reserved_peak_bytes is None:
         return peak, None
@@ -249,7 +249,7 @@ def _memory(context: DeviceContext, held_bytes: int) -> tuple[PeakMemory, int | 
 
 
 def _result(outcome: Outcome, reason: str | None, measuring: _Measuring, steal_fraction: float | None) -> BurstResult:
-    """Raw step times, phases, memory and the proof that the burst trained: a moving loss and a gradient."""
+    """Return raw step times, phases, memory and the proof that the burst trained: a changing loss and a gradient."""
     warmup, timed, peak = measuring.warmup, measuring.timed, measuring.peak
     losses, norms = [r.loss for r in (*warmup, *timed)], [r.grad_norm for r in (*warmup, *timed)]
     steady = statistics.median(r.seconds for r in timed) if timed else None
@@ -287,7 +287,7 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _median(seconds: Iterable[float | None]) -> float | None:
-    """Of the sampled steps; None without any."""
+    """Return the median of the sampled steps; None without any."""
     sampled = [s for s in seconds if s is not None]
     return round(statistics.median(sampled), _DIGITS) if sampled else None
 

@@ -9,7 +9,7 @@ from advisor.engines.beside import Beside
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store
 
-_CANCEL_SECONDS = 20.0  # for each way to ask
+_CANCEL_SECONDS = 20.0  # for each way to stop it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class Background:
     started: str  # ISO 8601, UTC
     elapsed_seconds: float
     budget_seconds: float
-    calibration: Calibration | None  # what has been measured so far; None before the first burst
-    said: tuple[str, ...]  # its newest lines
+    calibration: Calibration | None  # measured so far; None before the first burst
+    said: tuple[str, ...]  # its newest output
 
 
 def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
-    """Run `advisor calibrate` with these options beside this process; AdvisorError when one is running already."""
+    """Run `advisor calibrate` with these options in the background; raises AdvisorError if one is running already."""
     _beside(store).start(("calibrate", "--budget-seconds", f"{budget_seconds:g}", *options), budget_seconds)
 
 
@@ -46,12 +46,12 @@ def look(store: Store) -> Background | None:
 
 
 def cancel(store: Store) -> None:
-    """Interrupt it as Ctrl-C would: what was measured stays, and the same command takes it up again."""
+    """Interrupt it as Ctrl-C would: measurements stay, and the same command continues from them."""
     _beside(store).cancel(_CANCEL_SECONDS)
 
 
 def cost_usd(usd_per_hour: float, seconds: float) -> float:
-    """Dollars of so many seconds: what a calibration costs at most."""
+    """Return the dollars for this many seconds: the most that a calibration costs."""
     return usd_per_hour * seconds / 3600
 
 
@@ -60,7 +60,7 @@ def _beside(store: Store) -> Beside:
 
 
 def _written_since(store: Store, since: float) -> Calibration | None:
-    """The calibration written last, if it was written after the start (an older one may be continued)."""
+    """Return the calibration written last, if that was after the start (an older one may be continued)."""
     own = [entry for entry in store.list_calibrations() if not entry.shipped and entry.path.stat().st_mtime >= since]
     if not own:
         return None

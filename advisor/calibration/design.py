@@ -1,7 +1,7 @@
 """Chooses the next burst: the one that narrows predictions most per second.
 
-Pure: beliefs in, burst out. The decision is which depth and micro-batch to recommend, so the variance that counts is
-that of log step seconds at the configurations a plan would weigh, not at those that happen to be cheap to measure.
+Pure: the present fit in, a burst out. The decision is which depth and micro-batch to recommend. So the variance that
+counts is that of log step seconds at the configurations a plan would consider, not at those that are cheap to measure.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import numpy as np
 from advisor.prediction.throughput import Posterior, Sizes, coordinates, kernel, predict_log, sizes, terms
 from advisor.records import Workload
 
-_VISIT_NOISE = 0.04  # expected deviation of one burst's log median, drift-corrected; the fit learns the real one
+_VISIT_NOISE = 0.04  # expected deviation of one burst's log median, drift-corrected; the fit estimates the real one
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BurstCost:
-    """What a burst costs besides its steps: seconds to build the model, steps before it is steady, steps timed."""
+    """What a burst costs besides its timed steps: seconds to build the model, and steps before it is steady."""
 
     build_seconds_per_parameter: float = 6e-9
     fixed_seconds: float = 0.15
     warmup_steps: int = 2
     least_steps: int = 3
     timed_seconds: float = 1.5
-    compile_seconds: float = 0.0  # for a block shape that was not compiled yet
+    compile_seconds: float = 0.0  # for a block shape that has not been compiled yet
     compiled: frozenset[tuple[float, ...]] = frozenset()  # block shapes that were, see `block_shapes`
 
     def seconds(self, z: Sizes, step_seconds: np.ndarray) -> np.ndarray:
-        """Expected wall seconds of one burst of each workload, shape (n,)."""
+        """Return the expected wall seconds of one burst of each workload, shape (n,)."""
         steps = np.maximum(self.least_steps, np.ceil(self.timed_seconds / step_seconds)) + self.warmup_steps
         new = np.array([shape not in self.compiled for shape in block_shapes(z)])
         build = self.fixed_seconds + self.build_seconds_per_parameter * z.parameters
@@ -39,22 +39,22 @@ class BurstCost:
 
 
 def block_shapes(z: Sizes) -> list[tuple[float, ...]]:
-    """What a compiled block is specialised to: width, lanes, context length and micro-batch; never the depth."""
+    """Return what a compiled block is specialised to: width, lanes, context length and micro-batch; not depth."""
     return list(zip(z.width, z.lanes, z.seq_len, z.tokens, strict=True))
 
 
 def ladder(most: int) -> list[int]:
-    """Micro-batch sizes worth trying: powers of two and one and a half times them."""
+    """Return the micro-batch sizes to try: powers of two, and one and a half times them."""
     return [b for b in _LADDER if b <= most]
 
 
 def candidates(
     shapes: Sequence[Workload], *, seq_lens: Sequence[int], most_tokens: int, fits: Callable[[Workload], bool]
 ) -> list[Workload]:
-    """Every burst that could be run: each base shape at every micro-batch and context length that fits the memory.
+    """Return every burst that could be run: each base shape at every micro-batch and context length that fits.
 
-    `shapes` holds one workload per depth; accumulation of two micro-batches appears once per depth, at a small
-    micro-batch, since it separates per-step from per-micro-batch cost.
+    `shapes` has one workload per depth. Two gradient-accumulation steps appear once per depth, at a small micro-batch,
+    because they separate the cost per step from the cost per micro-batch.
     """
     candidates = []
     for base in shapes:
@@ -71,7 +71,7 @@ def candidates(
 
 
 def target_weights(posterior: Posterior, z: Sizes, seq_len: int) -> np.ndarray:
-    """How much each candidate matters: those near the best tokens/s of their depth most, others a little."""
+    """Weight each candidate: high near the best tokens/s of its depth, low elsewhere."""
     seconds = np.exp(predict_log(posterior, z).mean)
     rate = z.tokens * z.grad_accum / seconds
     weight = np.full(len(rate), 0.1)
@@ -92,10 +92,10 @@ def choose(
     seconds_left: float,
     visit_noise: float = _VISIT_NOISE,
 ) -> list[Workload]:
-    """The next `count` bursts, greedily: most weighted variance removed per second, each assuming the ones before it.
+    """Choose the next `count` bursts one by one: most weighted variance removed per second, given those before.
 
-    Empty when nothing fits the seconds left. Conditioning on a burst needs no outcome: in a linearised Gaussian model
-    the variance that is left does not depend on what is measured (MacKay 1992, information-based objective
+    Returns none if nothing fits the seconds left. Conditioning on a burst needs no outcome: in a linearised Gaussian
+    model the remaining variance does not depend on the measured value (MacKay 1992, information-based objective
     functions).
     """
     z = sizes(pool)
@@ -117,7 +117,7 @@ def choose(
 
 
 def _joint(posterior: Posterior, z: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Posterior covariance of log step seconds between all workloads, shape (n, n), and their means."""
+    """Return the posterior covariance of log step seconds between all workloads, shape (n, n), and their means."""
     predicted = predict_log(posterior, z)
     x = terms(z, posterior.rates) * np.exp(posterior.theta)
     gradient = x / x.sum(axis=1, keepdims=True)
@@ -141,7 +141,7 @@ _CONTRASTS: tuple[Callable[[Workload], int], ...] = (
 
 
 def missing_contrast(done: Sequence[Workload], pool: Sequence[Workload]) -> list[Workload]:
-    """Candidates with a second depth, micro-batch, context length or accumulation where the bursts have only one."""
+    """Return candidates that differ in a depth, micro-batch, context length or accumulation that all bursts share."""
     wanted = []
     for value in _CONTRASTS:
         seen = {value(w) for w in done}

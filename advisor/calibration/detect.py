@@ -11,13 +11,13 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, gpus_named, read_gpus
 from trainer.messages import WorkerDevice
 
-_CUDA_FILL = 0.94  # of device memory: bursts may come near the ceiling, where running out is an observation
-_CPU_FILL = 0.6  # of what is free now: running out on a CPU would take the user's other programs along
+_CUDA_FILL = 0.94  # of device memory: bursts may come near the limit, since running out of memory is an observation
+_CPU_FILL = 0.6  # of the free memory: running out on a CPU would end the user's other programs too
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a calibration measures on a kind of device unless told otherwise."""
+    """What a calibration measures on a kind of device by default."""
 
     depths: tuple[int, ...]
     seq_len: int
@@ -41,7 +41,7 @@ CUDA_DEFAULTS = Defaults(
 
 
 def device_for(asked: str) -> str:
-    """The worker's --device for a --gpu option; unknown names fail here, before any process starts."""
+    """Return the worker's --device for a --gpu option; unknown names fail here, before any process starts."""
     if asked in ("auto", "cpu"):
         return asked
     read_gpus(asked, counted=False)  # one GPU is measured, however many there are
@@ -49,9 +49,9 @@ def device_for(asked: str) -> str:
 
 
 def resolve_key(asked: str, device: WorkerDevice) -> str:
-    """The catalog key of the device at hand; raises AdvisorError when it is not the one that was asked for.
+    """Return the catalog key of the present device; raises AdvisorError if it is not the one that was asked for.
 
-    A card the catalog does not know gets a key made of its name: it can be calibrated all the same.
+    A GPU missing from the catalog gets a key made of its name, so that it can be calibrated too.
     """
     if device.type == "cpu":
         if asked in ("auto", "cpu"):
@@ -69,7 +69,7 @@ def resolve_key(asked: str, device: WorkerDevice) -> str:
 
 
 def fillable_bytes(device: WorkerDevice) -> int:
-    """Memory that bursts may fill."""
+    """Return the memory that bursts may fill."""
     if device.type == "cuda":
         return int(_CUDA_FILL * device.memory_bytes)
     return int(_CPU_FILL * min(device.memory_bytes, psutil.virtual_memory().available))

@@ -1,8 +1,8 @@
 """Computes the effect of each setting from interleaved bursts: differences within rounds, with intervals. Pure.
 
-A round has the base several times and every setting once, in an order of its own: what a machine does between rounds
-cancels. Residuals of all settings give one noise, pulled to a prior; intervals are Student's and hold all at once
-(Bonferroni 1936), since a table of a dozen settings is read for its best.
+A round has the base several times and every setting once, in random order, so that changes of the machine between
+rounds cancel. The residuals of all settings give one noise, pulled to a prior. Intervals are Student's and hold jointly
+(Bonferroni 1936), because the best of a dozen settings is picked from the table.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainer.schema import Outcome
 
 _CONFIDENCE = 0.95
 _NOISE_PRIOR = (0.03, 4.0)  # of one burst's log median on a shared host (docs/log.md), worth four bursts
-_LEAST_SPEED = 0.005  # a smaller certain effect is none that anybody would act on
+_LEAST_SPEED = 0.005  # a smaller effect does not matter, even if certain
 _LEAST_LOSS = 0.002  # nats
 
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """One burst of a setting (None: the base) in a round."""
+    """One burst of a setting (None for the base) in a round."""
 
     setting: str | None
     round: int
@@ -36,14 +36,14 @@ class Visit:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean difference and the range that holds it, all of a table's at once with 95 %."""
+    """A mean difference and its 95 % interval, which holds jointly for all intervals of a table."""
 
     value: float
     low: float
     high: float
 
     def clears(self, least: float) -> bool:
-        """Whether it is surely not nothing, and large enough to matter."""
+        """Tell whether the difference is certain and large enough to matter."""
         return (self.low > 0 or self.high < 0) and abs(self.value) >= least
 
 
@@ -53,10 +53,10 @@ class Effect:
 
     setting: str
     repeats: int
-    speed: Interval | None  # log of steps a second; None: it never ran
-    memory_bytes: float | None  # median difference of the peak: a card's allocated, else the process's growth
-    loss: Interval | None  # nats a token after as many steps on the same tokens; None: fewer than two rounds
-    loss_steps: int  # how many
+    speed: Interval | None  # log of steps per second; None if it never ran
+    memory_bytes: float | None  # median difference of the peak: a GPU's allocated memory, else the process's growth
+    loss: Interval | None  # nats per token after equal steps on the same tokens; None for fewer than two rounds
+    loss_steps: int  # the number of those steps
     failure: str | None  # why it did not run
 
     @property
@@ -69,13 +69,13 @@ class Effect:
 
     @property
     def loses(self) -> bool:
-        """Whether the loss is surely higher."""
+        """Tell whether the loss is certainly higher."""
         return self.loss is not None and self.loss.clears(_LEAST_LOSS) and self.loss.value > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Standard deviation of one burst's log step time within a round, and the degrees of freedom it is known by."""
+    """Standard deviation of one burst's log step time within a round, and its degrees of freedom."""
 
     deviation: float
     freedom: float
@@ -85,7 +85,7 @@ def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect]
     """Returns the effect of each setting by name; step time follows the reference kernel's time to this `exponent`."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     names = list(dict.fromkeys(v.setting for v in visits if v.setting is not None))
-    gains: dict[str, list[float]] = {}  # of each round with both: log of how much faster than the base
+    gains: dict[str, list[float]] = {}  # per round with both: log of the speed relative to the base
     for name in names:
         both = [found for found in speeds.values() if found.keys() >= {None, name}]
         gains[name] = [statistics.fmean(found[None]) - statistics.fmean(found[name]) for found in both]
@@ -96,7 +96,7 @@ def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect]
 def interaction(
     visits: Sequence[Visit], one: str, other: str, together: str, exponent: float, noise: Noise
 ) -> Interval | None:
-    """What two settings do together beyond the sum of both, log of speed; None where no round has all of them."""
+    """Return the effect of two settings together beyond the sum of both, in log speed; None if no round has all."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     rounds = [r for r, found in speeds.items() if all(name in found for name in (None, one, other, together))]
     if not rounds:
@@ -111,7 +111,7 @@ def interaction(
 def _effect(name: str, visits: Sequence[Visit], gains: Sequence[float], noise: Noise, comparisons: int) -> Effect:
     own = [v.result for v in visits if v.setting == name]
     failed = next((r for r in own if r.outcome != Outcome.COMPLETED), None)
-    error = noise.deviation * math.sqrt(1.5 / len(gains)) if gains else math.nan  # of it and of two bursts of the base
+    error = noise.deviation * math.sqrt(1.5 / len(gains)) if gains else math.nan  # of the pair and two bases
     loss, steps = _loss(name, visits, comparisons)
     return Effect(
         setting=name,
@@ -142,7 +142,7 @@ def _log_step(result: BurstResult, exponent: float) -> float | None:
 
 
 def _noise(gains: Mapping[str, Sequence[float]], speeds: Mapping[int, Mapping[str | None, list[float]]]) -> Noise:
-    """From the scatter of each setting's gain over rounds and of the base within them."""
+    """Estimate the noise from the scatter of each setting's gain over rounds and of the base within them."""
     prior, worth = _NOISE_PRIOR
     squares, freedom = worth * prior**2, worth
     for values in gains.values():
@@ -158,7 +158,7 @@ def _noise(gains: Mapping[str, Sequence[float]], speeds: Mapping[int, Mapping[st
 
 
 def _loss(name: str, visits: Sequence[Visit], comparisons: int) -> tuple[Interval | None, int]:
-    """Difference after the steps that all bursts concerned did, each round on tokens and weights of its own."""
+    """Return the loss difference after the steps common to all bursts, each round with its own tokens and weights."""
     rounds: dict[int, dict[str | None, BurstResult]] = defaultdict(dict)
     for visit in visits:
         if visit.setting in (None, name) and visit.result.losses:
@@ -181,7 +181,7 @@ def _memory(name: str, visits: Sequence[Visit]) -> float | None:
 
 
 def peak_bytes(result: BurstResult) -> int | None:
-    """A card's peak allocated; else what the process grew by."""
+    """Return a GPU's peak allocated memory, else the growth of the process."""
     if result.allocated_peak_bytes is not None:
         return result.allocated_peak_bytes
     if result.resident_peak_bytes is None or result.resident_before_bytes is None:
@@ -190,7 +190,7 @@ def peak_bytes(result: BurstResult) -> int | None:
 
 
 def interval(values: Sequence[float], error: float, freedom: float, comparisons: int) -> Interval:
-    """The mean of differences with its 95 % range, all of so many comparisons at once; `error`: the mean's own."""
+    """Return the mean of differences with its 95 % interval for so many comparisons; `error` is the mean's own."""
     mean = statistics.fmean(values)
     reach = float(student.ppf(1 - (1 - _CONFIDENCE) / (2 * comparisons), freedom)) * error
     return Interval(value=mean, low=mean - reach, high=mean + reach)

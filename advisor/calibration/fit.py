@@ -37,7 +37,7 @@ _DISCREPANCY_PRIOR = (
     np.log(0.03),
     0.7,
 )  # log-normal: what the physical terms leave on uniform grids is 2-5 % (sources §3.1)
-_OUTLIER = 3.0  # standardised residuals beyond this count as disturbed measurements and are down-weighted
+_OUTLIER = 3.0  # larger standardised residuals count as disturbed measurements and are down-weighted
 
 
 def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
@@ -95,7 +95,7 @@ class _Fit:
 def _fit_at(
     z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float
 ) -> _Fit:
-    """MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
+    """Return MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
     x, where = terms(z, rates), coordinates(z)
     error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
     whiten, prior_whiten = _whitener(error), _whitener(prior.covariance)
@@ -107,7 +107,7 @@ def _fit_at(
     def jacobian(theta: np.ndarray) -> np.ndarray:
         return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
 
-    from scipy.optimize import least_squares  # a quarter of a second, which no plan without a calibration needs
+    from scipy.optimize import least_squares  # a quarter of a second, only needed with bursts
 
     solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
     slopes = np.asarray(solution.jac)
@@ -132,19 +132,19 @@ def _fit_at(
 
 
 def _whitener(covariance: np.ndarray) -> np.ndarray:
-    """The inverse of the lower Cholesky factor: it turns correlated residuals into independent ones of variance one."""
+    """Return the inverse of the lower Cholesky factor, which makes correlated residuals independent, variance one."""
     return np.linalg.inv(np.linalg.cholesky(covariance))
 
 
 def _plausible_discrepancy(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior) -> float:
-    """Root mean square of the candidates, weighted by evidence: few bursts cannot single one out, and should not."""
+    """Return the root mean square of the candidates, weighted by evidence: few bursts cannot single one out."""
     evidence = np.array([_fit_at(z, y, noise, rates, prior, d).evidence for d in _DISCREPANCIES])
     weight = np.exp(evidence - evidence.max())
     return float(np.sqrt((weight * np.square(_DISCREPANCIES)).sum() / weight.sum()))
 
 
 def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """d log(step seconds) / dθ: the share of each term, shape (n, k)."""
+    """Return d log(step seconds) / dθ, which is the share of each term, shape (n, k)."""
     scaled = x * np.exp(theta)
     return scaled / scaled.sum(axis=1, keepdims=True)
 
@@ -168,22 +168,22 @@ class Evidence:
 
     @cached_property
     def drift(self) -> Drift:
-        """The change of the machine's own speed during the calibration."""
+        """Return the change of the machine's own speed during the calibration."""
         return drift_of(self.calibration.bursts)
 
     @cached_property
     def steps(self) -> list[MeasuredStep]:
-        """The step time of each configuration, drift-corrected."""
+        """Return the step time of each configuration, drift-corrected."""
         return observations(self.calibration.bursts, self.drift)
 
     @cached_property
     def rates(self) -> Rates:
-        """The highest measured rates of the device."""
+        """Return the highest measured rates of the device."""
         return rates_of(self.calibration.ceilings)
 
     @cached_property
     def prior(self) -> CoefficientPrior:
-        """The prior of the device."""
+        """Return the prior of the device."""
         key, settings = self.calibration.device_key, self.calibration.settings
         spec = find_gpu(key) if key != "cpu" else None
         return calibration_prior(spec, settings.precision, settings.compile, self.rates)
@@ -193,7 +193,7 @@ class Evidence:
         return fit(self.steps if steps is None else steps, self.rates, self.prior, self.drift.deviation)
 
     def held_out(self) -> HeldOut | None:
-        """Each configuration predicted from the others; None with fewer than four."""
+        """Return predictions of each configuration from the others; None with fewer than four."""
         return leave_one_out(
             self.steps,
             configuration=lambda step: step.workload,

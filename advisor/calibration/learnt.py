@@ -1,7 +1,7 @@
 """Updates a profile by one observed run, on the same GPU or on another one.
 
 A plan of the same run elsewhere should be as fast as that run was, not as our trainer is on average. Nothing is stored:
-the run is one more observation of this one profile.
+the run is one more observation of this profile alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from advisor.prediction.profile import Profile
 from advisor.records import MeasuredStep
 from advisor.store.store import Store
 
-FEWEST_STEPS = 10  # timed, after the warm-up: the median of fewer is of a moment
-_EXCHANGE_ERROR = 0.5  # judged: how far off the predicted exchange between devices may be, as a share of it
+FEWEST_STEPS = 10  # timed after the warm-up; the median of fewer describes a moment
+_EXCHANGE_ERROR = 0.5  # judged: error of the predicted exchange between devices, as a share of it
 
 
 def profile_after(
@@ -42,21 +42,21 @@ def profile_after(
     if seen is None or seen.source in profile.sources:
         return profile
     if profile.calibration_id is not None and seen.own:
-        # The calibration with the run as one more, long, burst; as it is where the run was elsewhere or on several.
+        # One more, long, burst for the calibration; no change if the run was on another machine or several devices.
         if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
             return profile
         assert profile.calibration_id is not None
         fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), seen))
         return replace(fitted, sources=(*profile.sources, seen.source), caveats=profile.caveats)
     if profile.spec is None:
-        return profile  # a CPU's calibration knows nothing of other software, and there is no datasheet to begin from
+        return profile  # a CPU's calibration says nothing of other software, and there is no data sheet to start from
     spec = profile.spec
     if profile.calibration_id is not None:
         profile = prior_profile(spec, precision=precision, compile=profile.compile, power_cap_watts=power_cap_watts)
     if seen.workload.gpu == profile.key:
         return _same_card(profile, seen)
     if seen.own and calibrated_elsewhere(spec, store) is not None:
-        return profile  # that calibration has seen more than one configuration
+        return profile  # that calibration already has several configurations
     return _other_card(profile, seen, power_cap_watts)
 
 
@@ -66,13 +66,13 @@ def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
 
 
 def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
-    """Published runs' belief about the card, updated by the run."""
+    """Return the prior of the GPU from published runs, updated by the run."""
     before = profile.posterior
     prior = CoefficientPrior(
         mean=before.theta, covariance=before.covariance, discrepancy=before.discrepancy, source=profile.sources[0]
     )
-    # What a step took one device: the fit has no term for the exchange between several, so the predicted one is taken
-    # off, and what is left is the less sure the more that was.
+    # The step time of one device: the fit has no term for the exchange between several, so the predicted exchange is
+    # subtracted, and the larger it was, the less certain the rest is.
     work, seconds, noise = seen.workload, seen.step_seconds, seen.noise
     alone = replace(work, gpus=1, sharding="none")
     if work.gpus > 1:
@@ -88,7 +88,7 @@ def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
 
 
 def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | None) -> Profile:
-    """The belief about a card after the run was seen on another: what both share moves, the rest stays."""
+    """Return the prior of a GPU, updated by a run on another GPU: shared parameters move, the others stay."""
     there, spec, work = find_gpu(seen.workload.gpu), profile.spec, seen.workload
     assert spec is not None
     if there is None or work.precision != profile.precision:

@@ -1,4 +1,4 @@
-"""The worker child process that runs bursts of the real trainer: started, asked, replaced when it dies."""
+"""Controls the worker, a child process that runs bursts of the real trainer: starts, asks and replaces it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _START_SECONDS = 180.0  # importing torch from a cold network disk
 
 
 class WorkerDied(Exception):
-    """The worker process ended or stopped answering; `outcome` is what that says of the burst it was running."""
+    """Says that the worker process ended or stopped answering; `outcome` is the result of the burst it was running."""
 
     def __init__(self, outcome: str, reason: str):
         super().__init__(reason)
@@ -48,16 +48,16 @@ class WorkerDied(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What the worker said of itself when it started."""
+    """What the worker reported when it started."""
 
-    seconds: float  # process start to ready: imports and device initialisation
+    seconds: float  # from process start to ready: imports and device initialisation
     device: WorkerDevice
     torch: str
     python: str
 
 
 class Worker:
-    """One worker process of a trainer; use as a context manager so that it never outlives its caller."""
+    """One worker process of a trainer; a context manager, so that it never outlives its caller."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class Worker:
 
     @property
     def log(self) -> Path | None:
-        """Where the process's standard error goes."""
+        """Return the file that receives the process's standard error."""
         return self._log
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None while none runs."""
+        """Return the process's id, or None if none runs."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> Ready:
-        """Start the process if it is not running; raises AdvisorError when it cannot start."""
+        """Start the process if it is not running; raises AdvisorError if it cannot start."""
         if self._process is not None and self._process.poll() is None and self.ready is not None:
             return self.ready
         command = self._trainer.burst_worker(self._device)
@@ -126,13 +126,13 @@ class Worker:
         return self.ready
 
     def ceilings(self, request: CeilingsRequest, timeout: float) -> Ceilings:
-        """What the device can do at best; raises WorkerDied, after which `start` starts another."""
+        """Measure the device's ceilings; raises WorkerDied, after which `start` starts another worker."""
         answer = self._ask(request, timeout)
         assert isinstance(answer, Ceilings)
         return answer
 
     def burst(self, request: BurstRequest, timeout: float) -> BurstResult:
-        """Run one burst; raises WorkerDied, after which `start` starts another."""
+        """Run one burst; raises WorkerDied, after which `start` starts another worker."""
         answer = self._ask(request, timeout)
         assert isinstance(answer, BurstResult)
         return answer
@@ -140,7 +140,7 @@ class Worker:
     def _ask(self, request: Request, timeout: float) -> Body:
         """Send one request and wait for its answer.
 
-        A worker that says that this was its last answer is waited for: until it is gone it holds its memory.
+        Waits for the end of a worker that says that this was its last answer: it holds its memory until then.
         """
         self.start()
         assert self._process is not None and self._process.stdin is not None
@@ -189,16 +189,16 @@ class Worker:
 def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("{"):  # libraries may print; answers are JSON objects
+        if line.startswith("{"):  # libraries may print too; answers are JSON objects
             answers.put(line)
     answers.put(None)
 
 
 def rehearse(config: RunConfig, timeout: float, log: Path | None = None, trainer: Trainer = OWN) -> Rehearsal | None:
-    """Run a trainer for the configured steps in a temporary folder; None when it does not complete.
+    """Run a trainer for the configured steps in a temporary folder; returns None if it does not complete.
 
-    What it says is appended to `log`: why it did not complete, for one. The steady step is the fastest of its steps:
-    what the first ones take beyond it counts as overhead.
+    Its output is appended to `log`, where it can show why it failed. The fastest of its steps counts as the steady
+    step; what the first steps take beyond it counts as overhead.
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         folder = Path(name)
@@ -223,9 +223,8 @@ def rehearse(config: RunConfig, timeout: float, log: Path | None = None, trainer
 
 
 def disk_bytes_per_second(folder: Path, size: int = 64 << 20) -> float:
-    """Write speed to the disk that will hold checkpoints, flushed, from one temporary file of `size` bytes; OSError
-    if full.
-    """
+    """Measure the write speed of the disk for checkpoints, flushed, with one temporary file of `size` bytes; raises
+    OSError if it is full."""
     block = os.urandom(1 << 20)
     path = folder / f".speed-{os.getpid()}"
     began = time.perf_counter()

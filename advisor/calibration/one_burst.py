@@ -1,4 +1,4 @@
-"""One burst of a calibration: what it trains, how long, and what became of it. Effects: the worker, a child process."""
+"""Runs one burst of a calibration: its configuration, its duration and its outcome. Effects: the worker process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trainer.schema import (
     make_shape,
 )
 
-LATE_SECONDS = 20.0  # a burst this much beyond its expected time is given up
+LATE_SECONDS = 20.0  # a burst this much beyond its expected time is ended
 _WARMUP_STEPS_MOST = 12
 
 
 def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: float) -> Burst:
-    """One burst in the worker; whatever happens to it is a value in the record."""
+    """Run one burst in the worker; every outcome, failures included, is a value in the record."""
     request = BurstRequest(
         config=burst_config(settings, workload),
         seconds=burst_seconds(settings),
@@ -38,7 +38,7 @@ def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: flo
 
 
 def outcome_of(worker: Worker, request: BurstRequest) -> BurstResult:
-    """What became of one burst, the worker's death included."""
+    """Return the result of one burst, also if the worker died."""
     try:
         return worker.burst(request, timeout=max(5.0, request.limit_seconds) + LATE_SECONDS)
     except WorkerDied as death:
@@ -46,12 +46,12 @@ def outcome_of(worker: Worker, request: BurstRequest) -> BurstResult:
 
 
 def burst_seconds(settings: Settings) -> float:
-    """Timed seconds of one burst: long enough for a median, short enough for some thirty bursts in a small budget."""
+    """Return the timed seconds of one burst: long enough for a median, short enough for thirty in a small budget."""
     return min(1.5, settings.budget_seconds / 30)
 
 
 def burst_config(settings: Settings, workload: Workload) -> RunConfig:
-    """The run configuration of a burst: the full run's, without checkpoints and telemetry."""
+    """Return the configuration of a burst: the full run's, without checkpoints and telemetry."""
     config = RunConfig(
         model=workload.shape,
         steps=10_000,
@@ -72,7 +72,7 @@ def burst_config(settings: Settings, workload: Workload) -> RunConfig:
 
 
 def describe(w: Workload) -> str:
-    """One burst in words."""
+    """Describe one burst in words."""
     accumulated = f" × {w.grad_accum} gradient-accumulation steps" if w.grad_accum > 1 else ""
     return f"depth {w.shape.depth}, micro-batch {w.micro_batch} × {w.shape.seq_len}{accumulated}"
 

@@ -1,7 +1,7 @@
-"""Raw calibration plus observed runs to a `Profile`; the prior's profile for a device that was never calibrated.
+"""Makes a `Profile` from a raw calibration and observed runs, or from the prior for a device without a calibration.
 
-The fit runs anew on each load (well under a second): raw measurements are the only truth on disk, so nothing can go
-stale.
+The fit runs anew on each load (well under a second): only raw measurements are stored, so nothing can become out of
+date.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def load_profile(
     software: Software | None = None,
     sharding: str = "none",
 ) -> Profile:
-    """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
+    """Return the profile of a device: its newest calibration (of the family, if there is one), else the prior.
 
-    Calibrations that were rejected (`calibration/quality`) are passed over, and the profile says so.
-    A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
-    `software` and `sharding` are of published runs: calibrations are of this trainer and say nothing of them.
-    `power_cap_watts` slows a prior's products; a calibration is of whatever limit was set then.
-    `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
-    for a CPU without a calibration that is believed, since no datasheet says what a CPU does.
+    Rejected calibrations (`calibration/quality`) are skipped, and the profile says so. A prior uses calibrations of
+    other GPUs unless `transfer` is off, because they measured the trainer's own software. `software` and `sharding`
+    select published runs; calibrations measured this trainer and say nothing about other software. `power_cap_watts`
+    slows a prior's products; a calibration includes the limit that was set then. `key` is a catalog key, an NVML name,
+    or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and for a CPU without a usable calibration,
+    since no data sheet gives a CPU's speed.
     """
     key = key if key == "cpu" else _catalog_key(key, store)
     entry, passed_over = _believed(key, family, store) if software is None else (None, [])
@@ -87,7 +87,7 @@ def load_profile(
 
 
 def _believed(key: str, family: str | None, store: Store) -> tuple[CalibrationEntry | None, list[CalibrationEntry]]:
-    """The newest calibration that was not rejected, those of the family first, and the rejected ones before it."""
+    """Return the newest usable calibration, one of the family first, and the rejected ones before it."""
     passed_over: list[CalibrationEntry] = []
     for found in dict.fromkeys((*store.calibrations_of(key, family), *store.calibrations_of(key))):
         entry = with_quality(found)
@@ -103,7 +103,7 @@ def _rejected(entry: CalibrationEntry) -> bool:
 
 
 def _with_caveats(profile: Profile, passed_over: Sequence[CalibrationEntry]) -> Profile:
-    """The profile that says which newer calibration it does not rest on, and why."""
+    """Return the profile with a note on newer calibrations that it does not use, and why."""
     if not passed_over:
         return profile
     newest = passed_over[0]
@@ -125,7 +125,7 @@ def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
 
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
-    """The newest believed calibration of another card, one of the same generation first; None without any."""
+    """Return the newest usable calibration of another GPU, one of the same generation first; None without any."""
     others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for found in store.list_calibrations():  # newest first
         other = find_gpu(found.device_key) if found.device_key != "cpu" else None
@@ -140,9 +140,9 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
     return None
 
 
-@lru_cache(maxsize=64)  # a search over all cards asks once for each
+@lru_cache(maxsize=64)  # a search over all GPUs asks once for each
 def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> Elsewhere | None:
-    """What a calibration teaches about other cards; time and size are keys only: its file grows while it runs."""
+    """Return what a calibration says of other GPUs; time and size are cache keys, as its file grows while it runs."""
     calibration = replace(load_calibration(path), quality=quality)
     profile = profile_of(calibration)
     datasheet = datasheet_rates(spec, profile.precision)
@@ -163,9 +163,9 @@ def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality
 
 
 def _tempered(posterior: Posterior, start: CoefficientPrior, widening: float) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients and their covariance as if what the bursts say were `widening` times less sure.
+    """Return coefficients and covariance as if the bursts' information were `widening` times less certain.
 
-    Only what they add to the prior is weakened: a wider posterior would make the other card know less than its prior.
+    Only what they add to the prior is weakened: else the other GPU's posterior could be wider than its prior.
     """
     if widening == 1:
         return posterior.theta, posterior.covariance
@@ -176,7 +176,7 @@ def _tempered(posterior: Posterior, start: CoefficientPrior, widening: float) ->
 
 
 def _catalog_key(name: str, store: Store) -> str:
-    """A catalog key, or the key of a card that only a calibration knows."""
+    """Return a catalog key, or the key of a GPU that only a calibration has."""
     spec = find_gpu(name)
     if spec is not None:
         return spec.key
@@ -185,7 +185,7 @@ def _catalog_key(name: str, store: Store) -> str:
 
 
 def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) -> Profile:
-    """Fit everything a calibration and later runs support; a doubtful one's intervals of step times are widened."""
+    """Return the profile fitted to a calibration and later runs; a doubtful one's step-time intervals are wider."""
     quality = quality_of(calibration)
     caveats = (f"calibration {calibration.id}{_widened(quality)}",) if quality.widening > 1 else ()
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
@@ -229,9 +229,9 @@ def _widened(quality: Quality) -> str:
 def _with_runs(
     measured: Sequence[MeasuredStep], observed: Sequence[MeasuredStep], drift: observations.Drift
 ) -> list[MeasuredStep]:
-    """Add finished runs on one device: each is one more, long, burst.
+    """Add finished runs on one device, each as one more, long, burst.
 
-    Steps of several devices hold communication, which the fit has no term for.
+    Steps of several devices include communication, for which the fit has no term.
     """
     runs = []
     for run in (run for run in observed if run.workload.gpus == 1):
@@ -243,7 +243,7 @@ def _with_runs(
 
 
 def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:
-    """One measured step per configuration: precision-weighted in log."""
+    """Return one measured step per configuration: the precision-weighted mean in log."""
     by_workload: dict[Workload, list[MeasuredStep]] = {}
     for part in parts:
         by_workload.setdefault(part.workload, []).append(part)
@@ -257,7 +257,7 @@ def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:
 
 
 def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
-    """Measured peaks of every completed burst; on a CPU only the resident set is known."""
+    """Return the measured peaks of every completed burst; on a CPU only the resident set is known."""
     return [
         MemoryObservation(
             workload=b.workload,
@@ -270,7 +270,7 @@ def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
 
 
 def run_costs(calibration: Calibration) -> RunCosts:
-    """Start-up, build, compilation, disk and forward share as the calibration met them."""
+    """Return start-up, build, compilation, disk speed and forward share as the calibration measured them."""
     done, rehearsal = observations.completed(calibration.bursts), calibration.rehearsal
     builds = [b.build_seconds / max(1, b.parameters) for b in done if b.build_seconds is not None and b.parameters]
     compiles = [b.compile_seconds for b in done if b.compile_seconds]
@@ -293,7 +293,7 @@ def run_costs(calibration: Calibration) -> RunCosts:
 def _power(
     calibration: Calibration, observed: Sequence[MeasuredStep], rates: Rates, spec: GpuSpec | None
 ) -> PowerModel | None:
-    """What bursts and finished runs drew, by their MFU; None where the device has no energy counter."""
+    """Return the power of bursts and finished runs by their MFU; None if the device has no energy counter."""
     peak = rates.matmul_flops
     if spec is not None:
         peak = peak_flops(spec, calibration.settings.precision) or peak
@@ -320,9 +320,8 @@ def prior_profile(
     software: Software | None = None,
     sharding: str = "none",
 ) -> Profile:
-    """Beliefs about a card from its datasheet and published runs, updated by a calibration of another card if there is
-    one. AdvisorError when it has no units of the precision.
-    """
+    """Return the prior of a GPU from its data sheet and published runs, updated by another GPU's calibration if there
+    is one. Raises AdvisorError if it lacks the precision."""
     precision = precision or usual_precision(spec)
     rates = datasheet_rates(spec, precision, tf32=software is None or software.tf32)
     if rates is None or (software is None and not can_train_in(spec, precision)):
@@ -353,7 +352,7 @@ def prior_profile(
 
 
 def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
-    """What published runs of the same software say besides the coefficients; None of the trainer here."""
+    """Return what similar published runs of the same software add to the coefficients; None for the trainer here."""
     if software is None or software.name is None:
         return None
     switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)

@@ -1,7 +1,7 @@
-"""Whether a calibration is believed: as it is, with wider intervals, or not at all.
+"""Decides whether a calibration is used: as it is, with wider intervals, or not at all.
 
-Each configuration is predicted from the others. How far these predictions err, and how often their own intervals hold,
-says what the fit is worth for configurations that were not measured.
+Each configuration is predicted from the others. The errors of these predictions, and how often their intervals hold,
+show what the fit is worth for configurations that were not measured.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from advisor.store.store import CalibrationEntry, load_calibration
 from trainer.schema import Outcome
 
 SOUND_COVERAGE = 0.7  # of the 80 % intervals: what docs/accuracy.md asks of a session
-# A quiet machine gives 2 to 6 % (docs/accuracy.md): at five times that other work was measured, not the trainer.
+# a quiet machine gives 2 to 6 % (docs/accuracy.md); five times that means that other work was measured
 BELIEVED_MEDIAN = 0.25
-# Arbitrary: normal errors three times as wide as their intervals say would hold this share.
+# arbitrary: normal errors three times as wide as their intervals state would hold this share
 BELIEVED_COVERAGE = 0.3
 
 
 def configurations(calibration: Calibration) -> int:
-    """How many different configurations completed."""
+    """Return how many different configurations completed."""
     return len({burst.workload for burst in observations.completed(calibration.bursts)})
 
 
 def judged(calibration: Calibration) -> Calibration:
-    """The calibration with its held-out errors and the verdict on them."""
+    """Return the calibration with its held-out errors and the verdict on them."""
     held = Evidence(calibration).held_out()
     return replace(
         calibration,
@@ -51,7 +51,7 @@ def judged(calibration: Calibration) -> Calibration:
 
 
 def judge(held: HeldOut | None, measured: int, *, interrupted: bool) -> Quality:
-    """The verdict on held-out errors, `measured` configurations having completed."""
+    """Return the verdict on held-out errors, given `measured` completed configurations."""
     if held is None:
         cut = "it was interrupted after" if interrupted else "it has"
         return _rejected(
@@ -76,47 +76,47 @@ def _rejected(reason: str) -> Quality:
 
 
 def widening(held: HeldOut) -> float:
-    """The factor at which 80 % of the held-out intervals would have held, rounded up to a tenth; at least 1."""
+    """Return the factor at which 80 % of the held-out intervals would have held, rounded up to a tenth; at least 1."""
     needed = np.sort([abs(math.log1p(point.error)) / point.width for point in held.points])
     factor = float(needed[math.ceil(SHARE_INSIDE * len(needed)) - 1])
     return max(1.0, math.ceil(10 * factor) / 10)
 
 
 def quality_of(calibration: Calibration) -> Quality:
-    """The verdict that is stored, else one from what the calibration holds."""
+    """Return the stored verdict, else one computed from the calibration."""
     quality = calibration.quality or judged(calibration).quality
     assert quality is not None
     return quality
 
 
 def with_quality(entry: CalibrationEntry) -> CalibrationEntry:
-    """The entry with the verdict that is stored, else one from its document, judged once while the file stays."""
+    """Return the entry with its stored verdict, else one from its document, judged once per version of the file."""
     if entry.quality is not None:
         return entry
     written = entry.path.stat()
     return replace(entry, quality=_judged(str(entry.path), written.st_mtime_ns, written.st_size))
 
 
-@lru_cache(maxsize=256)  # time and size are keys only
+@lru_cache(maxsize=256)  # time and size are only cache keys
 def _judged(path: str, modified_ns: int, size_bytes: int) -> Quality:
     return quality_of(load_calibration(path))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BurstLine:
-    """One configuration as measured; None where the burst did not complete."""
+    """One configuration as measured; fields are None if the burst did not complete."""
 
     configuration: str
     bursts: int
     outcome: str
     tokens_per_second: float | None = None
     step_seconds: float | None = None  # corrected for the machine's drift
-    left_out_error: float | None = None  # of the prediction by all other configurations; None: not held out
+    left_out_error: float | None = None  # of the prediction from all other configurations; None if not held out
 
 
 def burst_lines(calibration: Calibration, held: HeldOut | None = None) -> list[BurstLine]:
-    """One line per configuration, smallest first, then the bursts that failed; `held`: predicted from the others."""
-    from advisor.calibration.one_burst import describe  # the worker, which no plan needs
+    """Return one line per configuration, smallest first, then failed bursts; `held` has predictions from the others."""
+    from advisor.calibration.one_burst import describe  # loads the worker, which no plan needs
 
     runs = [burst.workload for burst in observations.completed(calibration.bursts)]
     lines = []

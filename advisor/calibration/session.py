@@ -1,7 +1,7 @@
-"""A calibration from start to end: worker, ceilings, rounds of bursts chosen by what they teach, one raw record.
+"""Runs a calibration from start to end: worker, ceilings, rounds of bursts chosen by what they teach, one raw record.
 
-Effects: child processes and the store. The file on disk is whole after every burst, so that an interrupted
-calibration keeps what it measured and the same command continues it.
+Effects: child processes and the store. The file on disk is complete after every burst, so that an interrupted
+calibration keeps its measurements and the same command continues it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROUND = 4  # bursts chosen together, then run in random order
 _CEILING_SHARE = 0.04  # of the budget
 _REHEARSAL_SHARE = 0.2
 _RESERVE_SECONDS = 1.5  # for the fit and the last write
-_FIRST_COMPILE_SECONDS = 12.0  # a block, forward and backward, before one was timed (sources §3.2: 22-47 s a model)
+_FIRST_COMPILE_SECONDS = 12.0  # for a block, forward and backward, until one is timed (sources §3.2: 22-47 s per model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Where the budget stands."""
+    """The state of the time budget."""
 
     began: float
     budget_seconds: float
@@ -63,24 +63,24 @@ class Clock:
 
 @dataclass(kw_only=True)
 class Notebook:
-    """A calibration while it grows: whole on disk after every burst."""
+    """A calibration in progress, complete on disk after every burst."""
 
     calibration: Calibration
     store: Store
 
     def add(self, burst: Burst) -> None:
-        """Note one burst; what was said of the calibration without it no longer holds."""
+        """Add one burst and drop the old verdict, which was reached without it."""
         bursts = (*self.calibration.bursts, burst)
         self.calibration = replace(self.calibration, bursts=bursts, held_out_error=None, quality=None)
         self.save()
 
     def judge(self) -> None:
-        """Hold each configuration out and note the verdict."""
+        """Predict each configuration from the others and store the verdict."""
         self.calibration = judged(self.calibration)
         self.save()
 
     def save(self) -> None:
-        """Write what was noted, unless there is no burst yet to take up again."""
+        """Write the calibration, unless it has no burst to continue from."""
         if self.calibration.bursts:
             self.store.save_calibration(self.calibration)
 
@@ -93,9 +93,9 @@ def calibrate(
     on_event: Callable[[Event], None],
     resume: bool = True,
 ) -> Calibration:
-    """Run a calibration within its budget, saved after every burst and judged at its end, also an early one.
+    """Run a calibration within its budget; it is saved after every burst and judged at its end, even an early one.
 
-    Raises AdvisorError when the worker cannot start, the store cannot be written or no burst could be measured.
+    Raises AdvisorError if the worker cannot start, the store cannot be written or no burst could be measured.
     KeyboardInterrupt passes through with everything measured so far on disk.
     """
     clock = Clock(began=time.monotonic(), budget_seconds=settings.budget_seconds)
@@ -118,19 +118,19 @@ def calibrate(
 def _begun(
     settings: Settings, ready: Ready, worker: Worker, store: Store, clock: Clock, on_event: Callable[[Event], None]
 ) -> Calibration:
-    """A new calibration with everything but its bursts."""
+    """Return a new calibration with everything but its bursts."""
     now = datetime.now(UTC)
     (store.home / "runs").mkdir(parents=True, exist_ok=True)
     disk = round(disk_bytes_per_second(store.home / "runs"))
     on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
     ceilings = _ceilings(settings, worker)
     on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
-    # A real run of three steps of the smallest model: what a run costs besides its steps; None if it failed.
+    # a real run of three steps of the smallest model shows what a run costs besides its steps; None if it failed
     workload = base_workload(settings, min(settings.depths))
     config = replace(
         burst_config(settings, workload),
         steps=3,
-        compile=False,  # compilation has its own line in the bill
+        compile=False,  # compilation is a separate item of the bill
         eval=EvalConfig(tokens=0),
         checkpoint=CheckpointConfig(every_seconds=None, final=True),
         telemetry=TelemetryConfig(),
@@ -165,7 +165,7 @@ def _ceilings(settings: Settings, worker: Worker) -> Ceilings:
 
 
 class NothingMeasuredError(AdvisorError):
-    """No burst of a calibration could be measured."""
+    """Says that no burst of a calibration could be measured."""
 
 
 def _nothing_measured(settings: Settings, bursts: Sequence[Burst]) -> NothingMeasuredError:
@@ -196,7 +196,7 @@ def _rounds(
         picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
         if not picks:
             return
-        rng.shuffle(picks)  # a drifting machine must not favour one configuration
+        rng.shuffle(picks)  # the machine's drift must not favour one configuration
         for workload in picks:
             bursts = notes.calibration.bursts
             z = sizes([workload])
@@ -213,7 +213,7 @@ def _rounds(
 def next_bursts(
     settings: Settings, memory: MemoryModel, posterior: Posterior, bursts: Sequence[Burst], seconds_left: float
 ) -> list[Workload]:
-    """The next round: the best by design, and whatever contrast (a second depth, batch or context) is still missing."""
+    """Return the next round: the best by design, and a contrast (a second depth, batch or context) that is missing."""
     pool = burst_pool(settings, memory, bursts)
     if not pool or seconds_left <= 0:
         return []
@@ -236,9 +236,7 @@ def next_bursts(
 
 
 def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst]) -> list[Workload]:
-    """Every configuration worth a burst: within memory, short enough for the budget, and not larger than one that ran
-    out of memory.
-    """
+    """Return every configuration for a burst, within memory and budget and below any that ran out of memory."""
     shapes = [base_workload(settings, d) for d in settings.depths]
     failed = [b.workload for b in bursts if b.outcome == Outcome.OUT_OF_MEMORY]
 
@@ -252,7 +250,7 @@ def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst])
 
 
 def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
-    """What bursts have cost so far: warm-up steps and compilation as measured."""
+    """Return what bursts have cost so far: warm-up steps and compilation as measured."""
     done = observations.completed(bursts)
     if len(done) < 3:
         return design.BurstCost(
@@ -272,7 +270,7 @@ def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
 
 
 def _resumed(settings: Settings, store: Store) -> Calibration | None:
-    """The newest calibration of this device if it was cut off and asked for the same thing."""
+    """Return the newest calibration of this device if it was interrupted and had the same settings."""
     newest = store.newest_calibration(settings.gpu, settings.family)
     if newest is None or newest.status != PARTIAL:
         return None
@@ -300,4 +298,4 @@ def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: fl
         burst = run_burst(worker, notes.calibration.settings, workload, limit=max(left, 10.0))
         notes.add(burst)
         if burst.outcome != Outcome.COMPLETED:
-            return  # it would end so again
+            return  # it would end the same way again

@@ -1,4 +1,4 @@
-"""Interleaved bursts of a run's settings on this device, within a time budget: which of them are worth having."""
+"""Measures a run's settings on this device in interleaved bursts, within a time budget, to find those worth using."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from advisor.errors import AdvisorError
 from trainer.messages import BurstRequest, BurstResult, WorkerDevice
 from trainer.schema import ACTIVATION_CHECKPOINTING, Outcome, RunConfig
 
-_MICRO_BATCHES = (0.25, 0.5, 2, 4)  # times the base's, the effective batch kept
-_CHUNKS = (0.25, 4)  # of the default chunk of the loss
+_MICRO_BATCHES = (0.25, 0.5, 2, 4)  # times the base's, at the same effective batch
+_CHUNKS = (0.25, 4)  # times the default chunk of the loss
 _TF32_SINCE = 8.0  # compute capability: Ampere
-_DEFAULT_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # of logits in fp32, as trainer/loss.py has it
-EXPONENT = 0.7  # step time ∝ reference kernel^exponent, the belief of `calibration/observations` before its data speak
+_DEFAULT_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # of logits in fp32, the same as in trainer/loss.py
+EXPONENT = 0.7  # step time ∝ reference kernel^exponent; the prior of `calibration/observations`
 _SETTINGS_A_BASE = 4  # the base is visited again after so many settings
 _LEAST_ROUNDS = 2
-_INTERACTION_SHARE = 0.25  # of the time, kept for the best two together
+_INTERACTION_SHARE = 0.25  # of the time, reserved for the best two together
 _WARMUP_STEPS_MOST = 6
 _LOSSES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One setting that differs from the base; `changes` by field of the run's configuration, `a.b` a nested one."""
+    """One setting that differs from the base; `changes` maps a configuration field, `a.b` a nested one, to a value."""
 
     knob: str
     name: str
     changes: Mapping[str, Any]
 
     def of(self, base: RunConfig) -> RunConfig:
-        """The base with this setting."""
+        """Return the base with this setting."""
         config = base
         for path, value in self.changes.items():
             config = _with(config, path.split("."), value)
@@ -45,7 +45,7 @@ class Variant:
 
 
 def both(one: Variant, other: Variant) -> Variant:
-    """Two settings of different knobs at once."""
+    """Combine two settings of different knobs."""
     return Variant(
         knob=f"{one.knob} and {other.knob}",
         name=f"{one.name}, {other.name}",
@@ -54,10 +54,10 @@ def both(one: Variant, other: Variant) -> Variant:
 
 
 def variants(base: RunConfig, device: WorkerDevice) -> Iterator[Variant]:
-    """Every setting of each knob that this device has and the base does not use; `base.precision` is resolved."""
+    """Yield every setting of each knob that this device has and the base does not use; `base.precision` is resolved."""
     cuda = device.type == "cuda"
     for precision in ("fp32", "bf16", "fp16"):
-        if precision == base.precision or (precision == "fp16" and not cuda):  # a CPU has no scaled fp16 training
+        if precision == base.precision or (precision == "fp16" and not cuda):  # CPUs have no scaled fp16 training
             continue
         name = "fp16, scaled loss" if precision == "fp16" else precision
         yield Variant(knob="precision", name=name, changes={"precision": precision})
@@ -73,7 +73,7 @@ def variants(base: RunConfig, device: WorkerDevice) -> Iterator[Variant]:
         if kind != base.activation_checkpointing:
             name = f"{'no' if kind == 'none' else kind} activation checkpointing"
             yield Variant(knob="activation-checkpointing", name=name, changes={"activation_checkpointing": kind})
-    # Other micro-batches keep the effective batch.
+    # other micro-batches, with the same effective batch
     whole = base.micro_batch * base.grad_accum
     for factor in _MICRO_BATCHES:
         size = base.micro_batch * factor
@@ -81,10 +81,10 @@ def variants(base: RunConfig, device: WorkerDevice) -> Iterator[Variant]:
             micro, accumulated = int(size), whole // int(size)
             changes = {"micro_batch": micro, "grad_accum": accumulated}
             yield Variant(knob="micro-batch", name=f"micro-batch {micro} × {accumulated}", changes=changes)
-    for kernel in ("flash", "efficient", "cudnn", "math") if cuda else ("math",):  # a CPU's own is flash
+    for kernel in ("flash", "efficient", "cudnn", "math") if cuda else ("math",):  # a CPU uses its own flash kernel
         if kernel != base.attention:
             yield Variant(knob="attention", name=f"{kernel} attention", changes={"attention": kernel})
-    # The loss is computed in chunks of other sizes, and at once.
+    # other chunk sizes for the loss, and the whole at once
     tokens = base.micro_batch * base.model.seq_len
     usual = _DEFAULT_CHUNK_BYTES[device.type] // (4 * base.model.vocab_size)
     sizes = {max(1, min(tokens, int(usual * factor))) for factor in _CHUNKS}
@@ -103,15 +103,15 @@ def _with(record: Any, path: list[str], value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What was measured: every visit, what each setting does, and the best two together."""
+    """The measurements: every visit, the effect of each setting, and of the best two together."""
 
     base: RunConfig
-    variants: tuple[Variant, ...]  # the one of the best two together last, where there is one
+    variants: tuple[Variant, ...]  # the best two together come last, if they were tried
     visits: tuple[Visit, ...]
     effects: tuple[Effect, ...]  # of the variants
     noise: Noise
-    together: Interval | None  # what the best two do beyond the sum of both, log of speed
-    best: Variant | None  # None: the base
+    together: Interval | None  # effect of the best two beyond the sum of both, log of speed
+    best: Variant | None  # None if the base is best
     untried: tuple[str, ...]  # for lack of time
     seconds: float
 
@@ -133,9 +133,9 @@ def tune(
     seed: int = 0,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Tuning:
-    """Visit base and settings in rounds until the time is used; raises AdvisorError when the base does not run.
+    """Visit base and settings in rounds until the time is used; raises AdvisorError if the base does not run.
 
-    A setting that does not run is not tried again; one that is surely slower is left out of later rounds.
+    A setting that does not run is not tried again; one that is certainly slower is left out of later rounds.
     """
     session = _Session(base, worker, burst_seconds, budget_seconds, seed, on_event)
     session.warm_up()
@@ -174,7 +174,7 @@ def tune(
 
 
 def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
-    """What is surely faster and costs no loss, the fastest of each knob, in order."""
+    """Return the settings that are certainly faster at no higher loss, the fastest of each knob, in order."""
     good = [v for v in tried if v.name in found and found[v.name].faster and not found[v.name].loses]
     best: dict[str, Variant] = {}
     for variant in sorted(good, key=lambda v: -(speed.value if (speed := found[v.name].speed) else 0.0)):
@@ -183,7 +183,7 @@ def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
 
 
 class _Session:
-    """The visits so far, and what they took."""
+    """The visits so far, and their time."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Session:
         return effects(self.visits, EXPONENT)
 
     def has_time(self, settings: Sequence[Variant], share: float) -> bool:
-        """Whether another round of these ends within a share of the budget."""
+        """Tell whether another round of these settings ends within a share of the budget."""
         bases = 1 + len(settings) / _SETTINGS_A_BASE
         ahead = sum(self._took.get(v.name, 0.0) for v in settings) + bases * self._took.get(None, 0.0)
         return self.elapsed + ahead <= share * self._budget
@@ -222,14 +222,14 @@ class _Session:
         return sum(visit.setting == variant.name for visit in self.visits)
 
     def is_open(self, variant: Variant) -> bool:
-        """Whether another visit could still tell something: it runs, and is not surely slower."""
+        """Tell whether another visit is useful: the setting runs, and is not certainly slower."""
         effect = self.measured()[0].get(variant.name)
         if effect is None:
             return True
         return effect.failure is None and (effect.repeats < _LEAST_ROUNDS or not effect.slower)
 
     def warm_up(self) -> None:
-        """The base once, uncounted: a process's first burst also loads code and grows its heap."""
+        """Run the base once without counting it: a process's first burst also loads code and grows its heap."""
         self._on_event(Event(text="the base, to warm up", elapsed_seconds=self.elapsed))
         result = self._train(self.base, seed=self.base.seed)
         if result.outcome != Outcome.COMPLETED:
@@ -237,13 +237,13 @@ class _Session:
             raise AdvisorError(f"the base does not run here: {result.outcome}, {result.reason}", hint)
 
     def round(self, settings: Sequence[Variant]) -> None:
-        """The base and every setting once, the base again between them, all from the same weights and tokens."""
+        """Run the base and every setting once, with the base in between, all from the same weights and tokens."""
         self.rounds += 1
         order = list(settings)
-        self._rng.shuffle(order)  # a drifting machine must not favour one of them
+        self._rng.shuffle(order)  # the machine's drift must not favour one of them
         for variant in _with_bases(order):
             if variant is not None and self.over:
-                continue  # the base is still visited, which what was done is compared with
+                continue  # the base still runs, for comparison with what was done
             name = variant.name if variant else None
             self._on_event(Event(text=f"round {self.rounds}: {name or 'the base'}", elapsed_seconds=self.elapsed))
             started, began = time.time(), time.monotonic()
@@ -264,7 +264,7 @@ class _Session:
 
 
 def _with_bases(order: Sequence[Variant]) -> Iterator[Variant | None]:
-    """None is the base: first, after every few settings, and last."""
+    """Insert the base (None) first, after every few settings, and last."""
     for start in range(0, len(order), _SETTINGS_A_BASE):
         yield None
         yield from order[start : start + _SETTINGS_A_BASE]

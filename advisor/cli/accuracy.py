@@ -8,9 +8,9 @@ from advisor.cli.verb import answer, verb
 
 
 @verb()
-@click.option("--gpu", "device", help="Only of this GPU (its key), or cpu.")
+@click.option("--gpu", "device", help="Show only this GPU (its key), or cpu.")
 def command(device: str | None) -> None:
-    """Show the error of each predicted quantity so far, and how often its 80 % interval held the outcome."""
+    """Show the error of each predicted quantity so far, and how often its 80 % interval contained the outcome."""
     from advisor.history.ledger_rows import accuracy
     from advisor.report.comparison import track_record
     from advisor.report.table import on_console

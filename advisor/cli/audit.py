@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @verb()
 @click.argument("papers", metavar="REPORT|CARD...", nargs=-1, type=FILE)
 @click.option("--card", type=CARD_FILE, help="Write the card drafted from the report's text to this file.")
-@click.option("--kinds", is_flag=True, help="List what can be claimed, each with an example.")
-@click.option("--schema", is_flag=True, help="Print the prompt that has an assistant read the REPORT.")
+@click.option("--kinds", is_flag=True, help="List the kinds of claims that can be judged, each with an example.")
+@click.option("--schema", is_flag=True, help="Print the prompt for an assistant that reads the REPORT.")
 @click.option("--reader", metavar="CMD",
               help="Command of the assistant that reads the report; it gets the prompt on stdin.")  # fmt: skip
-@click.option("--reader-url", metavar="BASE", help="The same over HTTP, as a chat-completions API.")
+@click.option("--reader-url", metavar="BASE", help="Address of an assistant with a chat-completions API.")
 @click.option("--reader-model", metavar="NAME", help="The model of --reader-url.")
 @click.option("--answer", "answered", metavar="FILE", help="The answer of an assistant; - reads it from stdin.")
 @options("md", md="Write the audit to this Markdown file.")
@@ -33,11 +33,11 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
             md: Path | None) -> None:  # fmt: skip
     """Check every claim of a report: holds, wrong, does not follow, or cannot be judged, and why.
 
-    Your assistant reads the REPORT (Markdown, HTML or plain text) by --reader, --reader-url or --answer. This program
-    judges the claims that were read, where the report has their words and numbers. Without an assistant it reads only
-    written arithmetic, labelled values and tables of steps. A CARD is YAML: the configuration, the tables and the
-    claims, as docs/file-formats.md describes; --card writes one, to be corrected and judged again. Speeds are compared
-    with the GPU's calibration, if there is one here, else with published runs.
+    Your assistant reads the REPORT (Markdown, HTML or plain text) by --reader, --reader-url or --answer, and this
+    program judges each claim whose words and numbers are in the report. Without an assistant it reads only written
+    arithmetic, labelled values and tables of steps. A CARD is YAML with the configuration, the tables and the claims
+    (docs/file-formats.md); --card writes one, which you can correct and have judged again. Speeds are compared with
+    this machine's calibration of the GPU, or else with published runs.
     """
     from advisor import api
     from advisor.readers.chunks import read_text

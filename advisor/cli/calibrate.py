@@ -21,10 +21,10 @@ from advisor.options import CalibrationOptions
 @click.option("--detach", is_flag=True, help="With --on: return at once; the same command shows the result later.")
 def command(on: tuple[str, ...], account: str | None, qos: str | None, constraint: str | None, detach: bool,
             **asked: Any) -> int:  # fmt: skip
-    """Measure this device: its limits first, then training bursts where they improve predictions most.
+    """Measure this device: its best rates first, then training bursts where they improve predictions most.
 
-    A rejected calibration, which no plan uses, ends with exit code 1.
-    With --on a job measures each place, and its calibration is stored here.
+    The exit code is 1 for a rejected calibration, which no plan uses.
+    With --on, a job measures each machine that it names, and the calibrations are stored here.
     """
     from advisor.workflows.calibrate import to_document
 

@@ -14,13 +14,13 @@ from advisor.report.render import table
 
 @verb("check")
 @click.argument("documents", metavar="DOCUMENT.json...", nargs=-1, required=True, type=FILE)
-@option("slower", Kind.NUMBER, "Share of the accepted run's speed that may be lost.", default=0.02, least=0, most=1)
+@option("slower", Kind.NUMBER, "Accepted loss of speed, as a share.", default=0.02, least=0, most=1)
 @options("md")
 def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
     """Judge what `predict`, `plan`, `compare ACCEPTED NEW` or `ab` printed under --json, as a check in CI.
 
-    A run fails that does not fit, a plan whose limits no run keeps, and a loss of speed beyond the noise. Exit code 0:
-    nothing failed, 3: something failed. --md writes the comment for a pull request.
+    The check fails if a run does not fit, if no run keeps a plan's limits, or if speed is lost beyond the noise. Exit
+    code 0: nothing failed, 3: something failed. --md writes the comment for a pull request.
     """
     from advisor.report.table import Table, in_markdown
     from advisor.store.disk import write_atomic

@@ -19,8 +19,8 @@ from advisor.report import render
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @options("plan")
 @click.option("--record/--no-record", default=None, help="Store the scores and let the run improve its GPU's profile. "
-              "Default: yes, unless you took this run back before.")  # fmt: skip
-@click.option("--forget", is_flag=True, help="Take back what was recorded of RUN instead of comparing it.")
+              "Default: yes, unless you removed this run by --forget.")  # fmt: skip
+@click.option("--forget", is_flag=True, help="Remove what was recorded of RUN, instead of comparing it.")
 @tracker("prediction, interval and score")
 def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forget: bool, write_to: Path | None,
             tracker_run: str | None, tracker_python: str | None) -> None:  # fmt: skip
@@ -34,8 +34,8 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
     their schedules.
 
     A finished run's scores go into the ledger that `advisor runs --accuracy` reads, and its step time into the profile
-    of its device; --forget removes both. A run that ended early is recorded only if it has 100 timed steps after the
-    warm-up, or at least 10 that are a tenth of its steps.
+    of its device; --forget removes both. A run that ended early is recorded only if at least 100 steps were timed after
+    the warm-up, or at least 10 and a tenth of the planned ones.
     """
     if write_to is not None and (forget or len(runs) > 1):
         hint = "advisor compare RUN --write-to PATH"

@@ -14,7 +14,7 @@ from advisor.documents import print_json
 def command(shell: str) -> None:
     """Print the script that completes commands and options in SHELL.
 
-    Write it where the shell looks, as advisor completion bash > ~/.local/share/bash-completion/completions/advisor.
+    Write it where the shell looks: advisor completion bash > ~/.local/share/bash-completion/completions/advisor
     For zsh that is a file _advisor in a folder of $fpath, for fish ~/.config/fish/completions/advisor.fish.
     """
     from advisor.cli import command as root

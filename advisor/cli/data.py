@@ -32,7 +32,7 @@ def command() -> None:
 @verb("prepare")
 @click.argument("inputs", nargs=-1, type=EXISTING)
 @click.option("--out", required=True, type=NEW_FOLDER, help="Token folder to write.")
-@option("vocab_size", Kind.WHOLE, "Tokens of the vocabulary to train; 256 stand for single bytes.", default=4096,
+@option("vocab_size", Kind.WHOLE, "Size of the vocabulary to train, including 256 single bytes.", default=4096,
         least=257, most=10_000_000)  # fmt: skip
 @options("tokenizer", tokenizer="Use this tokenizer.json, or SentencePiece .model, instead of training one.")
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
@@ -40,7 +40,7 @@ def command() -> None:
 @click.option("--conversations", is_flag=True, help="INPUTS have `messages` (role, content): only the assistant's "
               "words are trained on. Needs the --tokenizer of the run that is trained further.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")
-@click.option("--skip-bad", is_flag=True, help="Leave out and list files that are no data, instead of refusing.")
+@click.option("--skip-bad", is_flag=True, help="List and leave out files that hold no data, instead of stopping.")
 def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Path | None, text_key: str,
             validation_fraction: float, conversations: bool, force: bool, skip_bad: bool) -> None:  # fmt: skip
     """Turn text, JSON lines (.jsonl, .jsonl.gz), Parquet files or folders of them into a token folder.
@@ -80,9 +80,9 @@ def show_folder(folder: Path) -> None:
 
 @verb("check")
 @click.argument("paths", nargs=-1, required=True, type=EXISTING)
-@click.option("--refetch", "again", is_flag=True, help="Fetch damaged files again, where their address is known.")
+@click.option("--refetch", "again", is_flag=True, help="Fetch damaged files again if their address is known.")
 @click.option("--urls", type=FILE,
-              help="Addresses, one a line; files are known by their names. Default: urls.txt beside them.")  # fmt: skip
+              help="Addresses, one per line, matched to files by name. Default: urls.txt beside them.")  # fmt: skip
 def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
     """Find downloaded files that hold no data: error pages, Git LFS pointers, truncated or empty files.
 

@@ -24,19 +24,19 @@ HUGGINGFACE = "huggingface"
 
 @verb("export")
 @click.argument("source", metavar="PLAN.yaml|RUN")
-@click.option("--to", type=click.Choice((*TARGETS, HUGGINGFACE)), required=True, help="For which engine or library.")
+@click.option("--to", type=click.Choice((*TARGETS, HUGGINGFACE)), required=True, help="Engine or library to write for.")
 @click.option("--out", type=NEW_FOLDER, help="Write all files to this folder. Default: print the job alone.")
 @options_in(ExportOptions)
-@options("tokenizer", tokenizer="Of a RUN, for huggingface. Default: that of the run's data.")
+@options("tokenizer", tokenizer="With --to huggingface: the tokenizer. Default: that of the run's data.")
 @click.pass_context
 def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenizer: Path | None, **asked: Any) -> None:
-    """Write PLAN.yaml as text that can be run without this program: a script, a Slurm or Kubernetes job, a task.
+    """Write PLAN.yaml as files that run without this program: a script, a Slurm or Kubernetes job, a task.
 
-    The folder holds the trainer's sources, the run's configuration and the steps that make its environment. A stopped
+    The folder holds the trainer's sources, the run's configuration and a script that makes its environment. A stopped
     run continues from its last checkpoint when the same job is started again.
 
     With --to huggingface, write the newest checkpoint of RUN (a run's folder, name or id, or `latest`) as weights,
-    configuration and tokenizer for the library transformers: the same logits.
+    configuration and tokenizer for the library transformers, which then computes the same logits.
     """
     if to == HUGGINGFACE:
         if other := next((name for name, value in asked.items() if value), None):

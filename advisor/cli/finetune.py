@@ -18,10 +18,10 @@ from advisor.units import format_count, format_estimate, format_seconds, format_
 
 @verb()
 @click.argument("run", default="latest")
-@click.option("--data", type=FOLDER, multiple=True, required=True, help="Token folder of a stage; again for the next.")
-@click.option("--out", type=NEW_FOLDER, required=True, help="Where the stages' configurations are written.")
+@click.option("--data", type=FOLDER, multiple=True, required=True, help="Token folder of a stage; repeat for the next.")
+@click.option("--out", type=NEW_FOLDER, required=True, help="Folder for the stages' configurations.")
 @options("epochs", epochs={"default": 2.0, "help": "Passes over the data of each stage."})
-@option("learning_rate", Kind.NUMBER, "Peak of a stage, as a share of the peak of the stage before.", default=0.1,
+@option("learning_rate", Kind.NUMBER, "Peak learning rate of a stage, as a share of the previous stage's.", default=0.1,
         least=1e-9, most=1e6)  # fmt: skip
 @options("one_price", one_price="Dollars per GPU-hour. Default: the run's own.")
 def command(
@@ -29,10 +29,10 @@ def command(
 ) -> None:
     """Train a run further on other data, stage by stage: base, then better text, then conversations.
 
-    RUN as in `model sample`, or a plan.yaml: its run is then the first stage, and all are planned before any trains.
-    Each stage is a run of its own that begins with the weights of the stage before. Model, batch and device stay, so
-    the pace of RUN (of a plan: its prediction) gives the time. `advisor data prepare --conversations` makes
-    conversations.
+    RUN as in `model sample`; or a plan.yaml, whose run is the first stage: then all stages are planned before any runs.
+    Each stage is a separate run that begins with the weights of the previous one. Model, batch and device stay the
+    same, so the pace of RUN (or the plan's prediction) gives the time. Conversations are made by `advisor data prepare
+    --conversations`.
     """
     from advisor.store.store import default_store
     from advisor.workflows.finetune import in_all, plan_stages, write_stages

@@ -34,14 +34,14 @@ from advisor.report.render import table
 
 @verb()
 @click.argument("gpu", required=False, type=GPUS)
-@options("one_count", one_count={"most": MOST_GPUS, "help": "GPUs to rent. Default: 1, or as 8xh100 says."})
+@options("one_count", one_count={"most": MOST_GPUS, "help": "GPUs to rent. Default: 1, or the number in 8xh100."})
 @click.option("--provider", help="Only this provider's prices.")
 @click.option("--refresh", is_flag=True,
               help="Ask providers for today's prices first (10 s; needs the extra `prices`).")  # fmt: skip
 def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bool) -> None:
-    """List GPU specifications and their cheapest on-demand price; with GPU, everything known of that GPU.
+    """List GPU specifications and their cheapest on-demand price; with GPU, everything known about it.
 
-    GPU is a key from the list, the driver's name, a short name as h100 or 8xh100, or several names (l4,8xh100). Rates
+    GPU is a key from the list, the driver's name, a short name like h100 or 8xh100, or several names (l4,8xh100). Rates
     are dense, without the factor of 2 for sparsity. Add GPUs of your own to gpus.csv under ADVISOR_HOME.
     """
     today, providers = datetime.date.today(), () if provider is None else (provider,)

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) -> int:
     """Start the run of PLAN.yaml (or of a bare run.yaml) and follow it, here or on another machine.
 
-    The run is a process of its own: it goes on when this terminal closes, and Ctrl-C ends only the display. A plan is
-    started once: while a run of it goes on, this command names that run instead, unless --again asks for a second.
-    A machine that was never calibrated is measured first, here or, by slurm and ssh, where the job starts.
-    On other machines: slurm needs the run folder on a file system that the cluster shares; ssh sends export and data to
-    a host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
+    The run is a separate process: it continues when this terminal closes, and Ctrl-C ends only the display. If a run of
+    the plan is active, this command names that run and starts no second one, unless --again is given.
+    A machine that was never calibrated is measured first: this one, or with slurm and ssh the one where the job starts.
+    On other machines: slurm needs the run folder on a file system that the cluster shares; ssh copies export and data
+    to a host of ~/.ssh/config; skypilot rents a machine through SkyPilot, within the plan's price, and returns it.
     """
     store, wanted = default_store(), LaunchOptions(**asked)
     launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)

@@ -11,13 +11,13 @@ from advisor.cli.params import FOLDER
 
 @click.command()
 @click.option("--root", "roots", type=FOLDER, multiple=True, metavar="DIR",
-              help="A folder whose logs may be read; again for another. Default: the current folder.")  # fmt: skip
+              help="A folder whose logs may be read; repeat it for more. Default: the current folder.")  # fmt: skip
 @click.option("--http", "port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Answer over HTTP on this port of 127.0.0.1. Default: over stdin and stdout.")  # fmt: skip
 def command(roots: tuple[Path, ...], port: int | None) -> None:
     """Serve an assistant by the Model Context Protocol: plan, predict, compare GPUs, explain, analyse, audit.
 
-    An assistant starts it by itself; in its settings the command is `advisor mcp`. Nothing is launched or rented.
+    The assistant starts this server itself: put the command `advisor mcp` into its settings. No tool launches or rents.
     """
     from advisor.mcp_server import serve
 

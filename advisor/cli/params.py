@@ -65,7 +65,7 @@ def refused_parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warn_of_others(keys: Iterable[str]) -> None:
-    """Say of every GPU without CUDA how far a prediction for it can be believed."""
+    """Say how reliable the prediction is for each GPU without CUDA."""
     for key in keys:
         spec = load_gpus().get(key)
         if spec is not None and not spec.is_cuda:

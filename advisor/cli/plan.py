@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from advisor.workflows.plan_layouts import LayoutPlan
     from advisor.workflows.replan import Origin, Replan
 
-PREPARED = "data"  # the token folder that a next step names where the plan has none
+PREPARED = "data"  # the token folder that a next step names if the plan has none
 
 
 @verb(cls=SectionedCommand)
 @click.option("--from", "again_of", metavar="RUN|LOG", help="Plan this run again: its model, tokens, global batch and "
               "precision, on its own GPUs or those given here.")  # fmt: skip
-@click.option("--was", type=GPU, metavar="GPU:N", help="The GPUs of --from, if its log does not name them, as h100:8.")
+@click.option("--was", type=GPU, metavar="GPU:N", help="The GPUs of --from, if its log does not name them: h100:8.")
 @click.option("--config", type=FILE,
               help="Configuration file of the run of --from, if its log does not contain it.")  # fmt: skip
 @options(*OPTIONS)
@@ -48,9 +48,9 @@ PREPARED = "data"  # the token folder that a next step names where the plan has 
     "--out",
     type=PLAN_FILE,
     help="Write the plan to this file, ready for `advisor launch`; "
-    "with --finetune or --layout any the file that its --software starts from.",
+    "with --finetune or --layout any the configuration file for its --software.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
+@click.option("--all", "everything", is_flag=True, help="Show every table and reason, not only the answer.")
 @refused_parallelism
 @refused("plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k", "--qlora",
          takes_value=False)  # fmt: skip
@@ -61,10 +61,10 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     """Recommend a model, a batch and the GPUs for a goal: in brief, or with --all the whole bill and the rejected runs.
 
     With --gpu any it searches all GPUs that can be rented, at every number of GPUs. Without any limit it plans the
-    family's usual tokens per parameter, for the deepest model that ends within a day (an hour on a CPU).
+    deepest model that finishes within a day (an hour on a CPU) at the family's usual tokens per parameter.
 
-    With --from it plans a run, or the run of any log, again on other GPUs or counts and compares both. Options that are
-    typed too replace the run's settings, and the run's measured speed improves the prediction.
+    With --from it plans a run again, also the run of any log, on other GPUs or counts, and compares both. Other options
+    replace the run's settings, and the run's measured speed improves the prediction.
     """
     from advisor.cli.plan_tables import in_brief, recommendation
     from advisor.planning.stages import with_gates

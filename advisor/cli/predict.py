@@ -24,7 +24,7 @@ NOTHING_FITS = 3
 
 @verb(cls=SectionedCommand)
 @options_in(PredictOptions)
-@click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
+@click.option("--rows", type=FILE, help="Predict every row of this CSV file, one JSON object per line.")
 @refused_parallelism
 def command(rows: Path | None, **typed: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.

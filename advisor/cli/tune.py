@@ -18,8 +18,8 @@ from advisor.report import render
 def command(plan: Any, **asked: Any) -> None:
     """Measure precision, compilation, recomputation, micro-batch, attention, loss chunks and optimizer, one by one.
 
-    All are compared at equal effective batch with the run of PLAN, or with one of the given size, in short interleaved
-    bursts with repeats. A difference within the noise is reported as no effect.
+    Each is compared with the run of PLAN, or with a run of the given size, at equal effective batch, in short, repeated
+    and interleaved bursts. A difference within the noise is reported as no effect.
     """
     from advisor.report import tuning as report
     from advisor.store.store import default_store

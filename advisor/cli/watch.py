@@ -21,19 +21,19 @@ from advisor.workflows.live import Prometheus, Sink
 
 @verb("watch")
 @click.argument("run", default="latest")
-@click.option("--once", is_flag=True, help="Look once and return.")
+@click.option("--once", is_flag=True, help="Show the present state and return.")
 @click.option("--fetch", is_flag=True, help="Also copy the checkpoints of a run on another machine to its folder here.")
 @click.option("--prometheus", "port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Serve the run's numbers to Prometheus, on this machine alone, while it is watched.")  # fmt: skip
-@tracker("the same numbers, while the run goes on,")
+@tracker("the same numbers, while the run is active,")
 def command(run: str, once: bool, fetch: bool, port: int | None, write_to: Path | None, tracker_run: str | None,
             tracker_python: str | None) -> int:  # fmt: skip
     """Follow RUN: its folder, its name or the beginning of it, or `latest` (the default); or another program's log.
 
-    The time left of a log is estimated from the steps that were watched. Ctrl-C ends the display, not the run. The
-    exit code is 0 for a run that is running, completed or was stopped, and 1 for others. --json looks once.
+    For a log, the time left is estimated from the steps seen while watching. Ctrl-C ends the display, not the run. The
+    exit code is 0 for a run that is running, completed or was stopped, and 1 for others. --json implies --once.
 
-    --prometheus and --write-to pass on step, loss, tokens/s, seconds and dollars so far, each with the plan's
+    --prometheus and --write-to send step, loss, tokens/s, seconds and dollars so far, each with the plan's
     prediction and the current forecast, both with their 80 % intervals.
     """
     once = once or json_asked()

@@ -1,4 +1,4 @@
-"""A run elsewhere that is measured where it arrives: what its job leaves in the run folder, and how it settles here."""
+"""Reads and applies what a run measured on the machine it arrived at, as its job left it in the run folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from advisor.units import HOUR
 from trainer.schema import ConfigError, RunConfig, dump_config, record_from_dict
 
 PLAN_BEFORE, PLAN_AFTER, RECORD, CALIBRATION = "plan-before.yaml", "plan-after.yaml", "arrival.json", "calibration.yaml"
-ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # that come home
+ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # these files come home from the machine
 
 
 def what_remains(
     plan: Plan, seconds: float, *, max_usd: float | None, max_hours: float | None
 ) -> tuple[float | None, float | None]:
-    """Dollars and hours of a run: what was asked for, else the goal's own, less what its arrival took of them."""
+    """Return the dollars and hours that are left after the arrival, of the run's own limits or else of the goal's."""
     goal, price = plan.goal, plan.offer.usd_per_hour
     usd = max_usd if max_usd is not None else goal.budget_usd
     hours = max_hours
@@ -45,9 +45,9 @@ def what_remains(
 
 
 def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -> RunConfig:
-    """The configuration of a run that was to be `config`, after an arrival: another plan, and tighter limits.
+    """Return the configuration a run continues with after its arrival: that of a new plan, under tighter limits.
 
-    Raises AdvisorError where the arrival has used up what was given.
+    Raises AdvisorError if the arrival has used up what was given.
     """
     stop = config.stop
     asked_hours = None if stop.max_seconds is None else stop.max_seconds / HOUR
@@ -62,7 +62,7 @@ def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -
 
 
 def read_arrival(run_dir: Path) -> ArrivalRecord | None:
-    """What the machine said of the plan; None: nothing, or not yet."""
+    """Read the machine's answer to the plan. Returns None if there is none yet."""
     path = run_dir / RECORD
     if not path.exists():
         return None
@@ -73,16 +73,16 @@ def read_arrival(run_dir: Path) -> ArrivalRecord | None:
 
 
 def is_awaited(run_dir: Path) -> bool:
-    """Whether a run was asked to be measured where it arrives, and what was found is not settled here."""
+    """Tell whether a run was to be measured on arrival and its result has not been applied here yet."""
     launch = read_launch(run_dir)
     return launch is not None and launch.arriving is not None and not launch.arriving.told
 
 
 def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
-    """Take over, once, what the machine said: its calibration into the store, the plan that goes on into the folder.
+    """Apply the result of an arrival, once: its calibration goes to the store, its new plan to the folder.
 
-    Gives why a run that is `over` was not begun; None: it was, or nobody says. What came is data: the new plan keeps
-    this folder's name, data and price, and its limits are reckoned from those that were given here.
+    Returns why a run that is `over` never started, None if it did or nothing says so. Nothing that arrives is trusted:
+    the new plan keeps this folder's name, data and price, and its limits are computed from those given here.
     """
     launch = read_launch(run_dir)
     if launch is None or launch.arriving is None:
@@ -92,7 +92,7 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
         launch = replace(launch, arriving=replace(launch.arriving, told=True))
         try:
             launch = _settled(run_dir, store, launch)
-        except AdvisorError as error:  # the run goes on whatever came of it, and is not asked for it again
+        except AdvisorError as error:  # the run continues whatever the result was, and it is not read again
             problem = f"what came of its arrival cannot be used: {error.message}"
         write_launch(run_dir, launch)
     if problem is not None or not over or begun:
@@ -102,7 +102,7 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
 
 
 def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
-    """The launch record with the limits that are left, once calibration and plan are in their places."""
+    """Store calibration and plan, and return the launch record with the limits that are left."""
     record = read_arrival(run_dir)
     if record is None:
         return launch
@@ -117,7 +117,7 @@ def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
 
 
 def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
-    """Write the plan that goes on, and its configuration, beside the one before; None: nothing goes on."""
+    """Write the new plan and its configuration beside the old ones. Returns None if the run does not continue."""
     if not record.goes_on:
         return None
     before, given = load_plan(run_dir / PLAN), read_run_config(run_dir)
@@ -133,7 +133,7 @@ def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
 
 
 def enter(calibration: Calibration, store: Store) -> bool:
-    """Keep a calibration that came home, but none of another CPU: all CPUs go by one name, and this one is here."""
+    """Store a calibration from elsewhere, except one of another CPU: all CPUs share one key, which means this CPU."""
     kept = calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name()
     if kept:
         store.save_calibration(calibration)

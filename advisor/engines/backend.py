@@ -1,4 +1,4 @@
-"""What every place that runs can be started in promises, and how a started run is named: a handle, `engine://id`."""
+"""Defines what every backend must do, and how a started run is named: by a handle, `engine://id`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainer.schema import RunConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One attempt at a run, for any backend: which trainer, in which folder, with which files and limits."""
+    """One attempt at a run, for any backend: its trainer, folder, files and limits."""
 
     folder: Path
     trainer: Trainer
-    config: RunConfig | None  # with its limits; None: of an adopted command, whose plan says everything
-    plan: Plan | AdoptedPlan | None  # None: it came from a bare configuration
+    config: RunConfig | None  # with its limits; None for an adopted command, whose plan says everything
+    plan: Plan | AdoptedPlan | None  # None if it came from a bare configuration
     files: Mapping[str, str]  # name inside the folder → text
-    record: LaunchRecord  # without command, handle and process: those are the backend's
+    record: LaunchRecord  # without command, handle and process, which the backend adds
 
     def __post_init__(self) -> None:
         if self.config is not None:
@@ -35,38 +35,38 @@ class Job:
 
     @property
     def cards(self) -> int:
-        """How many cards of one machine it is to have by itself."""
+        """Return the number of GPUs of one machine that the run gets for itself."""
         on_cpu = self.record.device_key == "cpu" if self.config is None else self.config.device == "cpu"
         return 0 if on_cpu else self.record.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
-    """A calibration of one place elsewhere, for any backend of one."""
+    """A calibration of a machine elsewhere, for any backend that can do one."""
 
     folder: Path
-    gpu: str  # the card that is expected there; "auto": whatever is
+    gpu: str  # the GPU expected there; "auto" accepts any
     asked: str  # what `workflows/calibrate_there` reads
-    seconds: float  # that it may take
+    seconds: float  # that the calibration may take
     record: LaunchRecord  # without command and handle
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What a backend would do: enough for a person to read it, and to do it by hand."""
+    """What a backend is about to do, so complete that a person can read it and do it by hand."""
 
     folder: Path
     command: tuple[str, ...]
-    environment: Mapping[str, str]  # set beside what the process inherits
+    environment: Mapping[str, str]  # added to the environment that the process inherits
     files: Mapping[str, str]  # name inside the folder → text, written before the command starts
     record: LaunchRecord
     copies: Mapping[str, Path] = field(default_factory=dict)  # name inside the folder → folder here, copied as it is
-    cards: int = 0  # of this machine, which it is to have by itself
+    cards: int = 0  # GPUs of this machine that the run gets for itself
     inside: str = "."  # where in the folder the command starts
 
     @property
     def script(self) -> str:
-        """The same as shell commands: the folder, its files and the command, which then runs in the foreground."""
+        """Return the request as shell commands: the folder, its files, and the command in the foreground."""
         folder = shlex.quote(str(self.folder))
         within = "" if self.inside == "." else f"/{shlex.quote(self.inside)}"
         lines = [f"mkdir -p {folder}{within} && cd {folder}"]
@@ -79,45 +79,45 @@ class LaunchRequest:
 
 
 class Backend(Protocol):
-    """One place where runs are started, looked at and ended."""
+    """A place where runs are started, watched and ended."""
 
     @property
     def engine(self) -> str:
-        """The first half of its handles."""
+        """Return the first half of its handles."""
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """What `submit` would start; nothing is started or written. Raises AdvisorError for a job it cannot take."""
+        """Return what `submit` would do, and start nothing. Raises AdvisorError for a job that it cannot take."""
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """What the place says of a request before it is submitted, in words: when it would start, on what.
+        """Return what the engine says of a request before it is submitted, in words: when it would start, on what.
 
-        Raises AdvisorError when it would not take it.
+        Raises AdvisorError if the engine would refuse it.
         """
 
     def submit(self, request: LaunchRequest) -> str:
-        """Write the files and the launch record, start the run so that it outlives its starter, and give its handle."""
+        """Write files and launch record, start the run so that it outlives this process, and return its handle."""
 
     def describe(self, run_dir: Path) -> RunStatus:
-        """How the run of a folder stands; raises AdvisorError when the folder holds no run."""
+        """Return the state of a folder's run; raises AdvisorError if the folder holds no run."""
 
     def logs(self, run_dir: Path) -> str:
-        """Everything the run printed so far; empty before its first word."""
+        """Return everything the run has printed so far."""
 
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, wait for it, and with `force` kill it after the timeout.
 
-        A run that is over is left as it is. Raises AdvisorError when it still runs after the timeout.
+        Does nothing to a run that is over. Raises AdvisorError if it still runs after the timeout.
         """
 
     def fetch(self, run_dir: Path) -> str:
-        """Bring home what is not brought by itself, the checkpoints, and say where they are."""
+        """Copy home what does not come by itself, the checkpoints, and say where they are."""
 
     def list(self) -> list[str]:
-        """The handles of its runs that are known here, newest first."""
+        """Return the handles of its runs that are known here, newest first."""
 
 
 def engine_of(handle: str) -> str:
-    """The engine of a handle, or an engine's own name; AdvisorError when it is neither."""
+    """Return the engine of a handle, or of an engine's own name; raises AdvisorError if it is neither."""
     engine, separator, _ = handle.partition("://")
     if not engine or (not separator and "/" in engine):
         raise AdvisorError(f"{handle!r} is no handle of a run: it should be ENGINE://ID", "see all runs: advisor runs")
@@ -125,5 +125,5 @@ def engine_of(handle: str) -> str:
 
 
 def id_of(handle: str) -> str:
-    """What the engine calls the run."""
+    """Return the engine's id of the run."""
     return handle.partition("://")[2]

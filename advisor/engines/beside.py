@@ -1,4 +1,4 @@
-"""A command of ours as a process of its own: a page can start it, look at it, cancel it or be closed."""
+"""Runs one of our commands as a separate process that a page can start, watch and cancel, and that outlives it."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ from advisor.errors import AdvisorError
 from advisor.store.disk import read_json, write_atomic
 from trainer.schema import ConfigError, record_from_dict, to_dict
 
-CANCEL_SECONDS = 20.0  # for each way to ask
+CANCEL_SECONDS = 20.0  # for each way to stop it
 _LINES_SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The newest of its kind, as it is kept on disk."""
+    """The newest command of its kind, as recorded on disk."""
 
     pid: int
     process_started: float  # Unix seconds
     started: str  # ISO 8601, UTC
     budget_seconds: float
-    subject: str = ""  # what it is about
+    subject: str = ""  # what the command works on
     schema: int = 1
 
     @property
     def process(self) -> ProcessId:
-        """Its process, for good."""
+        """Return the process of this command."""
         return ProcessId(pid=self.pid, started=self.process_started)
 
     @property
     def running(self) -> bool:
-        """Whether it still runs."""
+        """Tell whether it still runs."""
         return is_alive(self.process)
 
     @property
     def unix_seconds(self) -> float:
-        """When it was started."""
+        """Return when it was started."""
         return datetime.fromisoformat(self.started).timestamp()
 
     @property
     def elapsed_seconds(self) -> float:
-        """Since it was started."""
+        """Return the seconds since it was started."""
         return datetime.now(UTC).timestamp() - self.unix_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """One kind of command that runs beside a page, one at a time: its files are NAME.json and NAME.log of `home`."""
+    """One kind of command that runs beside a page, one at a time; its files are NAME.json and NAME.log in `home`."""
 
     home: Path
     name: str
-    what: str  # in words, with its article
+    what: str  # the kind in words, with its article
 
     def start(
         self, words: Sequence[str], budget_seconds: float, *, folder: Path | None = None, subject: str = ""
     ) -> None:
-        """Run `advisor` with these words; raises AdvisorError when one of its kind is running already."""
+        """Run `advisor` with these words; raises AdvisorError if a command of this kind is running already."""
         self.home.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.home):
             before = self.look()
@@ -92,7 +92,7 @@ class Beside:
             write_atomic(self._state, json.dumps(to_dict(state)) + "\n")
 
     def look(self) -> Started | None:
-        """The newest of its kind; None: there was none."""
+        """Return the newest command of this kind, or None if there was none."""
         if not self._state.exists():
             return None
         try:
@@ -101,20 +101,20 @@ class Beside:
             raise AdvisorError(f"{self._state} cannot be used: {error}", f"remove it: rm {self._state}") from error
 
     def said(self) -> tuple[str, ...]:
-        """Its newest lines."""
+        """Return the newest lines it printed."""
         if not self.output.exists():
             return ()
         lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
         return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
 
     def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
-        """Interrupt it as Ctrl-C would, then by SIGTERM; `with_children`: by SIGKILL, with all that it started."""
+        """Interrupt it as Ctrl-C would, then by SIGTERM; `with_children` then kills it and all that it started."""
         state = self.look()
         if state is None or not state.running:
             return
         process = state.process
         os.kill(process.pid, signal.SIGINT)
-        if wait_until_gone(process, seconds):  # who is started by nohup or in the background ignores it
+        if wait_until_gone(process, seconds):  # a process started by nohup or in the background ignores Ctrl-C
             return
         if with_children:
             kill_tree(process)
@@ -125,7 +125,7 @@ class Beside:
 
     @property
     def output(self) -> Path:
-        """What it prints."""
+        """Return the file of its output."""
         return self.home / f"{self.name}.log"
 
     @property

@@ -1,6 +1,6 @@
-"""Which cards of this machine a run has by itself: its starter locks them, and the run's process holds the locks.
+"""Locks this machine's GPUs: the process that starts a run locks the run's GPUs, and the run's process keeps the locks.
 
-The locks lie where every user of the machine sees them; the system frees them when the process ends, however it ends.
+The lock files lie where every user of the machine sees them; the system frees a lock when its process ends in any way.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LOCKS = Path("/tmp")  # not TMPDIR, which differs from user to user
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Cards that are held by this process, and by each that inherits the open files."""
+    """GPUs locked by this process and by every process that inherits its open files."""
 
     ids: tuple[int, ...]  # as nvidia-smi counts them
     files: tuple[int, ...]
 
     @property
     def variables(self) -> dict[str, str]:
-        """What makes a process see these cards and no others."""
+        """Return the environment variables that show a process these GPUs and no others."""
         if not self.ids:
             return {}
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, self.ids))}
@@ -37,10 +37,10 @@ class Held:
 
 @contextlib.contextmanager
 def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
-    """Hold so many cards for a run: those that were asked for, else the first that are free, in the order of `choice`.
+    """Lock this many GPUs for a run: the ones asked for, else the first free ones in the order of `choice`.
 
-    None where there are none, and where CUDA_VISIBLE_DEVICES names them by words: then it is not known which they are.
-    AdvisorError says who has the cards that lack.
+    Yields None if there are no GPUs, or if CUDA_VISIBLE_DEVICES names them by words and so hides which they are. Raises
+    AdvisorError that says who holds the missing GPUs.
     """
     present = visible_ids()
     if count == 0 or not (present or asked):
@@ -56,7 +56,7 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
             file = _opened(number)
             if try_lock(file):
                 held[number] = file
-                # Say whose the card is; where the file is another user's, it stays unsaid.
+                # Say which run holds the GPU, unless the lock file is another user's.
                 with (
                     contextlib.suppress(PermissionError),
                     open(os.open(_path(number), os.O_WRONLY | os.O_NOFOLLOW), "wb") as out,
@@ -76,7 +76,7 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
 
 
 def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
-    """The cards of "0,1"; AdvisorError (exit 2) for anything else."""
+    """Return the GPUs of "0,1"; raises AdvisorError (exit 2) for anything else."""
     words = [word.strip() for word in text.split(",")] if text is not None else []
     if any(not re.fullmatch(r"[0-9]{1,3}", word) for word in words):
         raise AdvisorError(f"--gpu-ids {text}: that is no list of GPUs", "write it like 0,1", exit_code=2)
@@ -84,17 +84,17 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
 
 
 def visible_ids() -> tuple[int, ...] | None:
-    """The cards that CUDA_VISIBLE_DEVICES leaves, all of this machine without it; None where it names them by words."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, all of this machine if it is unset, None if it names them by words."""
     return None if named_by_words() else tuple(card.number for card in visible_cards())
 
 
 def choice() -> list[FoundCard]:
-    """The visible cards in the order in which a run takes them: first those that nobody uses."""
+    """Return the visible GPUs in the order in which a run takes them: unused ones first."""
     return sorted(visible_cards(), key=lambda card: card.in_use)
 
 
 def taken_by() -> dict[int, str]:
-    """The visible cards that a run holds now, and which run that is."""
+    """Return the visible GPUs that runs hold now, each with the run."""
     found = {}
     for number in visible_ids() or ():
         file = _opened(number)
@@ -120,7 +120,7 @@ def _path(number: int) -> Path:
 
 
 def _opened(number: int) -> int:
-    """The lock's file, made if it is not there; read-only where it is somebody else's, which is enough to lock it."""
+    """Open a lock file, creating it if needed; read-only if another user owns it, which suffices to lock it."""
     path = _path(number)
     with disk_errors("lock the GPU by", path):
         with contextlib.suppress(FileExistsError):

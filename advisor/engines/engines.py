@@ -1,4 +1,4 @@
-"""The backends there are, and which of them has the run of a folder."""
+"""Lists the backends and finds the one that has the run of a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from advisor.store.store import Store
 
 
 def _later(module: str, name: str) -> Callable[[Store], Backend]:
-    """A backend that is imported when it is needed: exports load predictions and numpy, and runs here start without."""
+    """Import a backend only when it is needed: exports load predictions and numpy, which local runs do without."""
     return lambda store: getattr(import_module(f"advisor.engines.{module}"), name)(store)
 
 
@@ -30,20 +30,20 @@ BACKENDS: dict[str, Callable[[Store], Backend]] = {
     "skypilot": _later("skypilot", "SkyBackend"),
 }
 _WORD = re.compile(r"[A-Za-z0-9_.&|\[\]*:,=+][A-Za-z0-9_.&|\[\]*:,=+-]*")
-# what may follow the colon; what begins with a dash would be an option of the engine's command
+# what may follow the colon; a leading dash would be an option of the engine's command
 PLACES = {
     LocalBackend.engine: re.compile(""),
     "slurm": re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.,-]*)?"),
     "ssh": re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*"),
     "skypilot": re.compile(r"(?:[A-Za-z0-9*][A-Za-z0-9_.*/,-]*[A-Za-z0-9*])?"),
 }
-MEASURED_THERE = ("slurm", "ssh")  # whose machines can be measured by a job
+MEASURED_THERE = ("slurm", "ssh")  # engines whose machines a job can calibrate
 EXPORTED = ("dstack", "trainjob", "jobset", "dockerfile", "torchrun")
 _BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 
 
 def backend_of(handle_or_engine: str, store: Store) -> Backend:
-    """The backend of a handle or of an engine's name; raises AdvisorError for one this version does not know."""
+    """Return the backend of a handle or of an engine's name; raises AdvisorError if this version does not know it."""
     engine = engine_of(handle_or_engine)
     if engine not in BACKENDS:
         message = f"the run was started by {engine}, which this version does not know"
@@ -53,7 +53,7 @@ def backend_of(handle_or_engine: str, store: Store) -> Backend:
 
 def parse_place(text: str, *, account: str | None = None, qos: str | None = None,
                 constraint: str | None = None, gpu_ids: tuple[int, ...] = ()) -> Place:  # fmt: skip
-    """Where `--on` means: "local", "slurm:gpu", "ssh:host", "skypilot:aws,gcp"; AdvisorError (exit 2) for others."""
+    """Parse `--on`: "local", "slurm:gpu", "ssh:host", "skypilot:aws,gcp"; raises AdvisorError (exit 2) for others."""
     engine, _, name = text.partition(":")
     usage = "write it like local, slurm, slurm:PARTITION, ssh:HOST, skypilot or skypilot:CLOUD/REGION,..."
     if engine in EXPORTED:
@@ -75,10 +75,10 @@ def parse_place(text: str, *, account: str | None = None, qos: str | None = None
 
 
 def handle_of(run_dir: Path) -> str:
-    """The handle of a folder's run.
+    """Return the handle of a folder's run.
 
-    On this machine a run is known by its folder, wherever that was moved and whoever started the trainer in it;
-    elsewhere by what its engine called it.
+    On this machine the folder identifies a run, even if it was moved or its trainer was started by hand; elsewhere the
+    engine's own id does.
     """
     launch = read_launch(run_dir)
     if launch is None:
@@ -88,5 +88,5 @@ def handle_of(run_dir: Path) -> str:
 
 
 def describe(run_dir: Path, store: Store) -> RunStatus:
-    """How the run of a folder stands, by the engine that has it."""
+    """Return the state of a folder's run, as its engine reports it."""
     return backend_of(handle_of(run_dir), store).describe(run_dir)

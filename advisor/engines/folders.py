@@ -1,4 +1,4 @@
-"""What every backend does with a run's folder: files written, a stop noted, what was printed, the runs of an engine."""
+"""Handles run folders for all backends: writes files, notes a stop, reads output, lists an engine's runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_files(request: LaunchRequest) -> None:
 
 
 def note_stop(run_dir: Path) -> None:
-    """Write down that the user asked this attempt to stop."""
+    """Record that the user asked this attempt to stop."""
     launch = read_launch(run_dir)
     if launch is not None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -35,7 +35,7 @@ def note_stop(run_dir: Path) -> None:
 
 
 def not_ended(run_dir: Path, timeout_seconds: float) -> AdvisorError:
-    """That a run still runs after it was asked to stop."""
+    """Return the error for a run that still runs after it was asked to stop."""
     return AdvisorError(
         f"{run_dir} has not ended within {timeout_seconds:.0f} s; it may still be writing its checkpoint",
         f"wait (advisor watch {run_dir}), or end it without one: advisor stop {run_dir} --force",
@@ -43,7 +43,7 @@ def not_ended(run_dir: Path, timeout_seconds: float) -> AdvisorError:
 
 
 def printed(run_dir: Path) -> str:
-    """The text of `stdout.log`, of all attempts; empty before there is one."""
+    """Return the text of `stdout.log`, of all attempts; empty if there is none yet."""
     path = run_dir / STDOUT
     if not path.exists():
         return ""
@@ -52,7 +52,7 @@ def printed(run_dir: Path) -> str:
 
 
 def runs_of(engine: str, store: Store) -> Iterator[tuple[Path, LaunchRecord | None]]:
-    """The folders of an engine's runs that are still there, newest first; without a launch record: a local run."""
+    """Yield the existing folders of an engine's runs, newest first; a run without a launch record counts as local."""
     for row in store.runs():
         folder = Path(row.path)
         if not is_run_folder(folder):

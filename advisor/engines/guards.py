@@ -1,4 +1,4 @@
-"""What may end a run early: limits on dollars, hours and loss, turned into the trainer's own stop conditions."""
+"""Turns limits on dollars, hours and loss into the trainer's own stop conditions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from advisor.trainers.known import workload_of_config
 from advisor.units import HOUR
 from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
 
-# A hung job is billed like a working one. So many times the usual step is beyond what evaluations of a shared disk,
-# garbage collection or a neighbour's load do to a step; StopConfig.hang_seconds is the least. Judged.
+# A hung job costs as much as a working one. No evaluation on a shared disk, garbage collection or neighbour's load
+# makes a step take this many times the usual step. StopConfig.hang_seconds is the least. Judged.
 HANG_FACTOR = 20.0
 
 
@@ -28,14 +28,14 @@ _NO_DATA_HINT = (
 def refuse_without_data(data: DataConfig) -> None:
     """Raise AdvisorError for a run without data, unless synthetic tokens were asked for.
 
-    Every job and every export asks this when it is made, so that no way to start a run can forget it.
+    Every job and every export calls this, so that no way to start a run can forget it.
     """
     if data.path is None and not data.synthetic:
         raise AdvisorError(NO_DATA, _NO_DATA_HINT)
 
 
 def refuse_edited(plan: Plan) -> None:
-    """Raise AdvisorError for a plan whose run is no longer the one that it predicts: somebody edited the file."""
+    """Raise AdvisorError if the run in a plan file was edited and is no longer the predicted one."""
     work, goal = plan.workload, plan.goal
     # Each setting of a workload by its name.
     run, predicted = (
@@ -88,7 +88,7 @@ def make_guards(
 def guarded(
     config: RunConfig, guards: Guards, *, usd_per_hour: float | None, step_seconds: float | None = None
 ) -> RunConfig:
-    """The configuration with the guards as its stop conditions; `step_seconds` is what a step is expected to take.
+    """Return the configuration with the guards as its stop conditions; `step_seconds` is the expected time of a step.
 
     Dollars stay dollars: the trainer counts each attempt at its own price.
     """
@@ -108,7 +108,7 @@ def guarded(
 
 
 def limit_seconds(stop: StopConfig) -> float | None:
-    """The tightest limit of a configuration in seconds, dollars at its own price; None: there is none."""
+    """Return the tightest time limit in seconds, with dollars at the configuration's price; None if it has no limit."""
     limits = [stop.max_seconds]
     if stop.max_usd is not None:
         limits.append(_seconds_for(stop.max_usd, stop.usd_per_hour))
@@ -116,7 +116,7 @@ def limit_seconds(stop: StopConfig) -> float | None:
 
 
 def guard_warnings(guards: Guards, usd_per_hour: float | None) -> list[str]:
-    """Say in words which guard will never bind."""
+    """Say in words which guard will never stop the run."""
     if guards.max_usd is not None and usd_per_hour == 0:
         return ["--budget never stops this run: its price is $0 an hour. --deadline limits its time"]
     return []
@@ -136,7 +136,7 @@ def parse_loss_stop(text: str) -> LossStop:
 
 
 def _hours_in_seconds(stop: StopConfig, max_hours: float | None) -> float | None:
-    """The tighter of both limits on time."""
+    """Return the tighter of the two time limits."""
     if max_hours is None:
         return stop.max_seconds
     return min(_positive("--deadline", max_hours) * HOUR, math.inf if stop.max_seconds is None else stop.max_seconds)

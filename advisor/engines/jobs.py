@@ -1,4 +1,4 @@
-"""The job of a plan's first attempt, and of a run that goes on: its guards, files and record; a plan runs once."""
+"""Makes the job of a plan's first attempt and of a resumed run: guards, files and record. Each plan runs once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from advisor.trainers.known import trainer_of
 from advisor.units import HOUR, format_usd, write_duration
 from trainer.schema import LossStop, Outcome, RunConfig, dump_config, to_dict
 
-_WAIT_SECONDS = 30.0  # whoever holds a claim is done within one: it writes a few files and starts a process
+_WAIT_SECONDS = 30.0  # the holder of a claim writes a few files and starts a process, which takes less
 
 
 def new_job(
@@ -56,7 +56,7 @@ def new_job(
     place: Place = Place(),  # noqa: B008 - frozen
     arriving: Arriving | None = None,
 ) -> Job:
-    """The first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
+    """Return the first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
 
     Raises AdvisorError when a limit makes no sense or the data is not there.
     """
@@ -88,7 +88,7 @@ def new_job(
 
 
 def adopted_job(plan: AdoptedPlan, recipe: str, folder: Path, record: LaunchRecord) -> Job:
-    """An attempt at the run of an adopted command; `recipe` is the text of its recipe, `record` says which attempt."""
+    """Return an attempt at the run of an adopted command; `recipe` is YAML text, `record` names the attempt."""
     record = replace(record, usd_per_hour=plan.usd_per_hour,
                      guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds))  # fmt: skip
     files = {ADOPTED_PLAN: dump_adopted_plan(plan), RECIPE: recipe}
@@ -105,11 +105,11 @@ def resumed_job(
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Job:
-    """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
+    """Return the next attempt at a run in this state; new limits replace the old ones (None keeps them).
 
-    `usd_per_gpu_hour` is its price; None: as before. `synthetic` says that it may train on random tokens.
+    `usd_per_gpu_hour` is the new price, None keeps the old one. `synthetic` allows random tokens.
 
-    Raises AdvisorError when it is running, has completed, or has used up the time it was given.
+    Raises AdvisorError if the run is running, has completed, or has used up its time.
     """
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
@@ -141,7 +141,7 @@ def resumed_job(
 
 
 def _resumed_adopted(run_dir: Path, record: LaunchRecord, *, max_usd: float | None, max_hours: float | None) -> Job:
-    """The next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
+    """Return the next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
     plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
     if max_usd is not None and not plan.usd_per_hour:
         raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
@@ -155,7 +155,7 @@ def _resumed_adopted(run_dir: Path, record: LaunchRecord, *, max_usd: float | No
 
 
 def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
-    """How many steps that were done a run will do again when it goes on; None: not one."""
+    """Say how many completed steps a resumed run will repeat. Returns None if there are none."""
     step = newest_checkpoint(run_dir)
     if logged_step is None or logged_step <= step:
         return None
@@ -165,7 +165,7 @@ def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
 
 
 def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
-    """Raise AdvisorError when a folder holds a run that began."""
+    """Raise AdvisorError if a run has already started in a folder."""
     if not is_run_folder(folder):
         return
     status = describe(folder, store)
@@ -177,13 +177,13 @@ def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
 
 
 def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
-    """What the trainer reads, and beside it the configuration as planned: resuming and watching read that."""
+    """Return the trainer's configuration file, and the configuration as planned, which resume and watch read."""
     return {CONFIG: dump_config(config), **trainer.files(config)}
 
 
 def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None,
                          shown: Callable[[float], str], option: Callable[[float], str]) -> None:  # fmt: skip
-    """A resumed run counts what all attempts used: without room for a step it would load, save and end."""
+    """Raise AdvisorError if the limit leaves a resumed run no time for a step: all attempts count towards it."""
     if most is not None and used + needed >= most:
         more = f", and the next step needs {shown(needed)}" if used < most else ""
         message = f"{run_dir} has used {shown(used)} of the {shown(most)} it was given{more}"
@@ -196,14 +196,14 @@ def _deadline(seconds: float) -> str:
 
 
 def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:
-    """The configuration without those stop conditions that new ones are given for."""
+    """Return the configuration without the stop conditions that new ones replace."""
     stop = config.stop
     kept = replace(stop, max_seconds=None, max_usd=None) if time else stop
     return replace(config, stop=replace(kept, loss=() if loss else stop.loss))
 
 
 def _started_by_hand(run_dir: Path, status: RunStatus) -> LaunchRecord:
-    """A launch record for a run that somebody started with the trainer alone."""
+    """Return a launch record for a run that was started with the trainer alone."""
     return LaunchRecord(
         id=run_id(run_dir),
         name=read_run_config(run_dir).name,
@@ -214,7 +214,7 @@ def _started_by_hand(run_dir: Path, status: RunStatus) -> LaunchRecord:
 
 
 def _with_absolute_paths(config: RunConfig) -> RunConfig:
-    """The trainer starts in the run folder, so relative paths are settled here."""
+    """Return the configuration with absolute paths, since the trainer starts in the run folder."""
     if config.init_from is not None:
         config = replace(config, init_from=str(Path(config.init_from).expanduser().resolve()))
     if config.data.path is None:
@@ -227,14 +227,14 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
 
 @contextlib.contextmanager
 def claim(store: Store, plan_id: str) -> Iterator[None]:
-    """Hold the claim on a plan, waiting for who has it now; the system frees the claim of a process that dies.
+    """Hold the claim on a plan, waiting for its holder; the system frees the claim of a process that dies.
 
-    Raises AdvisorError when a run of the plan is going on, or when the claim is not free within half a minute.
+    Raises AdvisorError if a run of the plan is active, or if the claim is not free within half a minute.
     """
     path = store.claim_path(plan_id)
     with disk_errors("claim the plan with", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below, on every way out
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below in every case
     with file:
         deadline = time.monotonic() + _WAIT_SECONDS
         while not try_lock(file):
@@ -247,7 +247,7 @@ def claim(store: Store, plan_id: str) -> Iterator[None]:
 
 
 def refuse_a_running_plan(store: Store, plan_id: str) -> None:
-    """Raise AdvisorError when a run of this plan is going on."""
+    """Raise AdvisorError if a run of this plan is active."""
     if (running := running_with(store, plan_id)) is not None:
         message = f"this plan is running already: {running.name}, in {running}"
         again = "start a second run beside it: advisor launch PLAN.yaml --again"
@@ -255,7 +255,7 @@ def refuse_a_running_plan(store: Store, plan_id: str) -> None:
 
 
 def running_with(store: Store, plan_id: str) -> Path | None:
-    """The folder of a run of this plan that is going on; None: there is none."""
+    """Return the folder of this plan's active run, or None if there is none."""
     for row in store.runs():
         folder = Path(row.path)
         if row.plan_id == plan_id and is_run_folder(folder) and goes_on(describe(folder, store).state):

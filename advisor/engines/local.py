@@ -35,7 +35,7 @@ class LocalBackend:
         self.store = store
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """The trainer's command in the run's own folder."""
+        """Return the trainer's command in the run's own folder."""
         command, handle = self.command(job), f"{self.engine}://{job.folder}"
         record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
         return LaunchRequest(
@@ -48,22 +48,22 @@ class LocalBackend:
         )
 
     def cards(self, job: Job) -> int:
-        """How many cards the run is to have by itself."""
+        """Return the number of GPUs that the run gets for itself."""
         return job.cards
 
     def command(self, job: Job) -> tuple[str, ...]:
-        """What is started."""
+        """Return the command that is started."""
         return job.trainer.command(job.folder, job.record.gpus)
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """Nothing: it starts at once."""
+        """Return nothing: the run starts at once."""
         return []
 
     def submit(self, request: LaunchRequest) -> str:
-        """Start the process; raises AdvisorError when the folder cannot be written or the process cannot be started."""
+        """Start the process; raises AdvisorError if the folder cannot be written or the process cannot be started."""
         folder, record = request.folder, request.record
         write_files(request)
-        write_launch(folder, record)  # first without a process: whatever happens next, the folder says what was meant
+        write_launch(folder, record)  # without a process first: the folder shows the intent whatever happens next
         self.store.register_run(run_row(folder))
         with held_cards(request.cards, record.place.gpu_ids, folder) as held:
             variables = {**request.environment, **held.variables}
@@ -71,21 +71,21 @@ class LocalBackend:
         started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
         try:
             write_launch(folder, started)
-        except AdvisorError:  # what cannot be recorded could not be watched or stopped, so it does not stay
+        except AdvisorError:  # a run that cannot be recorded could not be watched or stopped, so it is ended
             kill_tree(process)
             raise
         return record.handle
 
     def describe(self, run_dir: Path) -> RunStatus:
-        """The state of the run's folder and process."""
+        """Return the state of the run's folder and process."""
         return run_status(run_dir)
 
     def logs(self, run_dir: Path) -> str:
-        """The text of `stdout.log`, of all attempts."""
+        """Return the text of `stdout.log`, of all attempts."""
         return printed(run_dir)
 
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
-        """End the run by SIGTERM, then by SIGKILL if forced; also raises AdvisorError for one on another machine."""
+        """End the run by SIGTERM, then by SIGKILL if forced; raises AdvisorError also for a run on another machine."""
         status, launch = run_status(run_dir), read_launch(run_dir)
         process = status.process
         if process is None and status.state is RunState.RUNNING:
@@ -94,7 +94,7 @@ class LocalBackend:
         if process is None or not is_alive(process):
             return status
         note_stop(run_dir)
-        # torchrun gives its workers 30 s only; the guard of an adopted command is asked itself, and knows who asked
+        # torchrun gives its workers 30 s only; an adopted command's guard is asked itself, since it knows who asked
         several = launch is not None and launch.gpus > 1 and launch.trainer != ADOPTED.name
         ask_to_stop(process, workers_only=several)
         if not wait_until_gone(process, timeout_seconds):
@@ -105,9 +105,9 @@ class LocalBackend:
         return run_status(run_dir)
 
     def fetch(self, run_dir: Path) -> str:
-        """Nothing to bring."""
+        """Copy nothing: the run is on this machine."""
         return f"checkpoints are in {run_dir / CHECKPOINTS}"
 
     def list(self) -> list[str]:
-        """The handles of this engine's runs whose folders are still there."""
+        """Return the handles of this engine's runs whose folders still exist."""
         return [f"{self.engine}://{folder}" for folder, _ in runs_of(self.engine, self.store)]

@@ -1,4 +1,4 @@
-"""Detached child processes, named for good by pid and start time and stopped in order; and who writes a file now."""
+"""Starts detached child processes, identifies them by pid and start time, stops them, and finds who writes a file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import psutil
 
 from advisor.errors import AdvisorError
 
-# The wall clock may be set meanwhile, and a start reckoned from a log is inexact; no pid comes round in this time.
+# The wall clock may be changed, and a start computed from a log is inexact; no pid is reused within this time.
 START_TOLERANCE_SECONDS = 30.0
-_children: dict[int, subprocess.Popen] = {}  # ours, so that the dead do not stay as zombies while this process lives
+_children: dict[int, subprocess.Popen] = {}  # our children, kept so that they are reaped and do not stay as zombies
 _PROCESSES = Path("/proc")
-_MOMENT = 60.0  # seconds, at least: programs write what they print when a buffer is full
+_MOMENT = 60.0  # seconds, at least: programs write their output when a buffer is full
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessId:
-    """One process for good: pids are used again, a pid with its start time is not."""
+    """A process identified by pid and start time, since pids are reused."""
 
     pid: int
     started: float  # Unix seconds
@@ -58,12 +58,12 @@ def start_detached(command: Sequence[str], folder: Path, output: Path, variables
     try:
         started = psutil.Process(child.pid).create_time()
     except psutil.NoSuchProcess:
-        started = time.time()  # gone already: whoever asks will find it gone
+        started = time.time()  # it has ended already, which is noticed at the first question
     return ProcessId(pid=child.pid, started=started)
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process still runs on this machine; a zombie does not."""
+    """Tell whether this process still runs on this machine; a zombie does not."""
     return _find(process) is not None
 
 
@@ -89,7 +89,7 @@ def kill_tree(process: ProcessId) -> None:
 
 
 def wait_until_gone(process: ProcessId, timeout_seconds: float) -> bool:
-    """Wait for a process to end; False when it still runs after the timeout."""
+    """Wait for a process to end; returns False if it still runs after the timeout."""
     deadline = time.monotonic() + timeout_seconds
     while is_alive(process):
         if time.monotonic() >= deadline:
@@ -99,7 +99,7 @@ def wait_until_gone(process: ProcessId, timeout_seconds: float) -> bool:
 
 
 def python_variables() -> dict[str, str]:
-    """What a Python child needs beside its inherited environment: our packages are found wherever it starts."""
+    """Return the environment variables with which a Python child finds our packages wherever it starts."""
     variables = {"PYTHONUNBUFFERED": "1"}
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").exists() or (root / ".git").exists():  # a checkout, perhaps not installed
@@ -110,7 +110,7 @@ def python_variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder's launch lock; AdvisorError when another process holds it. The system frees it if we die."""
+    """Hold a folder's launch lock; raises AdvisorError if another process holds it. The system frees it if we die."""
     with open(folder / ".launch.lock", "a", encoding="utf-8") as file:
         if not try_lock(file):
             raise AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
@@ -119,7 +119,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, after whoever has it now."""
+    """Hold the lock of a file, after waiting for its present holder."""
     import fcntl
 
     with open(path, "a", encoding="utf-8") as file:
@@ -139,7 +139,7 @@ def try_lock(file: IO[str] | int) -> bool:
 
 
 def python_command(*arguments: str) -> tuple[str, ...]:
-    """The command that runs this very interpreter."""
+    """Return the command that runs this same interpreter."""
     return (sys.executable, *arguments)
 
 
@@ -155,7 +155,7 @@ def _find(process: ProcessId) -> psutil.Process | None:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a process of this machine has the file open for writing; False where the system does not tell."""
+    """Tell whether a process of this machine has the file open for writing; False if the system does not say."""
     try:
         target = str(path.resolve(strict=True))
         processes = [name for name in os.listdir(_PROCESSES) if name.isdigit()]
@@ -165,10 +165,10 @@ def is_being_written(path: Path) -> bool:
 
 
 def was_just_written(path: Path, stamp: float, every: float) -> bool:
-    """Whether a file's last record is of a moment ago by its own stamp, read as UTC or as this machine's time.
+    """Tell whether a file's last record is recent by its own time stamp, read as UTC or as local time.
 
-    `stamp`: seconds since 1970, of the last record; `every`: seconds between records. A copy of an older log is new by
-    its file's date and old by its stamps. False where the file cannot be looked at.
+    `stamp` is the time of the last record in seconds since 1970, `every` the seconds between records. A copy of an old
+    log has a new file date and old stamps. Returns False if the file cannot be read.
     """
     now = time.time()
     try:
@@ -181,7 +181,7 @@ def was_just_written(path: Path, stamp: float, every: float) -> bool:
 
 
 def _writes(process: Path, target: str) -> bool:
-    """Whether one process writes it; not where it is gone by now, or somebody else's."""
+    """Tell whether a process writes the file; False if the process has ended or belongs to somebody else."""
     try:
         open_files = os.listdir(process / "fd")
     except OSError:

@@ -1,4 +1,4 @@
-"""What all engines that run elsewhere share: handing over, looking now and then, stopping. Each engine says how."""
+"""Does what all engines elsewhere share: handing over, looking from time to time, stopping. Each engine says how."""
 
 from __future__ import annotations
 
@@ -48,70 +48,70 @@ from advisor.store.store import Store
 from advisor.trainers.adopted import RECIPE
 from advisor.trainers.own import OWN
 
-JOB = "job"  # inside the run folder: what was handed over
-COMMAND_SECONDS = 60.0  # that an engine's command may take
+JOB = "job"  # in the run folder: what was handed over
+COMMAND_SECONDS = 60.0  # time allowed for an engine's command
 STOP_POLL_SECONDS = 2.0
 ASKED = "calibrate.json"
-COMMAND = f'-m advisor.workflows.calibrate_there {ASKED} --out "$RUN"'  # of Python, in the words of a shell
-LONGER = 2.0  # times what it may take: compiling, and the burst that is under way, go beyond it
-START_SECONDS = 600.0  # for imports, data and a file system that sleeps
+COMMAND = f'-m advisor.workflows.calibrate_there {ASKED} --out "$RUN"'  # arguments of Python, quoted for a shell
+LONGER = 2.0  # times the given time: compiling and the burst in progress may exceed it
+START_SECONDS = 600.0  # for imports, data and a slow file system
 
 
 class Unreachable(AdvisorError):
-    """An engine that does not answer: nothing is known of its runs, least of all that they died."""
+    """An engine that does not answer: nothing is known of its runs, which does not mean that they died."""
 
 
 class RemoteBackend(ABC):
-    """A backend whose runs are not processes of this machine."""
+    """A backend whose runs are processes of other machines."""
 
     engine: str
-    look_seconds = 10.0  # an engine is asked no more often
+    look_seconds = 10.0  # least time between two questions to an engine
 
     def __init__(self, store: Store):
         self.store = store
 
     @abstractmethod
     def dryrun(self, job: Job) -> LaunchRequest:
-        """The export and the command that hands it over."""
+        """Return the export and the command that hands it over."""
 
     @abstractmethod
     def offer(self, request: LaunchRequest) -> list[str]:
-        """What the engine reports about the job before accepting it."""
+        """Return what the engine reports about the job before accepting it."""
 
     @abstractmethod
     def hand_over(self, request: LaunchRequest) -> str:
-        """Start what lies in the folder now; gives the id of the handle."""
+        """Start the job that now lies in the folder, and return the id of its handle."""
 
     @abstractmethod
     def find(self, run_dir: Path) -> str | None:
-        """The id of this folder's run at an engine whose answer was lost; None: it has none. Unreachable."""
+        """Return the id of this folder's run if the engine has it, after a lost answer. Raises Unreachable."""
 
     @abstractmethod
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Queued, running or (the engine does not have it any more) finished, and its words. Unreachable."""
+        """Return the run's state and the engine's words; finished if it no longer has the run. Raises Unreachable."""
 
     @abstractmethod
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
-        """Send SIGTERM, so that the run saves and ends; `again`, every two seconds, while it goes on. Unreachable."""
+        """Send SIGTERM, so that the run saves and ends; `again` sends it every two seconds. Raises Unreachable."""
 
     @abstractmethod
     def kill(self, run_dir: Path, run: str) -> None:
-        """End it without a checkpoint. Unreachable."""
+        """End the run without a checkpoint. Raises Unreachable."""
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
-        """What calibrates its machine, and the command that hands that over."""
-        raise NotImplementedError(self.engine)  # of engines.MEASURED_THERE
+        """Return the request for a calibration of the engine's machine."""
+        raise NotImplementedError(self.engine)  # only engines.MEASURED_THERE have it
 
     def starts_at(self, request: LaunchRequest) -> str | None:
-        """When it would start, by the engine's own estimate; None: it gives none."""
+        """Return the start that the engine expects, or None if it gives none."""
         return None
 
     def waits_in_vain(self, words: str | None) -> bool:
-        """Whether what the engine says of a job that is queued means that it will never start it."""
+        """Tell whether the engine's words about a queued job mean that it will never start."""
         return False
 
     def submit(self, request: LaunchRequest, *, is_run: bool = True) -> str:
-        """Write the export, hand it over, and write down what became of it, in an order that loses no run."""
+        """Write the export, hand it over and record the result, in an order in which no run is lost."""
         folder, record = request.folder, request.record
         write_files(request)
         write_launch(folder, record)
@@ -130,19 +130,19 @@ class RemoteBackend(ABC):
         return handle
 
     def describe(self, run_dir: Path) -> RunStatus:
-        """From the folder, after a look at the engine if the last one is old."""
+        """Return the state in the folder, after asking the engine if its last answer is old."""
         self.look_if_due(run_dir)
         return run_status(run_dir)
 
     def look_if_due(self, run_dir: Path) -> None:
-        """Ask the engine if the last answer is old; one look at a time."""
+        """Ask the engine if its last answer is old; only one process asks at a time."""
         if self._is_due(run_dir):
             with waiting_lock(run_dir / ".look.lock"):
-                if self._is_due(run_dir):  # nobody else has looked meanwhile
+                if self._is_due(run_dir):  # no other process has asked meanwhile
                     self.look(run_dir)
 
     def look(self, run_dir: Path) -> None:
-        """Ask the engine now, and keep its answer."""
+        """Ask the engine now, and store its answer."""
         seen = last_sighting(run_dir)
         before = seen or Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
         try:
@@ -153,12 +153,12 @@ class RemoteBackend(ABC):
         write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
 
     def logs(self, run_dir: Path) -> str:
-        """The text of `stdout.log`, as far as it is here."""
+        """Return the part of `stdout.log` that has arrived here."""
         self.describe(run_dir)
         return printed(run_dir)
 
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
-        """Ask it to save and end, and wait."""
+        """Ask the run to save and end, and wait for it."""
         self.look(run_dir)
         if not goes_on(run_status(run_dir).state):
             return run_status(run_dir)
@@ -172,11 +172,11 @@ class RemoteBackend(ABC):
         return run_status(run_dir)
 
     def fetch(self, run_dir: Path) -> str:
-        """Nothing to bring from a shared file system."""
+        """Copy nothing: the file system is shared."""
         return f"checkpoints are in {run_dir / CHECKPOINTS}"
 
     def list(self) -> list[str]:
-        """The handles of this engine's runs whose folders are still there."""
+        """Return the handles of this engine's runs whose folders still exist."""
         return [launch.handle for _, launch in runs_of(self.engine, self.store) if launch is not None]
 
     def _is_due(self, run_dir: Path) -> bool:
@@ -190,7 +190,7 @@ class RemoteBackend(ABC):
         return self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
 
     def _id(self, run_dir: Path) -> str:
-        """The engine's name of a folder's run; one that its starter did not live to write down is looked for."""
+        """Return the engine's id of a folder's run; asks the engine if an interrupted launch did not record it."""
         launch = read_launch(run_dir)
         run = id_of(launch.handle) if launch is not None else ""
         if not run and launch is not None and (found := self.find(run_dir)):
@@ -212,7 +212,7 @@ class RemoteBackend(ABC):
 
 
 def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
-    """The job as exports know it; `data_at` is where its tokens lie there. AdvisorError for what cannot be exported."""
+    """Return the job as an export, with tokens at `data_at`; raises AdvisorError if it cannot be exported."""
     if isinstance(job.plan, AdoptedPlan):
         return AdoptedJob(plan=job.plan, recipe=job.files[RECIPE], run_id=job.record.id, place=job.record.place)
     if job.plan is None or job.config is None:
@@ -221,7 +221,7 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
     if job.trainer is not OWN:
         raise AdvisorError(f"the trainer {job.trainer.name} cannot be sent elsewhere", "start it there by hand")
     config, place = job.config, job.record.place
-    if config.init_from is not None and place.engine != "slurm":  # whose file system is shared
+    if config.init_from is not None and place.engine != "slurm":  # Slurm's file system is shared
         hint = "start it here, or there by hand: python -m trainer run.yaml --out DIR"
         raise AdvisorError(f"it begins with the weights of {config.init_from}, which are not there", hint)
     data = Path(config.data.path) if config.data.path is not None else None
@@ -234,21 +234,21 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
 
 
 def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:
-    """What is written into the run folder, and what is copied: the run's files, and under `job/` its export."""
-    if isinstance(export, AdoptedJob):  # its guard's sources are few: they are among its files
+    """Return what is written into the run folder and what is copied: the run's files, and its export under `job/`."""
+    if isinstance(export, AdoptedJob):  # the guard has few sources, which are among its files
         return dict(job.files) | {
             f"{JOB}/{name}": text for name, text in (adopted_files(export) | dict(own)).items()
         }, {}
     files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
     copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
-    if export.arriving is not None:  # planned again there
+    if export.arriving is not None:  # the plan is made again there
         copies = sources()
     return dict(job.files) | inside, copies
 
 
 def sources() -> dict[str, Path]:
-    """Trainer, advisor and profiles of this very version: what measures a machine elsewhere."""
+    """Return the folders of trainer, advisor and profiles of this version, which calibrate a machine elsewhere."""
     copies = {f"{JOB}/{package.__name__}": Path(package.__path__[0]) for package in (trainer, advisor)}
     if Path(advisor.__path__[0]) not in profiles_folder().parents:
         copies |= {f"{JOB}/profiles": profiles_folder()}
@@ -263,7 +263,7 @@ def engine_says(
     variables: Mapping[str, str] | None = None,
     seconds: float | None = COMMAND_SECONDS,
 ) -> bytes:
-    """What an engine's command prints; Unreachable, with its own last words, when it fails or takes too long."""
+    """Return what an engine's command prints; raises Unreachable with its last words if it fails or takes too long."""
     done = engine_run(words, given=given, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -274,7 +274,7 @@ def engine_says(
 def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,
                variables: Mapping[str, str] | None = None,
                seconds: float | None = COMMAND_SECONDS) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
-    """How an engine's command ended; Unreachable when it is not here or takes too long."""
+    """Run an engine's command; raises Unreachable if the command is not installed or takes too long."""
     try:
         return subprocess.run(words, input=given, cwd=inside, env=variables, capture_output=True, timeout=seconds)
     except FileNotFoundError as error:
@@ -284,7 +284,7 @@ def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None 
 
 
 def measuring_files(asked: Measuring) -> dict[str, str]:
-    """Name inside the folder → text, beside `remote.sources`."""
+    """Return the files of a calibration by name, beside `remote.sources`."""
     return {
         f"{JOB}/{ASKED}": asked.asked,
         f"{JOB}/{SETUP}": setup_script(torch_install(find_gpu(asked.gpu))),
@@ -294,5 +294,5 @@ def measuring_files(asked: Measuring) -> dict[str, str]:
 
 
 def limit_seconds(asked: Measuring) -> float:
-    """When an engine may end it."""
+    """Return the seconds after which an engine may end the calibration."""
     return LONGER * asked.seconds + START_SECONDS

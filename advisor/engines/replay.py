@@ -24,24 +24,23 @@ from trainer.schema import Outcome
 
 
 class ReplayBackend(LocalBackend):
-    """A backend whose runs are recordings: all around the trainer is real, its log lines were written before."""
+    """A backend whose runs are recordings: everything around the trainer is real, the log lines come from a file."""
 
     engine = "replay"
 
     def __init__(self, store: Store, recording: Path | None = None, speed: float = 1.0):
-        """`recording` is a `log.jsonl`, None where nothing will be started; `speed` 10 plays ten times faster than it
-        happened, `inf` at once.
-        """
+        """`recording` is a `log.jsonl`, or None if nothing will be started; `speed` 10 plays ten times faster than it
+        happened, `inf` at once."""
         super().__init__(store)
         self.recording = recording
         self.speed = speed
 
     def cards(self, job: Job) -> int:
-        """None: it was written before."""
+        """Return None: a recording needs no GPU."""
         return 0
 
     def command(self, job: Job) -> tuple[str, ...]:
-        """The command that replays the recording into a run folder."""
+        """Return the command that replays the recording into a run folder."""
         if self.recording is None:
             raise AdvisorError(f"{job.folder} was started by the replay launcher", "launch its plan anew")
         where = (str(self.recording.resolve()), "--out", str(job.folder), "--speed", str(self.speed))
@@ -60,7 +59,7 @@ class _Clock:
 
 
 def replay(recording: Path, out: Path, speed: float) -> None:
-    """Write the recording's records to `out/log.jsonl`, waiting between them as long as was waited, over `speed`.
+    """Write the recording's records to `out/log.jsonl`, with the recorded pauses divided by `speed`.
 
     SIGTERM ends it with a final record, outcome `stopped`, as it would the trainer.
     """
@@ -90,7 +89,7 @@ def replay(recording: Path, out: Path, speed: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Replay a recording into a run folder (`run.yaml` must be there already or is not needed)."""
+    """Replay a recording into a run folder, which may have its `run.yaml` already."""
     parser = argparse.ArgumentParser(prog="python -m advisor.engines.replay", description=main.__doc__)
     parser.add_argument("recording", type=Path, help=f"a {LOG} written by the trainer")
     parser.add_argument("--out", type=Path, required=True, help=f"the run folder (with its {CONFIG})")

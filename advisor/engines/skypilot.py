@@ -1,7 +1,7 @@
-"""Runs on machines that SkyPilot rents: its managed jobs. Handles are `skypilot://NAME`, a name that is ours to give.
+"""Runs on machines that SkyPilot rents, as its managed jobs. Handles are `skypilot://NAME`, a name chosen here.
 
-SkyPilot is asked by its command, in the formats that it makes for programs: `-o json`, and what the job printed. The
-run folder there is a bucket that outlives the machines; what comes home by itself is the log.
+SkyPilot is asked by its command, in the formats that it makes for programs: `-o json`, and the job's output. The run
+folder there is a bucket that outlives the machines; only the log comes home by itself.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.run_folder import CHECKPOINTS, LOG, PLAN, STDOUT
 from advisor.units import format_usd_rate
 
-LAST_LINES, MORE_LINES = 1000, 8  # that a look asks for; times as many where that was too few
-# sky.jobs.ManagedJobStatus of 0.14; what is not among these is over
+LAST_LINES, MORE_LINES = 1000, 8  # lines of output per look, and the factor for a second try if they were too few
+# sky.jobs.ManagedJobStatus of 0.14; a job in any other state is over
 WAITS = {"PENDING", "SUBMITTED", "STARTING", "RECOVERING"}
 RUNS = {"RUNNING", "WINDING_DOWN", "CANCELLING"}
-TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # of these ends the log says more
-LOG_STATUS = (0, 100, 101)  # of `sky jobs logs`: the job succeeded, failed, goes on (its --help)
+TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these ends the log says more
+LOG_STATUS = (0, 100, 101)  # exit statuses of `sky jobs logs`: the job succeeded, failed, is running (its --help)
 _COPY = {"S3": ("aws", "s3", "sync", "--only-show-errors"), "GCS": ("gcloud", "storage", "rsync", "--recursive")}
 DATA_AT = "/data"
 SAME_PRICE = 0.005
@@ -48,10 +48,10 @@ _INSTALL = "pip install 'training-advisor[skypilot]', or name another environmen
 
 
 def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> None:
-    """Bring home what a job has printed since the last look; `last_lines` gives so many of its last lines, 0: all.
+    """Copy what a job has printed since the last look, found in its last `last_lines` lines (0 means all).
 
-    What is here already is found again by the log's last line. A machine that has only just begun prints the log from
-    its start: until it has passed what is here, nothing changes.
+    The last line of the log here marks what is known already. A machine that has only just started prints the log from
+    its beginning: nothing changes until it has passed that line.
     """
     here, asked = _last_line(run_dir / LOG), LAST_LINES
     while here is not None:
@@ -62,15 +62,15 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
                     file.writelines(f"{line}\n" for line in mine)
             return
         if len(lines) < asked:
-            break  # it was all
+            break  # these were all lines
         asked *= MORE_LINES
     bring(run_dir, last_lines(0), over=over)
 
 
 def bring(run_dir: Path, printed: str, *, over: bool) -> None:
-    """Keep all that a job has printed: the lines of its log, and the rest.
+    """Store everything a job has printed: the lines of its log, and the rest.
 
-    A machine that has only just begun has printed less than is here already: then nothing changes.
+    A machine that has only just started has printed less than is stored already; then nothing changes.
     """
     lines = printed.splitlines()
     for name, mine in zip((LOG, STDOUT), _parted(lines if over else _up_to_the_log(lines) or lines), strict=True):
@@ -82,7 +82,7 @@ def bring(run_dir: Path, printed: str, *, over: bool) -> None:
 
 
 def _parted(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The lines of the log, and the others."""
+    """Separate the lines of the log from the others."""
     log: list[str] = []
     rest: list[str] = []
     for line in lines:
@@ -92,19 +92,19 @@ def _parted(lines: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _up_to_the_log(lines: Sequence[str]) -> Sequence[str]:
-    """Without what follows the last line of the log, by which the next look finds its place; none without one."""
+    """Return the lines up to the last line of the log, where the next look continues; none if there is no such line."""
     last = max((place for place, line in enumerate(lines) if LOG_LINE in line), default=-1)
     return lines[: last + 1]
 
 
 def _after(lines: Sequence[str], here: str) -> Sequence[str] | None:
-    """What follows a line of the log; None where it is not among them."""
+    """Return what follows a line of the log, or None if the line is not among them."""
     places = [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]
     return lines[places[-1] + 1 :] if places else None
 
 
 def _last_line(path: Path) -> str | None:
-    """The last line of a file; None: it has none."""
+    """Return the last line of a file, or None if it has none."""
     if not path.exists():
         return None
     with disk_errors("read", path):
@@ -113,13 +113,13 @@ def _last_line(path: Path) -> str | None:
 
 
 class SkyBackend(RemoteBackend):
-    """Submits the exported task as a managed job, which recovers from preemption and gives its machines back."""
+    """Submits the exported task as a managed job, which recovers from preemption and returns its machines."""
 
     engine = "skypilot"
-    look_seconds = 60.0  # each asks the job's machine, by way of SkyPilot's controller
+    look_seconds = 60.0  # each question goes to the job's machine through SkyPilot's controller
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """`sky jobs launch task.yaml` in the export; bucket and job are named after the run."""
+        """Return `sky jobs launch task.yaml` in the export; bucket and job are named after the run."""
         if job.config is None:
             hint = f"advisor export PLAN.yaml --to {self.engine} --out DIR; afterwards compare what came home"
             raise AdvisorError(f"an adopted command is not started on {self.engine} from here", hint, exit_code=2)
@@ -132,9 +132,9 @@ class SkyBackend(RemoteBackend):
                              inside=JOB, record=record)  # fmt: skip
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """What it would pay beside what the plan reckons with; AdvisorError where all is dearer than it may pay.
+        """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.
 
-        Prices are those of SkyPilot's own catalog, read without renting and without an account.
+        Prices come from SkyPilot's own catalog, read without renting and without an account.
         """
         task = asked(request)
         offers = [offer for place in task.places for offer in _offers(place, task)]
@@ -146,20 +146,20 @@ class SkyBackend(RemoteBackend):
         return [price_words(offers, task)]
 
     def hand_over(self, request: LaunchRequest) -> str:
-        """Submit it; this takes minutes where SkyPilot has no controller of jobs yet."""
+        """Submit the job; this takes minutes if SkyPilot has no jobs controller yet."""
         _run(request.command, inside=request.folder / JOB, seconds=None)
         return request.record.handle.partition("://")[2]
 
     def find(self, run_dir: Path) -> str | None:
-        """Never lost: the name was ours to give."""
+        """Return the name, which is never lost because this program chose it."""
         return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """By its queue; what a job that has begun has printed comes home at each look, before it counts as over."""
+        """Ask SkyPilot's queue, and copy the output of a started job at each look before the job counts as over."""
         jobs = [job for job in json.loads(sky_says("jobs", "queue", "--all", "-o", "json")) if job["job_name"] == run]
         if not jobs:
             return RunState.FINISHED, "SkyPilot has no job of this name"
-        job = max(jobs, key=lambda job: job["job_id"])  # a run that was resumed has several
+        job = max(jobs, key=lambda job: job["job_id"])  # a resumed run has several
         status, reason = job["status"], job.get("failure_reason")
         if status in WAITS:
             return RunState.QUEUED, f"SkyPilot says {_words(status)}"
@@ -171,16 +171,16 @@ class SkyBackend(RemoteBackend):
         return RunState.FINISHED, f"{said}: {reason}" if said and reason else said
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
-        """Cancel it once what it has written is in the bucket."""
+        """Cancel the job after its files have reached the bucket."""
         if not again:
             sky_says("jobs", "cancel", "--yes", "--graceful", "--name", run)
 
     def kill(self, run_dir: Path, run: str) -> None:
-        """Cancel it now."""
+        """Cancel the job now."""
         sky_says("jobs", "cancel", "--yes", "--name", run)
 
     def fetch(self, run_dir: Path) -> str:
-        """Copy the checkpoints from the run's bucket, by the command of the cloud that it is in."""
+        """Copy the checkpoints from the run's bucket, by the command of its cloud."""
         name = bucket(self._id(run_dir))
         command = copy_command(sky_says("storage", "ls", "--verbose"), name, run_dir / CHECKPOINTS)
         (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
@@ -189,9 +189,9 @@ class SkyBackend(RemoteBackend):
 
 
 def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
-    """What copies a bucket's checkpoints to a folder, by SkyPilot's list of buckets.
+    """Return the command that copies a bucket's checkpoints to a folder, by SkyPilot's list of buckets.
 
-    AdvisorError for a bucket that it does not list, and for one in a store whose command is not known here.
+    Raises AdvisorError if the list does not have the bucket, or if its store has no known command.
     """
     rows = [line.split() for line in listed.splitlines()]
     found = next((row for row in rows if row and row[0] == name), None)
@@ -207,20 +207,20 @@ def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a task asks for, and what its plan reckons with. Dollars are per hour and node."""
+    """What a task asks for, and what its plan assumes. Dollars are per hour and node."""
 
-    card: str  # as SkyPilot calls it
+    card: str  # SkyPilot's name of the GPU
     a_node: int
     spot: bool
     places: Sequence[str]  # any of these
-    most_usd: float | None  # None: nothing limits it
+    most_usd: float | None  # None if there is no limit
     planned_usd: float | None  # None: the plan has no price
-    provider: str | None  # that the plan's price is of; None: nobody's, it was given
+    provider: str | None  # whose price the plan has; None if the user gave the price
     price_source: str
 
     @property
     def machine(self) -> str:
-        """One node, in words."""
+        """Describe one node in words."""
         return f"{'spot' if self.spot else 'on-demand'} machine with {self.a_node} x {self.card}"
 
 
@@ -235,12 +235,12 @@ class Offer:
 
     @property
     def words(self) -> str:
-        """Where, which, for how much."""
+        """Say where it is, which machine, and its price."""
         return f"{format_usd_rate(self.usd)} an hour on {self.cloud} in {self.region} ({self.instance})"
 
 
 def asked(request: LaunchRequest) -> Asked:
-    """What a request asks SkyPilot for, by its own text."""
+    """Read from a request's task what it asks SkyPilot for."""
     task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
     resources = task["resources"]
     [(card, a_node)] = resources["accelerators"].items()
@@ -258,9 +258,9 @@ def asked(request: LaunchRequest) -> Asked:
 
 
 def price_words(offers: Sequence[Offer], task: Asked) -> str:
-    """The cheapest offer beside the plan's price, with the reason of a difference.
+    """Describe the cheapest offer beside the plan's price, with the reason for a difference.
 
-    AdvisorError where every one is dearer than the task may pay.
+    Raises AdvisorError if every offer exceeds the task's limit.
     """
     cheapest, dearest = (pick(offers, key=lambda offer: offer.usd) for pick in (min, max))
     if task.most_usd is not None and cheapest.usd > task.most_usd:
@@ -289,7 +289,7 @@ def _why(cheapest: Offer, task: Asked) -> str:
 
 
 def offers_of(catalog: Mapping[str, list[dict[str, Any]]], task: Asked) -> list[Offer]:
-    """The machines in what `sky gpus list -o json` says that a task could be given; those without a price are none."""
+    """Return the machines of `sky gpus list -o json` that suit a task; those without a price are left out."""
     name = "spot_price" if task.spot else "price"
     return [
         Offer(cloud=row["cloud"], region=row["region"], instance=row["instance_type"], usd=row[name])
@@ -305,13 +305,13 @@ def _offers(place: str, task: Asked) -> list[Offer]:
 
 
 def sky_says(*words: str) -> str:
-    """What SkyPilot's command prints; Unreachable, with its own words, where it fails."""
+    """Return what SkyPilot's command prints; raises Unreachable with its words if it fails."""
     return _run((*_sky(), *words))
 
 
 def _run(words: Sequence[str], *, inside: Path | None = None, seconds: float | None = COMMAND_SECONDS,
          fine: Sequence[int] = (0,)) -> str:  # fmt: skip
-    plain = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": ""}  # ours is of another Python than SkyPilot's may be
+    plain = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": ""}  # SkyPilot may run on another Python
     try:
         done = engine_run(words, inside=inside, variables=plain, seconds=seconds)
     except Unreachable as error:
@@ -327,7 +327,7 @@ def _run(words: Sequence[str], *, inside: Path | None = None, seconds: float | N
 
 
 def _sky() -> list[str]:
-    """SkyPilot's command; ADVISOR_SKY may name that of another environment."""
+    """Return SkyPilot's command; ADVISOR_SKY may name that of another environment."""
     return shlex.split(os.environ.get("ADVISOR_SKY", "sky"))
 
 

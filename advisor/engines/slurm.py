@@ -1,7 +1,7 @@
-"""Runs on a Slurm cluster whose shared file system holds the run folder. Handles are `slurm://CLUSTER/JOB`.
+"""Runs jobs on a Slurm cluster whose shared file system holds the run folder. Handles are `slurm://CLUSTER/JOB`.
 
-The job is the export: it saves before its limit, queues itself again and goes on. Output is read in formats that the
-manual of every version has: `squeue --json` changed its fields with each.
+The job is the export: it saves before its limit, queues itself again and resumes. Output is read in the formats that
+the manual of every version describes, because `squeue --json` changed its fields with each version.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import STDOUT
 
-# squeue(1), JOB STATE CODES; what is not among these is over
+# squeue(1), JOB STATE CODES; a job in any other state is over
 _WAITS = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _RUNS = {"CONFIGURING", "RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 
-# squeue(1), JOB REASON CODES; sbatch --test-only says nothing of these unless the site sets EnforcePartLimits
+# squeue(1), JOB REASON CODES; sbatch --test-only reports these only if the site sets EnforcePartLimits
 _NEVER = {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
 
 
 class SlurmBackend(RemoteBackend):
-    """Submits the exported job; its log and checkpoints are written where they are read."""
+    """Submits the exported job; log and checkpoints appear in the run folder on the shared file system."""
 
     engine = "slurm"
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """`sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
+        """Return `sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
         export = exported(job)
         files, copies = bundle(job, export, slurm(export))
         return self._request(job.folder, job.record, files, copies)
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
-        """The same of a job that calibrates: a card of it where the partition has any, else a node."""
+        """Return the request for a job that calibrates: one GPU if the partition has any, else a node."""
         place = asked.record.place
         cards = asked.gpu != "cpu" and (asked.gpu != "auto" or _has_cards(place.name))
         script = calibration_script(place, cards=int(cards), limit_seconds=limit_seconds(asked), command=COMMAND)
@@ -77,17 +77,17 @@ class SlurmBackend(RemoteBackend):
         )
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """When it would start, by `sbatch --test-only`; AdvisorError with Slurm's words where it would not be taken."""
+        """Return when it would start, by `sbatch --test-only`; raises AdvisorError if Slurm refuses it."""
         said = _tested(request)
         return [f"Slurm: {re.sub(r'^Job [0-9]+ ', 'it would be ', line)}" for line in said if " to start at " in line]
 
     def starts_at(self, request: LaunchRequest) -> str | None:
-        """The same in Slurm's own form, 2026-11-23T06:40:00."""
+        """Return the start in Slurm's own form, 2026-11-23T06:40:00."""
         found = re.search(r" to start at (\S+)", "\n".join(_tested(request)))
         return None if found is None else found[1]
 
     def hand_over(self, request: LaunchRequest) -> str:
-        """Submit it; the id is CLUSTER/JOB."""
+        """Submit the job and return its id, CLUSTER/JOB."""
         (request.folder / STOP_ASKED).unlink(missing_ok=True)
         variables = {**os.environ, **request.environment}
         said = engine_says(request.command, inside=request.folder / JOB, variables=variables).decode()
@@ -97,11 +97,11 @@ class SlurmBackend(RemoteBackend):
         return f"{cluster or _cluster()}/{number}"
 
     def waits_in_vain(self, words: str | None) -> bool:
-        """By the reason that squeue gives: where limits are not enforced, what exceeds them is taken, and waits."""
+        """Tell by squeue's reason whether a job waits forever: Slurm accepts jobs beyond limits it does not enforce."""
         return words is not None and words.partition(",")[0] in _NEVER
 
     def find(self, run_dir: Path) -> str | None:
-        """The job in the queue that was submitted from this folder."""
+        """Return the queued job that was submitted from this folder."""
         for line in engine_says(("squeue", "--me", "--noheader", "--format=%i|%Z")).decode().splitlines():
             number, _, folder = line.partition("|")
             if Path(folder) == run_dir / JOB:
@@ -109,7 +109,7 @@ class SlurmBackend(RemoteBackend):
         return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """By squeue; of a job that has left the queue, what accounting says of its end, where there is any."""
+        """Ask squeue; for a job that has left the queue, ask accounting how it ended, if there is accounting."""
         number = _number(run)
         state, reason, start = _in_queue(number)
         if state in _WAITS:
@@ -118,13 +118,13 @@ class SlurmBackend(RemoteBackend):
         if state in _RUNS:
             return RunState.RUNNING, None
         state = state or _accounted(number)
-        over = state in ("", "COMPLETED", "FAILED")  # of these the log says more
+        over = state in ("", "COMPLETED", "FAILED")  # for these the log says more
         return RunState.FINISHED, None if over else f"Slurm says {state.lower().replace('_', ' ')}"
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
-        """SIGTERM to the trainer's processes, and a word to the script that it shall not queue the job again.
+        """Send SIGTERM to the trainer's processes, and tell the script not to queue the job again.
 
-        Each time: a job step that is only just starting loses a signal.
+        The signal is repeated each time, because a job step that is just starting loses it.
         """
         with disk_errors("ask the run to stop by", run_dir / STOP_ASKED):
             (run_dir / STOP_ASKED).touch()
@@ -136,12 +136,12 @@ class SlurmBackend(RemoteBackend):
             engine_says(("scancel", "--signal=TERM", number))
 
     def kill(self, run_dir: Path, run: str) -> None:
-        """Slurm's own end: SIGTERM, and SIGKILL after the site's KillWait."""
+        """Cancel the job: Slurm sends SIGTERM, then SIGKILL after the site's KillWait."""
         engine_says(("scancel", _number(run)))
 
 
 def _tested(request: LaunchRequest) -> list[str]:
-    """What `sbatch --test-only` says, line by line."""
+    """Return what `sbatch --test-only` prints, line by line."""
     done = engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
     said = [line.removeprefix("sbatch: ") for line in done.stderr.decode("utf-8", "replace").splitlines()]
     if done.returncode:
@@ -150,7 +150,7 @@ def _tested(request: LaunchRequest) -> list[str]:
 
 
 def _has_cards(partition: str | None) -> bool:
-    """Whether a partition (None: the default one) has nodes with GPUs, as its administrator named them."""
+    """Tell whether a partition (None is the default one) has nodes with GPUs, as configured by its administrator."""
     said = engine_says(("sinfo", "--noheader", "--format=%P|%G", *([f"--partition={partition}"] if partition else [])))
     rows = [line.partition("|") for line in said.decode().splitlines()]
     return any(kinds.startswith("gpu") or ",gpu" in kinds
@@ -158,7 +158,7 @@ def _has_cards(partition: str | None) -> bool:
 
 
 def _number(run: str) -> str:
-    """The job's number; Unreachable where this machine's Slurm is another cluster's."""
+    """Return the job's number; raises Unreachable if this machine belongs to another cluster."""
     cluster, _, number = run.rpartition("/")
     if cluster != _cluster():
         raise Unreachable(f"the job is on the cluster {cluster}, and this machine's is {_cluster()}", "ask there")
@@ -167,7 +167,7 @@ def _number(run: str) -> str:
 
 @lru_cache(maxsize=1)
 def _cluster() -> str:
-    """The name of the cluster that this machine belongs to."""
+    """Return the name of the cluster that this machine belongs to."""
     said = engine_says(("scontrol", "show", "config")).decode()
     found = re.search(r"^ClusterName\s*=\s*(\S+)", said, flags=re.MULTILINE)
     if found is None:
@@ -176,7 +176,7 @@ def _cluster() -> str:
 
 
 def _in_queue(number: str) -> tuple[str, str, str]:
-    """State, reason and expected start of a job; empty words for one that Slurm has forgotten."""
+    """Return state, reason and expected start of a job; empty words if Slurm has forgotten it."""
     words = ("squeue", "--noheader", "--states=all", "--format=%T|%r|%S", f"--jobs={number}")
     try:
         said = engine_says(words).decode().strip()
@@ -189,11 +189,11 @@ def _in_queue(number: str) -> tuple[str, str, str]:
 
 
 def _accounted(number: str) -> str:
-    """The state that accounting ends with; empty where there is none."""
+    """Return the final state that accounting has; empty if there is none."""
     try:
         said = engine_says(
             ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={number}")
         )
     except Unreachable:
-        return ""  # a cluster without accounting: the log's own end has to do
+        return ""  # without accounting, only the log says how it ended
     return said.decode().strip().partition("\n")[0].split(" ")[0]  # "CANCELLED by 1000"

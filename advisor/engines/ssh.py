@@ -1,5 +1,6 @@
-"""Runs on a machine that one logs in to with `ssh`. Handles are `ssh://HOST/RUN`; how to reach HOST is the user's own
-`~/.ssh/config`, and nobody is asked for a password.
+"""Runs on a machine reached by `ssh`. Handles are `ssh://HOST/RUN`.
+
+The user's `~/.ssh/config` says how to reach HOST; nobody is asked for a password.
 """
 
 from __future__ import annotations
@@ -44,28 +45,28 @@ from advisor.trainers.adopted import RECIPE
 from advisor.trainers.known import TRAINERS, trainer_of_run
 from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 
-PART_BYTES = 8 * 2**20  # of a file that grows, in one look
-# what comes home replaces none of these
+PART_BYTES = 8 * 2**20  # of a growing file, copied in one look
+# files from the other machine never replace these
 _OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
 _OURS |= {trainer.log_name for trainer in TRAINERS.values()}
-ROOT = ".training-advisor"  # there, in the home folder
-MARK = b"\x01advisor "  # before our words: what a login file prints comes first
+ROOT = ".training-advisor"  # in the home folder of the other machine
+MARK = b"\x01advisor "  # marks the start of our output: a login file may print something first
 _ALIVE_SECONDS = 15  # between the questions that ssh asks of a silent machine; four without an answer end it
 _QUIET = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveCountMax=4")
 
 
 class SshBackend(RemoteBackend):
-    """Sends export and data, starts them detached, and brings home what the log has grown by at each look."""
+    """Sends export and data, starts the run detached, and copies what was added to the log at each look."""
 
     engine = "ssh"
     look_seconds = 3.0
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """The export with `start.sh`; the command does by hand what `hand_over` does.
+        """Return the export with `start.sh`, and `hand_over` as shell commands to do by hand.
 
         An adopted command, its data and its environment are there already: its guard has an environment of its own.
         """
-        # The name of the run's tokens on other machines, which any change of them changes; None: it draws its own.
+        # The tokens' name on the other machine, which changes whenever they do; None if the trainer draws its own.
         data = None
         if job.config is not None and job.config.data.path is not None:
             try:
@@ -75,18 +76,18 @@ class SshBackend(RemoteBackend):
             data = hashlib.sha256((Path(job.config.data.path) / META_FILE).read_bytes()).hexdigest()[:16]
         export = exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = bundle(job, export, {})
-        if job.config is not None:  # always: all runs share an environment
+        if job.config is not None:  # also if this run needs no calibration: all runs share an environment
             files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))
         sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data and job.config is not None else []
         return self._request(job.folder, job.record, files, copies, sent)
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
-        """The same for a calibration, in the same environment."""
+        """Return the request for a calibration, in the environment that runs use."""
         return self._request(asked.folder, asked.record, measuring_files(asked), sources(), [])
 
     def _request(self, folder: Path, record: LaunchRecord, files: dict[str, str], copies: Mapping[str, Path],
                  sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
-        """`sent`: what goes there beside the export, each a folder there and the options of its tar."""
+        """`sent` lists what is sent besides the export: a folder there and the options of its tar."""
         text = files[f"{JOB}/{SETUP}"] + files[f"{JOB}/requirements.txt"]
         environment = hashlib.sha256(text.encode()).hexdigest()[:12]
         start = script("ssh_start.sh", root=ROOT, environment=environment, python=script("ssh.sh#python"))
@@ -97,7 +98,7 @@ class SshBackend(RemoteBackend):
                              files={**files, f"{JOB}/start.sh": start})  # fmt: skip
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """The cards, disk and Python that are there; AdvisorError for all that is missing at once."""
+        """Return GPUs, disk and Python of the host; raises AdvisorError that names everything missing at once."""
         host = _host(request.record.handle.partition("://")[2])
         said = [line.partition(" ") for line in _marked(_remote(host, "check"))[1].decode().splitlines()]
         by: dict[str, list[str]] = {}
@@ -114,7 +115,7 @@ class SshBackend(RemoteBackend):
         return [f"{host}: {shown}; {free / 1e9:.0f} GB free on disk; {by['python'][0]}"]
 
     def hand_over(self, request: LaunchRequest) -> str:
-        """Send export and data, and start."""
+        """Send export and data, and start the run."""
         run = request.record.handle.partition("://")[2]
         host = _host(run)
         _remote(host, "unpack", f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)
@@ -125,11 +126,11 @@ class SshBackend(RemoteBackend):
         return run
 
     def find(self, run_dir: Path) -> str | None:
-        """Never lost: the name was ours to give."""
+        """Return the id, which is never lost because this program chose it."""
         return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Bring home what is new, and say whether the run's lock is held."""
+        """Copy new files, and say by the run's lock whether the run is active."""
         name = trainer_of_run(run_dir).log_name
         while True:
             sizes = [_size(run_dir / each) for each in (name, STDOUT)]
@@ -152,16 +153,16 @@ class SshBackend(RemoteBackend):
             return RunState.FINISHED, None
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
-        """SIGTERM to run.sh, which hands it on; once: a second would end torchrun before its workers have saved."""
+        """Send SIGTERM once to run.sh, which passes it on; a second ends torchrun before its workers have saved."""
         if not again:
             _remote(_host(run), "stop", _id(run))
 
     def kill(self, run_dir: Path, run: str) -> None:
-        """SIGKILL to everything that descends from it."""
+        """Send SIGKILL to the run and all its child processes."""
         _remote(_host(run), "kill", _id(run))
 
     def fetch(self, run_dir: Path) -> str:
-        """Bring the checkpoints home as well."""
+        """Copy the checkpoints home."""
         run = self._id(run_dir)
         _bring(run, "saved", run_dir)
         return f"checkpoints of {_host(run)} are in {run_dir / CHECKPOINTS}"
@@ -176,13 +177,13 @@ def _id(run: str) -> str:
 
 
 def _ssh(run: str) -> tuple[str, ...]:
-    """The command that reaches a host; ADVISOR_SSH may name another ssh, or one with options."""
+    """Return the command that reaches a host; ADVISOR_SSH may name another ssh, or one with options."""
     options = (word for option in (*_QUIET, f"ServerAliveInterval={_ALIVE_SECONDS}") for word in ("-o", option))
     return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *options, "--", _host(run))
 
 
 def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:
-    """Lines of a shell, to be typed in the export: data and export are sent, and the run is started."""
+    """Return shell lines, to be typed in the export's folder, that send data and export and start the run."""
     lines = []
     for there, options in [*sent, (f"runs/{_id(run)}", [])]:
         folder = f'"$HOME/{ROOT}/{there}"'
@@ -196,7 +197,7 @@ def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:
 
 
 def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a section of `templates/ssh.sh` there."""
+    """Return the command that runs a section of `templates/ssh.sh` on the host."""
     here = script("ssh.sh#here", root=ROOT)
     files = " ".join(ARRIVAL_FILES)
     text = script(f"ssh.sh#{section}", here=here, python=script("ssh.sh#python"), root=ROOT, files=files)
@@ -206,7 +207,7 @@ def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
 def _remote(
     host: str, section: str, *arguments: str, given: bytes = b"", seconds: float | None = COMMAND_SECONDS
 ) -> bytes:
-    """What a section prints there. Unreachable where ssh fails, AdvisorError where the section does."""
+    """Return what a section prints on the host; raises Unreachable if ssh fails, AdvisorError if the section does."""
     done = engine_run(_words(host, section, *arguments), given=given, seconds=seconds)
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
     last = said[-1].removeprefix("ssh: ") if said else f"exit status {done.returncode}"
@@ -218,7 +219,7 @@ def _remote(
 
 
 def _marked(said: bytes) -> tuple[list[str], bytes]:
-    """Our words on the marked line, and what follows it."""
+    """Return our words on the marked line, and what follows that line."""
     _, mark, rest = said.partition(MARK)
     if not mark:
         raise Unreachable("the answer from there is not ours", "does a login file end the shell? see: ssh HOST true")
@@ -227,7 +228,7 @@ def _marked(said: bytes) -> tuple[list[str], bytes]:
 
 
 def _packed(folder: Path) -> bytes:
-    """A folder as the bytes of a tar."""
+    """Return a folder as the bytes of a tar."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path in sorted(folder.iterdir()):
@@ -236,8 +237,8 @@ def _packed(folder: Path) -> bytes:
 
 
 def _send_data(host: str, here: Path, name: str) -> None:
-    """Send what is not there yet of a token folder; what was cut off goes on where it was."""
-    # one of two tokenizers, masks of conversations only; the metadata last: it vouches for the rest
+    """Send the missing files of a token folder; an interrupted transfer continues where it stopped."""
+    # one of the two tokenizers, masks for conversations only; the metadata comes last, as it confirms the rest
     present = [file for file in FILES if (here / file).exists()]
     for file in sorted(present, key=lambda file: file == META_FILE):
         path, there = here / file, f"data/{name}/{file}"
@@ -255,7 +256,7 @@ def _send_data(host: str, here: Path, name: str) -> None:
 
 
 def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:
-    """Unpack what a script there packs, into the run folder: nothing outside of it, and none of our own files."""
+    """Unpack what a script there packs into the run folder, never outside of it and never over our own files."""
     with disk_errors("bring home to", run_dir), tempfile.TemporaryDirectory(dir=run_dir, prefix=".coming-") as name:
         words = _words(_host(run), section, _id(run), *arguments)
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

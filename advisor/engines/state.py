@@ -1,4 +1,4 @@
-"""The state of a run folder: read from its files and the process table, whoever started it."""
+"""Determines the state of a run folder from its files and the process table, no matter who started the run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from advisor.trainers.adapter import LogEnd
 from advisor.trainers.known import trainer_of_run
 from trainer.schema import ConfigError, Outcome, record_from_dict, to_dict
 
-FRESH_SECONDS = 300.0  # a run on another host that logged this recently is taken to be alive
+FRESH_SECONDS = 300.0  # a run on another host that logged this recently counts as alive
 SETTLE_SECONDS = 20.0  # from the final record to the end of the process: telemetry is packed meanwhile
 
 
 class RunState(StrEnum):
-    """What a run folder says of its run."""
+    """The state of a run, as its folder shows it."""
 
     NEVER_STARTED = "never started"
     RUNNING = "running"
     FINISHED = "finished"  # its log says how
-    DIED = "died"  # no word of an end and no process: killed, or the machine went down
-    QUEUED = "queued"  # its engine has it, and will start it
-    UNJUDGED = "cannot be judged"  # its engine does not answer: the run may well go on
+    DIED = "died"  # the log has no end and there is no process: killed, or the machine failed
+    QUEUED = "queued"  # its engine has the run and will start it
+    UNJUDGED = "cannot be judged"  # its engine does not answer; the run may continue
 
 
 BY_YOU = "by you"  # the reason of a run that its user asked to stop
@@ -40,50 +40,50 @@ _GOES_ON = frozenset({RunState.RUNNING, RunState.QUEUED, RunState.UNJUDGED})
 
 
 def goes_on(state: str) -> bool:
-    """Whether a run may still change, as far as anybody can say; `state` is a RunState or a word of a listing."""
+    """Tell whether a run may still change, as far as is known; `state` is a RunState or a word of a listing."""
     return state in _GOES_ON
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """`engine.json` of a run that was started elsewhere: what its engine said last, and when."""
+    """`engine.json` of a run that was started elsewhere: the engine's last answer and its time."""
 
-    state: str  # of RunState: queued, running or cannot be judged; finished: the engine does not have it any more
+    state: str  # of RunState: queued, running or cannot be judged; finished if the engine no longer has it
     unix_seconds: float
-    log_bytes: int  # of the log when this attempt was handed over: what came since is of this attempt
-    words: str | None = None  # what the engine said of it
+    log_bytes: int  # size of the log when this attempt was handed over: what follows belongs to this attempt
+    words: str | None = None  # the engine's words
     schema: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """The state of a run; `outcome` and `reason` are those of its log's end (of a run that died: its last words)."""
+    """The state of a run; `outcome` and `reason` are from the end of its log (of a run that died: its last output)."""
 
     state: RunState
     attempt: int = 0
     outcome: Outcome | None = None
     reason: str | None = None
-    step: int | None = None  # the newest that was logged
+    step: int | None = None  # the newest logged step
     loss: float | None = None
-    process: ProcessId | None = None  # None: not on this machine, or unknown
+    process: ProcessId | None = None  # None if it is not on this machine, or unknown
 
     @property
     def words(self) -> str:
-        """The state for people: "completed" says more than "finished"."""
+        """Return the state in words; "completed" says more than "finished"."""
         return self.outcome.value.replace("_", " ") if self.outcome is not None else self.state.value
 
 
 def run_status(run_dir: Path) -> RunStatus:
-    """The state of a run folder, from `run.json`, what its trainer's log ends with and the process table.
+    """Return the state of a run folder, from `run.json`, the end of the trainer's log and the process table.
 
-    Of a run that was started elsewhere: from what its engine said last. Raises AdvisorError when the folder holds no
-    run or its files are damaged.
+    For a run that was started elsewhere it is the engine's last answer. Raises AdvisorError if the folder holds no run
+    or its files are damaged.
     """
     if not is_run_folder(run_dir):
         raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
     launch = read_launch(run_dir)
     if (sighting := last_sighting(run_dir)) is not None:
-        # Without a clock: what the log says is of this attempt if it has grown since that was handed over.
+        # No clock is needed: the log is of this attempt if it has grown since this attempt was handed over.
         end = trainer_of_run(run_dir).log_end(run_dir)
         spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
         state, outcome, reason = RunState(sighting.state), None, sighting.words
@@ -104,7 +104,7 @@ def run_status(run_dir: Path) -> RunStatus:
         )
     end = trainer_of_run(run_dir).log_end(run_dir)
     process = _process(launch, end)
-    # the log has the run's end, and no later start has made it history
+    # the log has the run's end, and no later start follows
     over = end is not None and end.outcome is not None and (launch is None or end.unix_seconds >= _unix(launch))
     state = RunState.FINISHED if over else _unfinished_state(launch, end, process)
     finished = end if state is RunState.FINISHED else None
@@ -123,7 +123,7 @@ def run_status(run_dir: Path) -> RunStatus:
 
 
 def last_sighting(run_dir: Path) -> Sighting | None:
-    """What the engine of a run said last; None: it was started on this machine."""
+    """Return the last answer of a run's engine; None if the run was started on this machine."""
     path = run_dir / SIGHTING
     if not path.exists():
         return None
@@ -134,18 +134,18 @@ def last_sighting(run_dir: Path) -> Sighting | None:
 
 
 def write_sighting(run_dir: Path, sighting: Sighting) -> None:
-    """Keep what the engine said."""
+    """Store the engine's answer."""
     write_atomic(run_dir / SIGHTING, json.dumps(to_dict(sighting), indent=1) + "\n")
 
 
 def log_bytes(run_dir: Path) -> int:
-    """How long a run's log is here."""
+    """Return the size of a run's log on this machine."""
     path = run_dir / trainer_of_run(run_dir).log_name
     return path.stat().st_size if path.exists() else 0
 
 
 def last_words(run_dir: Path) -> str | None:
-    """The last line a run's process printed, which says why it died if anything does; None when it said nothing."""
+    """Return the last line a run's process printed, the likeliest reason why it died; None if it printed nothing."""
     path = run_dir / STDOUT
     if not path.exists():
         return None
@@ -156,19 +156,19 @@ def last_words(run_dir: Path) -> str | None:
 
 
 def settle(run_dir: Path, timeout_seconds: float = SETTLE_SECONDS) -> None:
-    """Wait for the process of a finished run to be gone, so that everything in its folder is complete."""
+    """Wait until the process of a finished run has ended, so that everything in its folder is complete."""
     status = run_status(run_dir)
     if status.state is RunState.FINISHED and status.process is not None:
         wait_until_gone(status.process, timeout_seconds)
 
 
 def this_host() -> str:
-    """The name of this machine, as run folders record it."""
+    """Return the name of this machine, as run folders record it."""
     return socket.gethostname()
 
 
 def check_not_running(run_dir: Path, status: RunStatus) -> None:
-    """Raise AdvisorError when the run of this folder, or what is left of it, is still at work."""
+    """Raise AdvisorError if the run of this folder, or a process left over from it, still runs."""
     if status.state in (RunState.QUEUED, RunState.UNJUDGED):
         because = f" ({status.reason})" if status.reason else ""
         raise AdvisorError(f"{run_dir}: {status.state}{because}", f"advisor watch {run_dir}")
@@ -179,7 +179,7 @@ def check_not_running(run_dir: Path, status: RunStatus) -> None:
 
 
 def _process(launch: LaunchRecord | None, end: LogEnd | None) -> ProcessId | None:
-    """The process of the run, if it is one of this machine: the launched one, or one started by hand since."""
+    """Return the run's process if it is on this machine: the launched one, or one started by hand since."""
     launched = None
     if launch is not None and launch.host == this_host() and launch.pid and launch.process_started:
         launched = ProcessId(pid=launch.pid, started=launch.process_started)

@@ -1,4 +1,4 @@
-"""Scripts and documents for other engines: the files of `templates/` with a job's own words filled in."""
+"""Fills the scripts and documents for other engines, the files of `templates/`, with a job's own values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).with_name("templates")
 
 
 def script(file: str, /, **words: object) -> str:
-    """A script, or `FILE#SECTION` of one, with each `@word@` filled in."""
+    """Return a script, or section SECTION of one (`FILE#SECTION`), with each `@word@` replaced."""
     path, _, section = file.partition("#")
     text = _read(path)[section]
     for word, value in words.items():
@@ -25,7 +25,7 @@ def script(file: str, /, **words: object) -> str:
 
 
 def document(file: str, /, **fields: Any) -> str:
-    """A YAML document with each `=field` filled in; what the job has none of (None) is left out."""
+    """Return a YAML document with each `=field` filled in; a field that is None is left out."""
 
     def filled(part: Any) -> Any:
         if isinstance(part, str) and part.startswith("="):
@@ -39,6 +39,6 @@ def document(file: str, /, **fields: Any) -> str:
 
 @cache
 def _read(file: str) -> dict[str, str]:
-    """A file's text by section; what comes before the first is the section without a name."""
+    """Return a file's text by section; the part before the first section has an empty name."""
     first, *parts = re.split(r"^#: (\w+)\n", (_FOLDER / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {"": first} | {name: text.strip("\n") + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}

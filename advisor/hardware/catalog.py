@@ -1,8 +1,8 @@
-"""GPU specifications: exact rows with their sources, None where nothing is known.
+"""Reads GPU specifications: exact rows with their sources; a value is None if it is unknown.
 
 Reads profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. A driver's name
-that could mean two GPUs means none (`find_gpu`). What a person typed is read by `read_gpus`: a name of several forms of
-one GPU means the usual form, and a sentence says so.
+that could mean two GPUs means none (`find_gpu`). `read_gpus` reads what a person typed: a name with several variants
+means the usual one, and a sentence says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GPU_COLUMNS = (
 REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 GPUS_PER_NODE = 8
-MOST_GPUS = 100_000  # more is a slip of the hand
-NO_SINGLE_GPU = ("auto", "any", "cpu")  # words of --gpu that the catalog does not explain
+MOST_GPUS = 100_000  # a larger number is taken for a typing error
+NO_SINGLE_GPU = ("auto", "any", "cpu")  # values of --gpu that name no single GPU of the catalog
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _SPELT = {"blackwell": "bw", "mobile": "laptop"}  # in keys
-_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that nobody leaves out
-_RAN_SHORT = 0.92  # a card holds at least this share of its marketed GB (ECC and firmware take some)
-_RAN_OVER = 1.08  # and at most this: "80 GB" cards hold 80 GiB
+_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that are never left out
+_RAN_SHORT = 0.92  # a GPU has at least this share of its marketed GB (ECC and firmware take some)
+_RAN_OVER = 1.08  # and at most this: "80 GB" GPUs have 80 GiB
 
 _NOT_IN_PRODUCTS = re.compile(
     r"\b(NVIDIA|GeForce|Tesla|AMD|Instinct|Generation|Edition|GPU)\b|[ -]?\b\d+ ?GB?\b( HBM\w+)?", re.IGNORECASE
@@ -43,18 +43,18 @@ _OTHER_MAKERS = {
     "AMD": re.compile(r"\b(amd|radeon|rx|rx\d{4}\w*|vega|mi\d\d)\b"),
     "Intel": re.compile(r"\b(intel|arc|iris|xe|gaudi)\b"),
 }
-_DRIVERS = {"Apple": "Apple", "AMD": "AMD", "Intel": "HL-"}  # how their drivers' names begin
+_DRIVERS = {"Apple": "Apple", "AMD": "AMD", "Intel": "HL-"}  # how the names that their drivers report begin
 
-# Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of cards at full rate (data sheets).
+# Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of GPUs at full rate (data sheets).
 _FULL_RATE = {"Turing": 8, "Ampere": 4, "Ada": 4, "Blackwell": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
-    """One card as its datasheet has it. Rates are dense (never 2:4 sparse) FLOP/s; None: not published."""
+    """One GPU as its data sheet describes it. Rates are dense (never 2:4 sparse) FLOP/s; None if not published."""
 
     key: str
-    nvml_names: tuple[str, ...]  # what drivers call it
+    nvml_names: tuple[str, ...]  # the names that drivers report
     architecture: str
     compute_capability: str
     memory_gb: float  # as marketed
@@ -69,13 +69,13 @@ class GpuSpec:
     interconnect: str
     sm_count: int | None
     l2_bytes: int | None
-    mamf_bf16_flops: float | None  # the best matmul rate anyone measured (max achievable matmul FLOP/s)
+    mamf_bf16_flops: float | None  # highest measured matmul rate (max achievable matmul FLOP/s)
     source: str
     notes: str
 
     @property
     def product(self) -> str:
-        """What people call it, with its memory: "RTX A6000 48 GB"."""
+        """Return the common name with the memory: "RTX A6000 48 GB"."""
         name = self.nvml_names[0] if self.nvml_names else self.key.upper()
         name = _NOT_IN_PRODUCTS.sub("", name).replace("-", " ").strip()
         form = self.key.rpartition("-")[2].upper()
@@ -84,14 +84,14 @@ class GpuSpec:
 
     @property
     def memory_bytes(self) -> int:
-        """What a program can count on: the driver's figure, else the marketed GB read as 1000³, its smallest sense."""
+        """Return the memory that a program can count on: the driver's figure, else the marketed GB at 1000³ bytes."""
         return self.reported_memory_bytes or int(self.memory_gb * GIGA)
 
     @property
     def generation(self) -> str:
-        """The architecture; cards whose tensor units sum in fp32 at half rate, as those of GeForce do, are one apart.
+        """Return the architecture; GPUs whose tensor units sum in fp32 at half rate, as GeForce, form their own.
 
-        That rate bounds their products, where power and clocks bound those of the others.
+        That rate limits their products, while power and clocks limit those of other GPUs.
         """
         most, full = self.fp16_flops or self.bf16_flops, _FULL_RATE.get(self.architecture)
         if not full or not most or not self.fp32_flops or most / self.fp32_flops > 0.75 * full:
@@ -100,14 +100,14 @@ class GpuSpec:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is an NVIDIA card: others have no compute capability, or an architecture's name for one."""
+        """Tell whether it is an NVIDIA GPU: others have no compute capability, or an architecture's name for one."""
         return self.compute_capability[:1].isdigit()
 
 
 def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | None:
-    """Dense peak FLOP/s of a matmul type: "bf16", "fp16", "fp8" or "fp32" (its TF32 rate where the card has one).
+    """Return the dense peak FLOP/s of a type: "bf16", "fp16", "fp8" or "fp32" (at TF32 rate if the GPU has one).
 
-    None where the datasheet gives no such rate (bf16 before Ampere).
+    Returns None if the data sheet gives no such rate (bf16 before Ampere).
     """
     if precision == "fp32":
         return (spec.tf32_flops if tf32 else None) or spec.fp32_flops
@@ -115,7 +115,7 @@ def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | N
 
 
 def load_gpus() -> dict[str, GpuSpec]:
-    """All known cards by key: the shipped rows and, over them, the rows of ADVISOR_HOME/gpus.csv.
+    """Return all known GPUs by key: the shipped rows, overridden by those of ADVISOR_HOME/gpus.csv.
 
     Raises AdvisorError with file and line for a row that cannot be read.
     """
@@ -129,9 +129,9 @@ def _catalog() -> Mapping[str, GpuSpec]:
 
 
 def load_published_gpus() -> dict[str, GpuSpec]:
-    """All known cards, and one that published tables name and nobody rents: an H100 with 96 GB of HBM2e at 500 W.
+    """Return all known GPUs and one that only published tables name: an H100 with 96 GB of HBM2e at 500 W.
 
-    Its facts are those of the tables' own description; what that leaves out is as on the SXM card.
+    Its data are from those tables; what they leave out is taken from the SXM GPU.
     """
     gpus = load_gpus()
     spec = replace(
@@ -149,9 +149,9 @@ def load_published_gpus() -> dict[str, GpuSpec]:
 
 
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
-    """The card of a catalog key, driver (NVML) name or unambiguous short name; None if unknown or ambiguous.
+    """Return the GPU of a catalog key, a driver (NVML) name or a unique short name; None if unknown or ambiguous.
 
-    Drivers give some cards of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, distinguishes them.
+    Drivers give some GPUs of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, distinguishes them.
     """
     known = _catalog()
     found = [known[name]] if name in known else gpus_named(name)
@@ -161,22 +161,22 @@ def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
 
 
 def gpus_named(name: str) -> list[GpuSpec]:
-    """Every card that a name can mean; none, one or several."""
+    """Return every GPU that a name can mean: none, one or several."""
     gpus = load_gpus()
     return [gpus[key] for key in _matching_keys(name, gpus)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedGpus:
-    """What somebody's words for a GPU mean, and the sentence that says how they were read."""
+    """The GPU that a typed name means, and a sentence on how it was read."""
 
     key: str  # of the catalog, or one of the words that name no single GPU: auto, any, cpu
-    count: int | None  # None: not said
-    reading: str | None  # None: the words are the catalog's own
+    count: int | None  # None if not given
+    reading: str | None  # None if the name is the catalog's own
 
 
 def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
-    """The GPU that "h100", "4090", "8xh100" or "h100-80gb-sxm:8" names, and how many of it.
+    """Return the GPU that "h100", "4090", "8xh100" or "h100-80gb-sxm:8" names, and how many of it.
 
     Raises AdvisorError (exit 2) for an unknown name, one that could mean different GPUs, and a number of them where
     none counts (`counted` False).
@@ -202,13 +202,13 @@ def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
 
 
 def require_gpu(name: str) -> GpuSpec:
-    """The GPU that a person's name means; AdvisorError (exit 2) for an unknown name, and one of different GPUs.
+    """Return the GPU that a typed name means; raises AdvisorError (exit 2) if it is unknown or means different GPUs.
 
     The usual form of a server's GPU is the SXM one with the most memory; of any other the first in the catalog.
     """
     gpus = load_gpus()
     keys = _matching_keys(name, gpus)
-    # A key without what tells the forms of one GPU apart: its memory, its socket, its edition.
+    # a key without what distinguishes the variants of one GPU: memory, socket, edition
     if len({re.sub(r"-(\d+gb|sxm\d?|pcie|nvl|ws|maxq|server)\b", "", key) for key in keys}) == 1:
         return gpus[max(keys, key=lambda key: ("sxm" in key, gpus[key].memory_gb * bool(_SERVER_FORM.search(key))))]
     if keys:
@@ -230,19 +230,19 @@ def require_gpu(name: str) -> GpuSpec:
 
 
 def _words(name: str) -> list[str]:
-    """A name's words without case, punctuation and maker, spelt as in keys: "GeForce RTX 3090 Ti" is rtx, 3090ti."""
+    """Return a name's words as keys spell them, without case and maker: "GeForce RTX 3090 Ti" is rtx, 3090ti."""
     joined = re.sub(r"(\d{4})[ -](ti|d)\b", r"\1\2", name.lower())
     words = re.findall(r"[a-z0-9]+", joined)
     return [_SPELT.get(word, word) for word in words if word not in _MAKERS]
 
 
 def _normal(name: str) -> str:
-    """A name run together: "NVIDIA GeForce RTX 4090" and "rtx-4090" are the same."""
+    """Return a name as one word: "NVIDIA GeForce RTX 4090" and "rtx-4090" become the same."""
     return "".join(_words(name))
 
 
 def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
-    """Keys that a name can mean: an exact key or driver name alone, else every key that has all its parts."""
+    """Return the keys that a name can mean: an exact key or driver name alone, else every key with all its parts."""
     if name in gpus:
         return [name]
     wanted = _normal(name)
@@ -255,18 +255,18 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
 
 
 def _said_of(spec: GpuSpec) -> set[str]:
-    """All words that a name of a card may consist of: those of its key, apart and run together, and its memory."""
+    """Return all words that a name of a GPU may consist of: those of its key, apart and joined, and its memory."""
     return {*spec.key.split("-"), spec.key.replace("-", ""), f"{spec.memory_gb:g}gb"}
 
 
 def _starts(key: str, wanted: str) -> bool:
-    """Whether the first words of a key, joined, are the name: "a10080gb" is the start of a100-80gb-sxm."""
+    """Tell whether the first words of a key, joined, are the name: "a10080gb" is the start of a100-80gb-sxm."""
     words = key.split("-")
     return any("".join(words[:count]) == wanted for count in range(1, len(words)))
 
 
 def _read_gpus(path: Path) -> Mapping[str, GpuSpec]:
-    """The rows of a catalog file, read again only where it has changed: one plan looks up GPUs a thousand times."""
+    """Read the rows of a catalog file, again only if it has changed: one plan looks up GPUs a thousand times."""
     state = path.stat()
     return _parsed_gpus(path, state.st_mtime_ns, state.st_size)
 
@@ -316,7 +316,7 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
 
 
 def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
-    """Lines of a CSV file with their numbers; absent optional columns read as empty."""
+    """Yield each line of a CSV file with its number; missing optional columns are empty."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if absent := [name for name in required if name not in (reader.fieldnames or ())]:
@@ -330,7 +330,7 @@ def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> I
 
 
 def read_number(row: Mapping[str, str], column: str, factor: float, where: str) -> float | None:
-    """A positive number, or None for an empty cell: a price or rate of 0 is a hole in a list, not a number."""
+    """Read a positive number, None for an empty cell; a price or rate of 0 is a gap in a list, not a number."""
     text = row[column]
     if not text:
         return None

@@ -14,32 +14,32 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, require_gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_IN_USE = 0.05  # of a card's memory; idle H100s hold 1 to 4 MiB (github.com/grantwilkins/training_profile, h100-traces)
+_IN_USE = 0.05  # of a GPU's memory; idle H100s hold 1 to 4 MiB (github.com/grantwilkins/training_profile, h100-traces)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCard:
-    """A card of this machine as its driver describes it; of one in MIG mode its first instance, all that CUDA sees."""
+    """A GPU of this machine as its driver describes it; in MIG mode its first instance, which is all that CUDA sees."""
 
-    number: int = 0  # as nvidia-smi counts
-    name: str  # by NVML
-    memory_bytes: int | None  # None: the driver does not say (memory shared with the host)
+    number: int = 0  # nvidia-smi's number
+    name: str  # NVML's name
+    memory_bytes: int | None  # None if the driver does not say (memory shared with the host)
     free_bytes: int | None = None  # at this moment
-    processes: tuple[int, ...] = ()  # that compute on it; in a container NVML may see none of the others
-    is_instance: bool = False  # of MIG
+    processes: tuple[int, ...] = ()  # that compute on it; in a container NVML may see none outside it
+    is_instance: bool = False  # a MIG instance
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody computes on it, or holds memory that an idle card does not hold."""
+        """Tell whether a process computes on it, or it holds more memory than an idle GPU does."""
         total, free = self.memory_bytes, self.free_bytes
         return bool(self.processes) or (total is not None and free is not None and total - free > _IN_USE * total)
 
 
 def device_key(asked: str) -> str:
-    """The key of the device meant by --gpu: a catalog key or alias, "cpu", or "auto".
+    """Return the key of the device meant by --gpu: a catalog key or alias, "cpu", or "auto".
 
-    "auto" is the first card of this machine, else "cpu". A card the catalog does not know is called by its own name,
-    as its calibration would be. Raises AdvisorError with close matches for a name that is nothing.
+    "auto" is the first GPU of this machine, else "cpu". A GPU missing from the catalog keeps its own name, as its
+    calibration does. Raises AdvisorError with close matches for an unknown name.
     """
     if asked == "cpu":
         return "cpu"
@@ -53,25 +53,25 @@ def device_key(asked: str) -> str:
 
 
 def first_card() -> str | None:
-    """The NVML name of the first NVIDIA card that a run would see; None without a driver or a card."""
+    """Return the NVML name of the first NVIDIA GPU that a run would see; None without a driver or a GPU."""
     found = visible_cards()
     return found[0].name if found else None
 
 
 def cards() -> list[FoundCard]:
-    """This machine's NVIDIA cards that can be used; empty without a driver or a card."""
+    """Return this machine's usable NVIDIA GPUs; empty without a driver or a GPU."""
     return [card for card in _looked_at().values() if isinstance(card, FoundCard)]
 
 
 def broken_cards() -> dict[int, str]:
-    """The cards of this machine that its driver counts, and that cannot be used: why not."""
+    """Return the GPUs that the driver lists and that cannot be used, each with the reason."""
     return {number: card for number, card in _looked_at().items() if not isinstance(card, FoundCard)}
 
 
 def visible_cards() -> list[FoundCard]:
-    """The cards that CUDA_VISIBLE_DEVICES leaves, in its order; all where it names none or names them by words.
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order; all if it names none or names them by words.
 
-    CUDA stops at the first number that is no card (its programming guide), so does this.
+    CUDA stops at the first number that is no GPU (its programming guide), and so does this.
     """
     found = cards()
     if VISIBLE not in os.environ or named_by_words():
@@ -86,15 +86,15 @@ def visible_cards() -> list[FoundCard]:
 
 
 def named_by_words() -> bool:
-    """Whether CUDA_VISIBLE_DEVICES names cards by more than numbers: then it is not known which they are."""
+    """Tell whether CUDA_VISIBLE_DEVICES names GPUs by words, so that their numbers are not known."""
     words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
     return any(word and not word.isdigit() for word in words)
 
 
 def used_by(processes: set[int]) -> int | None:
-    """Bytes that these processes hold on the fullest card, by NVML; None without a card, or where it knows none.
+    """Return the bytes that these processes hold on the fullest GPU, by NVML; None without a GPU or if NVML knows none.
 
-    They include what the driver itself holds for each. In a container NVML may call processes by other numbers.
+    They include what the driver holds for each process. In a container NVML may number processes differently.
     """
     import pynvml
 
@@ -106,8 +106,8 @@ def used_by(processes: set[int]) -> int | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[dict[int, Any]]:
-    """The handle of each card that the driver counts, or the error that it gives for one; none without a driver."""
-    import pynvml  # shared libraries are looked for only when the question is asked
+    """Yield the handle of each GPU that the driver lists, or the error that it gives for one; none without a driver."""
+    import pynvml  # this searches for shared libraries, so only on demand
 
     try:
         pynvml.nvmlInit()
@@ -119,7 +119,7 @@ def _nvml() -> Iterator[dict[int, Any]]:
         for number in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handles[number] = pynvml.nvmlDeviceGetHandleByIndex(number)
-            except pynvml.NVMLError as error:  # one that is lost is counted still
+            except pynvml.NVMLError as error:  # a lost GPU is still listed
                 handles[number] = error
         yield handles
     finally:
@@ -127,7 +127,7 @@ def _nvml() -> Iterator[dict[int, Any]]:
 
 
 def _looked_at() -> dict[int, FoundCard | str]:
-    """Each card that the driver counts, or why it cannot be used."""
+    """Return each GPU that the driver lists, or the reason why it cannot be used."""
     import pynvml
 
     found: dict[int, FoundCard | str] = {}
@@ -141,7 +141,7 @@ def _looked_at() -> dict[int, FoundCard | str]:
 
 
 def _running(handle: Any) -> list[Any]:
-    """The processes that compute on a card; none where its driver does not tell."""
+    """Return the processes that compute on a GPU; none if its driver does not say."""
     import pynvml
 
     try:
@@ -151,7 +151,7 @@ def _running(handle: Any) -> list[Any]:
 
 
 def _card(number: int, handle: Any) -> FoundCard | str:
-    """What the driver says of a card. Raises pynvml.NVMLError for one that is lost."""
+    """Return the driver's description of a GPU. Raises pynvml.NVMLError for a lost one."""
     import pynvml
 
     if isinstance(handle, pynvml.NVMLError):
@@ -174,14 +174,14 @@ def _card(number: int, handle: Any) -> FoundCard | str:
 
 
 def _first_instance(handle: Any) -> Any:
-    """The card itself; in MIG mode its first instance, the only one that a process of CUDA sees (MIG User Guide, CUDA
-    Device Enumeration); None where it has none."""
+    """Return the GPU itself; in MIG mode its first instance, all that CUDA sees (MIG User Guide, CUDA Device
+    Enumeration); None if it has none."""
     import pynvml
 
     try:
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return handle
-    except pynvml.NVMLError:  # older cards and drivers have no MIG
+    except pynvml.NVMLError:  # older GPUs and drivers have no MIG
         return handle
     for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with contextlib.suppress(pynvml.NVMLError):  # no instance at this place
@@ -190,9 +190,9 @@ def _first_instance(handle: Any) -> Any:
 
 
 def check_is_here(gpu: str, gpus: int) -> str | None:
-    """Whether so many cards of a kind are in this machine; a warning where they are of another kind.
+    """Check that this machine has so many GPUs of a kind; returns a warning if they are of another kind.
 
-    Raises AdvisorError where there are too few cards of any kind: a plan for rented ones is launched where they are.
+    Raises AdvisorError if there are too few GPUs of any kind: a plan for rented GPUs is launched on that machine.
     """
     if gpu == "cpu":
         return None
@@ -209,7 +209,7 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
 
 
 def cpu_name() -> str | None:
-    """The name of this machine's processor, as a calibration of it records it; None where the system does not say."""
+    """Return the name of this machine's processor, as calibrations record it; None if the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

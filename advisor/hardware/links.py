@@ -1,4 +1,4 @@
-"""What joins the GPUs of one machine, as the catalog words it."""
+"""Reads what connects the GPUs of one machine, in the catalog's notation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from advisor.hardware.catalog import GPUS_PER_NODE
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What joins the GPUs of one node."""
+    """The connection between the GPUs of one node."""
 
     kind: str  # nvlink | xgmi | roce | pcie
     generation: str  # as in the catalog: nvlink4, pcie4x16
     bytes_per_second: float  # nominal, one direction, per GPU
-    gpus: int = GPUS_PER_NODE  # that it joins
+    gpus: int = GPUS_PER_NODE  # number of GPUs that it connects
 
 
 @cache
 def read_link(interconnect: str) -> Link | None:
-    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None where it names no rate.
+    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None if it names no rate.
 
-    Bridges between pairs of cards and links to the host processor are passed over: not every machine has the first, and
-    the second joins no GPUs.
+    Ignores bridges between pairs of GPUs, which not every machine has, and links to the host processor, which connect
+    no GPUs.
     """
     for part in interconnect.split(";"):
         match = re.match(r"\s*(nvlink|xgmi|roce|pcie)(\S*) (\d+(?:\.\d+)?)\b(.*)", part)

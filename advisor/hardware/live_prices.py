@@ -23,30 +23,30 @@ from advisor.hardware.prices import PRICE_COLUMNS, PriceRow, live_prices_path, p
 from advisor.store.disk import write_atomic
 
 BUDGET_SECONDS = 10.0
-_LEAVE_SECONDS = 2.0  # for starting Python and for printing what came last
+_LEAVE_SECONDS = 2.0  # for starting Python and printing the last answers
 # gpuhunt's names of providers that the shipped list names otherwise
 _PROVIDERS = {"lambdalabs": "lambda", "vastai": "vast", "digitalocean": "do"}
-_MEMORY_ALIKE = 0.08  # lists round and mix GB, GiB and what the driver leaves: a B200 has 180 or 192
+_MEMORY_ALIKE = 0.08  # relative: lists round, and mix GB, GiB and usable memory: a B200 has 180 or 192
 _FORMS = ("sxm", "pcie", "nvl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """The result of a refresh: the number of prices, and by provider the reason why there are none."""
+    """The result of a refresh: the number of prices, and the reason for each provider without prices."""
 
     rows: tuple[PriceRow, ...]
     failures: Mapping[str, str]
-    rejected: int  # rows that are no prices (hosts without a card, 0.00, 700.0)
-    unmatched: tuple[str, ...]  # names of cards that the catalog does not have, or has several of
+    rejected: int  # rows with no valid price (hosts without a GPU, 0.00, 700.0)
+    unmatched: tuple[str, ...]  # names of GPUs that the catalog does not have, or has several of
 
 
 def refresh_prices(today: datetime.date, budget_seconds: float = BUDGET_SECONDS) -> Refreshed:
     """Ask every provider and write the user's price cache.
 
-    AdvisorError where gpuhunt is not installed or nobody answered; the cache is then left as it was.
+    Raises AdvisorError if gpuhunt is not installed or nobody answered; the cache then stays as it was.
     """
     require_package("gpuhunt", "the search for live prices")
-    # Answers of the child process; whatever it has printed when the time is up counts.
+    # answers of the child process: what it has printed when the time is up counts
     command = [sys.executable, "-m", "advisor.hardware.price_hunt", str(max(1.0, budget_seconds - _LEAVE_SECONDS))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=budget_seconds, check=False)
@@ -81,7 +81,7 @@ def _name(provider: str) -> str:
 
 
 def _row(provider: str, item: Mapping[str, Any], today: datetime.date) -> PriceRow | str:
-    """One item as a price row, or the name of a card that cannot be told."""
+    """Return one item as a price row, or the name of a GPU that cannot be identified."""
     spec = _card(provider, item)
     if spec is None:
         return f"{item['gpu_name']} {item['gpu_memory'] or 0:g} GB"
@@ -104,7 +104,7 @@ def _row(provider: str, item: Mapping[str, Any], today: datetime.date) -> PriceR
 
 
 def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
-    """The card of an item: as the shipped list has this machine, as the driver calls it, or by name and memory."""
+    """Return the GPU of an item: by the shipped list's row, by the driver's name, or by name and memory."""
     machine = item["instance_name"] or ""
     cards = load_gpus()
     key = {(row.provider, row.instance_type): row.gpu for row in shipped_prices()}.get((provider, machine))
@@ -121,12 +121,12 @@ def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
 
 
 def _spaced(name: str) -> str:
-    """ "RTX4090" and "RTX6000Ada" as the catalog writes them."""
+    """Return "RTX4090" and "RTX6000Ada" as the catalog writes them."""
     return re.sub(r"(?<=\d)(?=(?:Ada|SUPER)\b)|(?<=RTX)(?=\d|PRO)|(?<=PRO)(?=\d)|(?<=[AH]\d{3})(?=NVL)", " ", name)
 
 
 def _spot_joined(rows: Sequence[PriceRow]) -> list[PriceRow]:
-    """One row per machine and region, with both of its prices; equal prices are no spot price."""
+    """Return one row per machine and region with both of its prices; a spot price equal to the other is dropped."""
     joined: dict[tuple, dict[bool, PriceRow]] = {}
     for row in rows:
         is_spot = row.on_demand_usd_per_hour is None
@@ -142,7 +142,7 @@ def _spot_joined(rows: Sequence[PriceRow]) -> list[PriceRow]:
 
 
 def _thinned(rows: Sequence[PriceRow]) -> tuple[PriceRow, ...]:
-    """Of each provider, card and count the cheapest on demand, and the cheapest and dearest spot: the range."""
+    """Keep, for each provider, GPU and count, the cheapest on-demand price and the cheapest and highest spot price."""
     groups: dict[tuple, list[PriceRow]] = {}
     for row in rows:
         groups.setdefault((row.provider, row.gpu, row.gpu_count), []).append(row)

@@ -1,8 +1,8 @@
 """Computes the price of a number of GPUs, by one rule for the whole program.
 
-One machine holds all the cards, its idle GPUs paid for; beyond a node several whole nodes do. Machines of fewer GPUs
-side by side never count: what joins them is no link that a step time could be predicted with. A marketplace counts only
-when it is named or nobody else rents so many, a spot price that is an outlier never.
+One machine holds all GPUs, and its idle GPUs are paid for; beyond a node several whole nodes do. Smaller machines side
+by side never count, because step times over their unknown network cannot be predicted. A marketplace counts only if it
+is named or nobody else rents so many GPUs; a spot price that is an outlier never counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RowsByGpu = Mapping[str, Sequence[PriceRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOffers:
-    """The offers of one provider for this number of GPUs; without any, it rents only fewer together."""
+    """The offers of one provider for this number of GPUs; if empty, it rents only smaller machines."""
 
     provider: str
     on_demand: Offer | None
@@ -43,7 +43,7 @@ class PricedGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class _Bill:
-    """One row of a price list taken as often as the GPUs need it."""
+    """One row of a price list, taken as many times as the GPUs need it."""
 
     row: PriceRow
     machines: int
@@ -59,10 +59,10 @@ def cheapest_offer(
     rows: RowsByGpu | None = None,
     today: datetime.date | None = None,
 ) -> Offer | None:
-    """The smallest bill for `gpus` cards of one key, on demand or spot; None where nobody rents so many together.
+    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot; None if nobody rents so many together.
 
-    `providers` are those that count; empty: all. `rows` are `rows_by_gpu()`, for whoever asks many times. `today` is
-    the day that the price's age is counted to.
+    `providers` are those that count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times.
+    `today` is the date for the price's age.
     """
     bills = _bills(gpu, gpus, spot=spot, providers=providers, rows=rows)
     if not bills:
@@ -105,7 +105,7 @@ def priced_gpus(
 
 
 def price_row(offer: Offer) -> PriceRow | None:
-    """The row of the price list that an offer is from; None: from no list."""
+    """Return the row of the price list that an offer comes from; None if it comes from none."""
     for row in rows_by_gpu().get(offer.gpu, ()):
         price = row.usual_spot_usd_per_hour if offer.spot else row.on_demand_usd_per_hour
         same = (row.provider, row.instance_type, row.region) == (offer.provider, offer.instance_type, offer.region)
@@ -115,7 +115,7 @@ def price_row(offer: Offer) -> PriceRow | None:
 
 
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:
-    """The offer of unknown price for `gpus` cards that nobody rents together; its source says so in words."""
+    """Return the offer of unknown price for `gpus` GPUs that nobody rents together; its source says so in words."""
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
@@ -123,7 +123,7 @@ def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu
 
 
 def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -> tuple[ProviderOffers, ...]:
-    """Own cheapest offers of each provider that has the card: cheapest on demand first, then those with spot only.
+    """Return the cheapest offers of each provider that has the GPU: lowest on-demand price first, spot only last.
 
     Every provider is named here, so marketplaces count.
     """
@@ -141,7 +141,7 @@ def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -
 
 
 def rows_by_gpu() -> dict[str, list[PriceRow]]:
-    """All prices by the card's key."""
+    """Return all prices by the GPU's key."""
     rows: dict[str, list[PriceRow]] = {}
     for row in load_prices():
         rows.setdefault(row.gpu, []).append(row)
@@ -149,12 +149,12 @@ def rows_by_gpu() -> dict[str, list[PriceRow]]:
 
 
 def provider_names() -> list[str]:
-    """Everybody that a price list is known of."""
+    """Return every provider in the price lists."""
     return sorted({row.provider for row in load_prices()})
 
 
 def check_providers(names: Sequence[str]) -> None:
-    """Raise AdvisorError (exit 2) for a provider that no price list knows."""
+    """Raise AdvisorError (exit 2) for a provider that no price list contains."""
     listed = provider_names()
     for name in names:
         if name not in listed:
@@ -166,8 +166,8 @@ def check_providers(names: Sequence[str]) -> None:
 def _bills(
     gpu: str, gpus: int, *, spot: bool, providers: Sequence[str] = (), rows: RowsByGpu | None = None
 ) -> list[_Bill]:
-    """Yields the bills for renting `gpus` GPUs."""
-    # GPUs that a machine must have to be one of those that share `gpus`; 1 where a link joins whole racks.
+    """Yield the bills for renting `gpus` GPUs."""
+    # the least GPUs of a machine that may share `gpus` with others; 1 if a link joins whole racks
     spec = find_gpu(gpu)
     link = read_link(spec.interconnect) if spec else None
     least = 1 if link and link.gpus > GPUS_PER_NODE else min(gpus, GPUS_PER_NODE)

@@ -2,9 +2,9 @@
 
     python -m advisor.hardware.price_hunt SECONDS
 
-A process of its own, because gpuhunt waits for connections without end and a thread that waits cannot be stopped. Each
-provider is asked by name and apart from the others, so that none can break or delay the rest. Line: `provider`, and
-either `items` or `error`.
+It is a separate process, because gpuhunt waits for connections without end and a thread that waits cannot be stopped.
+Providers are asked in separate threads, so that none can break or delay the rest. A line has `provider` and either
+`items` or `error`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # providers whose lists gpuhunt publishes, fetched by its own loader
 PUBLISHED = ("aws", "azure", "gcp", "lambdalabs", "nebius", "oci", "runpod", "verda", "cloudrift")
-# providers asked themselves; those that want credentials and find none in the environment say so
+# providers that are asked directly; those that need credentials and find none in the environment say so
 ASKED = {
     "vastai": "VastAIProvider",
     "vultr": "VultrProvider",
@@ -42,7 +42,7 @@ FIELDS = (
 
 
 def main() -> None:
-    """Print answers until all providers gave theirs or the time is up; then leave without waiting for the others."""
+    """Print answers until all providers have answered or the time is up; then leave without waiting for the rest."""
     seconds = float(sys.argv[1])
     socket.setdefaulttimeout(max(1.0, 0.8 * seconds))
     answers: queue.Queue[dict] = queue.Queue()
@@ -68,10 +68,10 @@ def _published(answers: queue.Queue[dict]) -> None:
 
     catalog = gpuhunt.Catalog(auto_reload=False)
     failure = None
-    if "GPUHUNT_CATALOG_DIR" not in os.environ:  # its own switch for lists on disk
+    if "GPUHUNT_CATALOG_DIR" not in os.environ:  # gpuhunt's own switch for lists on disk
         try:
             catalog.load()
-        except gpuhunt.GPUHuntError as error:  # no list at all; one that is missing is left out by `load`
+        except gpuhunt.GPUHuntError as error:  # there is no list at all; `load` leaves out single missing ones
             failure = f"{error}: {error.__cause__}"
     for name in PUBLISHED:
         _answer(answers, name, partial(_items, catalog, name, failure))
@@ -98,7 +98,7 @@ def _items(catalog: gpuhunt.Catalog, name: str, failure: str | None) -> list[dic
 def _answer(answers: queue.Queue[dict], name: str, ask: Callable[[], list[dict]]) -> None:
     try:
         answers.put({"provider": name, "items": ask()})
-    except Exception as error:  # whatever a provider's own code raises ends that provider alone
+    except Exception as error:  # an error in a provider's own code ends that provider alone
         answers.put({"provider": name, "error": f"{type(error).__name__}: {error}"})
 
 

@@ -1,4 +1,4 @@
-"""Rental prices: rows of dated price lists with their sources. What cards cost by them: `hardware/offers`.
+"""Reads rental prices: rows of dated price lists with their sources. `hardware/offers` computes what GPUs cost by them.
 
 Reads profiles/prices.csv (format in profiles/README.md) and the live prices that `advisor gpus --refresh` keeps.
 """
@@ -20,10 +20,10 @@ PRICE_COLUMNS = (
     *("provider", "instance_type", "region", "region_role", "gpu", "gpu_count", "gpu_mem_gb", "vcpus", "ram_gb"),
     *("on_demand_usd_per_hour", "spot_usd_per_hour", "spot_region", "snapshot_date", "source", "note"),
 )
-# Of the on-demand price: below it a spot price is one zone's at one moment. The shipped rows ask 18 % and more, all but
-# one of 11 %: an outlier by its own note, with the next zone at 28 %.
+# Of the on-demand price: a spot price below it is one zone's at one moment. The shipped rows have 18 % and more, but
+# for one of 11 %, which its own note calls an outlier, with the next zone at 28 %.
 LEAST_SPOT_SHARE = 0.15
-# offers of private hosts at one moment, not a list price that the next customer gets too
+# they list private hosts' offers of one moment, not a price that the next customer gets too
 MARKETPLACES = ("vast",)
 
 
@@ -36,18 +36,18 @@ class PriceRow:
     region: str
     region_role: str
     gpu: str
-    gpu_count: float  # below 1: a share of a GPU
+    gpu_count: float  # below 1 for a share of a GPU
     on_demand_usd_per_hour: float | None
     spot_usd_per_hour: float | None
-    snapshot_date: datetime.date | None  # None: the list carries no date
+    snapshot_date: datetime.date | None  # None if the list has no date
     source: str
     note: str
     vcpus: float | None = None
-    ram_gb: float | None = None  # as marketed: most providers mean GiB
+    ram_gb: float | None = None  # as marketed; most providers mean GiB
 
     @property
     def earliest(self) -> datetime.date | None:
-        """The first day the price can be of: the list's date, else what its note says of it; None where unknown."""
+        """Return the earliest date of the price: the list's date, else the one in its note; None if unknown."""
         noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
         if self.snapshot_date or not noted:
             return self.snapshot_date
@@ -55,24 +55,24 @@ class PriceRow:
 
     @property
     def usual_spot_usd_per_hour(self) -> float | None:
-        """The spot price unless it is an outlier that no run can be planned on."""
+        """Return the spot price, or None if it is an outlier that no run can be planned on."""
         spot, full = self.spot_usd_per_hour, self.on_demand_usd_per_hour
         return None if spot is not None and full is not None and spot < LEAST_SPOT_SHARE * full else spot
 
     def age_days(self, today: datetime.date) -> int | None:
-        """Days since the price list was read, the most they can be where it carries no date; None where unknown."""
+        """Return the days since the price list was read, the most possible if it has no date; None if unknown."""
         return (today - self.earliest).days if self.earliest else None
 
     @property
     def dated(self) -> str:
-        """The date in words."""
+        """Return the date in words."""
         if self.snapshot_date:
             return self.snapshot_date.isoformat()
         return f"{self.earliest:%Y-%m} or later" if self.earliest else "undated"
 
 
 def load_prices() -> tuple[PriceRow, ...]:
-    """Every price row: the user's live ones, and the shipped ones of providers that have none of those.
+    """Return every price row: the user's live ones, and the shipped ones of providers without live ones.
 
     Raises AdvisorError with file and line for a broken row.
     """
@@ -83,18 +83,18 @@ def load_prices() -> tuple[PriceRow, ...]:
 
 
 def shipped_prices() -> tuple[PriceRow, ...]:
-    """The dated snapshot alone, in the file's order."""
+    """Return the rows of the shipped list alone, in the file's order."""
     return _read_prices(profiles_folder() / "prices.csv")
 
 
 def live_prices_path() -> Path:
-    """Where `advisor gpus --refresh` keeps what it found."""
+    """Return the file in which `advisor gpus --refresh` stores what it found."""
     return advisor_home() / "cache" / "prices.csv"
 
 
 @cache
 def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
-    """`changed` only keeps apart what the file held at different times."""
+    """Return the rows; `changed` only makes the cache distinguish versions of the file."""
     live = _read_price_file(path)
     fresh = {row.provider for row in live}
     return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
@@ -114,8 +114,8 @@ def drift_factor(age_days: int | None) -> float:
     return math.exp(DRIFT_PER_ROOT_MONTH * math.sqrt(max(age_days or 0, 0) / _DAYS_PER_MONTH))
 
 
-# Dollars per GPU and hour between which rents lie. Price lists hold 0.00 for "no spot", 700.0 for "not available" and
-# hosts without their card; the cheapest data-centre card asks some 0.1 cents per dense TFLOP/s.
+# Dollars per GPU and hour between which rents lie. Price lists have 0.00 for "no spot", 700.0 for "not available", and
+# hosts without their GPU; the cheapest data-centre GPU costs some 0.1 cents per dense TFLOP/s.
 PRICE_RANGE = (0.05, 30.0)
 NOT_AVAILABLE = 700.0
 FLOOR_USD_PER_TFLOPS = 0.0008

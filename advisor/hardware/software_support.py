@@ -1,7 +1,7 @@
 """Knows which official PyTorch wheels have kernels for a GPU, and what its architecture supports.
 
-Reads profiles/pytorch_support.yaml, where every line has its source (format in profiles/README.md). A card of which
-neither capability nor architecture is known is never judged.
+Reads profiles/pytorch_support.yaml, where every line has its source (format in profiles/README.md). A GPU of unknown
+capability and architecture is never judged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
-PRECISIONS = ("bf16", "fp16", "fp32")  # that the trainer knows, in the order of preference
+PRECISIONS = ("bf16", "fp16", "fp32")  # known to the trainer, in the order of preference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,31 +21,31 @@ class Wheel:
     """One official build of one release."""
 
     torch: str  # the release: "2.14"
-    variant: str  # what it is built with, as in its name: "cu126", "rocm7.2"
-    capabilities: tuple[str, ...]  # it holds kernels for
-    ptx: bool  # the newest of them can be compiled on the spot for newer cards
-    is_default: bool  # what `pip install torch` gives
+    variant: str  # its build, as in its name: "cu126", "rocm7.2"
+    capabilities: tuple[str, ...]  # the capabilities that it has kernels for
+    ptx: bool  # the newest of them can be compiled at run time for newer GPUs
+    is_default: bool  # `pip install torch` installs it
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it is built for NVIDIA's cards."""
+        """Tell whether it is built for NVIDIA's GPUs."""
         return self.variant.startswith("cu")
 
     @property
     def words(self) -> str:
-        """As in "PyTorch 2.14 with CUDA 12.6"."""
+        """Describe it, as in "PyTorch 2.14 with CUDA 12.6"."""
         if self.is_cuda:
             return f"PyTorch {self.torch} with CUDA {self.variant[2:-1]}.{self.variant[-1]}"
         return f"PyTorch {self.torch} with {self.variant.replace('rocm', 'ROCm ')}"
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """Return the command that installs it."""
         index = f"https://download.pytorch.org/whl/{self.variant}"
         return f"pip install 'torch=={self.torch}.*' --index-url {index}"
 
     def runs(self, spec: GpuSpec) -> bool:
-        """Whether it has kernels for a card."""
+        """Tell whether it has kernels for a GPU."""
         wanted = spec.compute_capability
         if not spec.is_cuda:
             return wanted in self.capabilities
@@ -56,7 +56,7 @@ class Wheel:
 
 @cache
 def wheels() -> tuple[Wheel, ...]:
-    """Every official wheel that is known, newest release first and its default before the others."""
+    """Return every known official wheel, newest release first, its default before the others."""
     return tuple(
         Wheel(
             torch=release["torch"],
@@ -71,18 +71,18 @@ def wheels() -> tuple[Wheel, ...]:
 
 
 def trainer_release() -> str:
-    """The oldest release that the trainer was tested with: older wheels are not offered."""
+    """Return the oldest release that the trainer was tested with: older wheels are not offered."""
     return _document()["trainer"]
 
 
 @cache
 def wheels_for(spec: GpuSpec) -> tuple[Wheel, ...]:
-    """The official wheels that run a card, newest first."""
+    """Return the official wheels that run a GPU, newest first."""
     return tuple(wheel for wheel in wheels() if wheel.runs(spec)) if spec.compute_capability else ()
 
 
 def is_judged(spec: GpuSpec) -> bool:
-    """Whether enough is known of a card to say what runs it."""
+    """Tell whether enough is known of a GPU to say what runs it."""
     return bool(spec.compute_capability) or spec.architecture in _document()["other_builds"]
 
 
@@ -93,7 +93,7 @@ def runs_trainer(spec: GpuSpec) -> bool:
 
 
 def support_words(spec: GpuSpec) -> str:
-    """The newest PyTorch that runs a card, in words, and the oldest where that is newer than the table."""
+    """Name the newest PyTorch that runs a GPU, and the oldest if that is newer than the table."""
     found = wheels_for(spec)
     if not found:
         return _document()["other_builds"].get(spec.architecture, "unknown")
@@ -103,7 +103,7 @@ def support_words(spec: GpuSpec) -> str:
 
 
 def short_words(spec: GpuSpec) -> str:
-    """As `support_words` in a column: "2.15", or with the variant where it is not pip's default."""
+    """Return `support_words` for a column: "2.15", or with the variant if it is not pip's default."""
     found = wheels_for(spec)
     if not found:
         return "-"
@@ -111,7 +111,7 @@ def short_words(spec: GpuSpec) -> str:
 
 
 def what_it_needs(spec: GpuSpec) -> str | None:
-    """Which PyTorch a card needs, in words with the command; None: pip's default does, or nothing is known."""
+    """Say which PyTorch a GPU needs, with the command. Returns None if pip's default suffices or nothing is known."""
     if not is_judged(spec):
         return None
     found, default = wheels_for(spec), wheels()[0]
@@ -125,9 +125,9 @@ def what_it_needs(spec: GpuSpec) -> str | None:
 
 
 def installed_problem(spec: GpuSpec, version: str) -> str | None:
-    """In words, that an installed PyTorch ("2.13.0+cu130") has no kernels for a card; None: it has, or who knows.
+    """Say that an installed PyTorch ("2.13.0+cu130") has no kernels for a GPU; None if it has, or nothing is known.
 
-    Wheels of PyPI carry no variant in their version: they are the release's default.
+    PyPI's wheels have no variant in their version: they are the release's default.
     """
     number, _, variant = version.partition("+")
     release = ".".join(number.split(".")[:2])
@@ -139,7 +139,7 @@ def installed_problem(spec: GpuSpec, version: str) -> str | None:
 
 
 def can(spec: GpuSpec, feature: str) -> bool | None:
-    """Whether an NVIDIA card can do what the table lists as `feature`; None: not known of this card."""
+    """Tell whether an NVIDIA GPU has what the table lists as `feature`; None if that is unknown."""
     if not spec.is_cuda:
         return None
     entry, capability = _document()["features"][feature], spec.compute_capability
@@ -147,17 +147,17 @@ def can(spec: GpuSpec, feature: str) -> bool | None:
 
 
 def lacks(spec: GpuSpec) -> tuple[str, ...]:
-    """What a card cannot do, in words."""
+    """Name what a GPU cannot do."""
     return tuple(entry["name"] for key, entry in _document()["features"].items() if can(spec, key) is False)
 
 
 def can_train_in(spec: GpuSpec, precision: str) -> bool:
-    """Whether a card multiplies in a precision at a rate that its data sheet gives."""
+    """Tell whether a GPU multiplies in a precision at a rate that its data sheet gives."""
     return peak_flops(spec, precision) is not None and (precision == "fp32" or can(spec, precision) is not False)
 
 
 def usual_precision(spec: GpuSpec) -> str:
-    """What `auto` means on a card: bf16 where it has the units, else fp16, else fp32."""
+    """Return what `auto` means on a GPU: bf16 if it has the units, else fp16, else fp32."""
     return next((precision for precision in PRECISIONS if can_train_in(spec, precision)), "fp32")
 
 

@@ -1,7 +1,7 @@
 """Sums the seconds and dollars of all attempts of a run, each at the price of its own machine.
 
-`budget.json` is the account; the log knows attempts that the file here does not (it comes home last, or was lost), and
-how long the one that goes on has lived by now.
+`budget.json` is the account. The log adds attempts that the file here lacks (it arrives last, or is lost), and the
+running attempt's time so far.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Life:
 
     session: str
     seconds: float
-    usd_per_hour: float | None  # None: it does not say; counted at the price of who asks
+    usd_per_hour: float | None  # None if not stated; then the caller's price counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Account:
     """The totals of all attempts."""
 
     seconds: float
-    usd: float | None  # None: nobody knows a price
+    usd: float | None  # None if no price is known
     usd_per_hour: float | None  # of the newest attempt
 
 
@@ -38,10 +38,10 @@ def account(
     usd_per_hour: float | None,
     unlogged_since: float | None = None,
 ) -> Account:
-    """Add up. `lives` are over, `current` goes on; `usd_per_hour` is the price where an attempt says none.
+    """Add up the attempts: `lives` are over, `current` is running; `usd_per_hour` counts if an attempt states no price.
 
-    `unlogged_since` is the start (Unix seconds) of a current attempt that has logged nothing yet: what the budget
-    booked for it is left out, for its life is counted by the clock.
+    `unlogged_since` is the start (Unix seconds) of a current attempt that has logged nothing yet. What the budget
+    booked for it is left out, because its time is measured by the clock.
     """
     known = {life.session: life for life in lives}
     for attempt in spent.attempts:

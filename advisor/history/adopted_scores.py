@@ -18,21 +18,21 @@ from trainer.schema import Outcome
 
 
 def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str = "") -> tuple[Case, ScoredRun]:
-    """Set an adopted run against its plan, by the same measures as any other run; `place`: where, if not here."""
+    """Score an adopted run against its plan, by the measures of any other run; `place` is set if it ran elsewhere."""
     case = make_case(run, given={"usd_per_hour": plan.usd_per_hour})
     step, wall = run_metrics.step_seconds(case), run_metrics.lifetime_seconds(run)
     steps = int(run.last_step) if run.last_step is not None else None
     outcome = run.attempts[-1].outcome if run.attempts else None
     complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
     reference = reference_seconds(run)
-    # A run's speed is in tokens, or in samples where tokens mean nothing.
+    # speed is in tokens, or in samples if tokens mean nothing for the run
     rate, each = "tokens_per_second", plan.tokens_per_step
     if not each and plan.rows_per_step is not None:
         rate, each = "samples_per_second", plan.rows_per_step
     took = plan.step_seconds
     ends = (each / took.value, each / took.high, each / took.low) if each else None
     speed = Estimate(value=ends[0], low=ends[1], high=ends[2], basis=took.basis) if ends else None
-    # A CPU's memory is that of its processes, a GPU's by NVML the driver's too: runs of ours call it reserved.
+    # A CPU's memory is that of its processes; a GPU's, by NVML, includes the driver's, which our runs call reserved.
     counter = "allocated" if plan.memory_kind == "allocated" else "reserved"
     held = series.finite(run.column("resident_bytes" if plan.memory_kind == "resident" else "memory_bytes"))
     paid = wall / 3600 * plan.usd_per_hour if complete and wall is not None and plan.usd_per_hour is not None else None

@@ -1,8 +1,8 @@
 """Compares runs at equal tokens, time, dollars and shares of their schedules.
 
-Losses compare on the same data and in the same learning-rate phase (`laws/phase`). Runs that differ in nothing declared
-are seeds of one group. Differences carry bootstrap intervals: over seeds where a group has two at least, else over the
-rows about the point, which know a run's own noise but not that of seeds.
+Losses are compared on the same data and in the same learning-rate phase (`laws/phase`). Runs that differ in no declared
+setting are seeds of one group. Differences carry bootstrap intervals: over seeds if a group has at least two, else over
+the rows near the point, which include a run's own noise but not the noise between seeds.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from advisor.units import format_count
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 _EVERY_ROW = 10**9  # points of a curve, not thinned
-_WINDOW = 0.02  # of a run's rows about a point: one row is noise
+_WINDOW = 0.02  # of a run's rows near a point, since one row is noise
 _LEAST_ROWS = 5
 _SAME_SIZE = 1.1  # times the parameters: the same model, counted in another way
 _DRAWS = 2000
-_SLOWER = 0.02  # a regression of speed smaller than this is no regression
-# What makes two runs one experiment: everything declared but the seed, the name and the date.
+_SLOWER = 0.02  # a smaller loss of speed is no regression
+# what makes two runs one experiment: every declared setting but the seed, the name and the date
 _SAME = (
     *("family", "depth", "width", "heads", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size"),
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
-_FAR = 0.05  # of the farthest run's steps: one that broke off before would hold all others to its few
+_FAR = 0.05  # of the longest run's steps: a shorter run would limit all others to its few steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs of one configuration: its seeds."""
+    """Runs of one configuration that differ in their seeds."""
 
     name: str
     runs: tuple[str, ...]
@@ -51,32 +51,32 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One run at one point of a comparison. None: its log does not say."""
+    """One run at one point of a comparison. A field is None if its log does not say."""
 
     run_id: str
     step: float
     tokens: float | None
     loss: float  # training loss, averaged over the last rows before the point
     rate_factor: float | None  # learning rate as a share of its peak
-    seconds: float | None  # of steps up to here, where each was timed
+    seconds: float | None  # of the steps up to here, if each was timed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """All runs at equal tokens (or steps, where tokens are not known), or at an equal share of their own schedules."""
+    """All runs at equal tokens (or steps, if tokens are not known), or at an equal share of their own schedules."""
 
     at: str  # tokens | step | schedule
     value: float  # tokens, steps, or share of the planned steps
     runs: tuple[Standing, ...]
     comparable: bool
-    problem: str | None  # why the losses of this point must not be compared
+    problem: str | None  # why the losses at this point must not be compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """One group's training loss minus the first group's, at one point all runs reached."""
 
-    axis: str  # tokens | hours | usd | schedule; step where tokens are not known
+    axis: str  # tokens | hours | usd | schedule; step if tokens are not known
     at: float
     group: str
     baseline_loss: float
@@ -88,7 +88,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedChange:
-    """One group's tokens per second over the first group's."""
+    """The ratio of one group's tokens per second to the first group's."""
 
     group: str
     ratio: Estimate
@@ -97,7 +97,7 @@ class SpeedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several runs held against each other; the first group is what the others are held against."""
+    """A comparison of several runs; all others are compared with the first group."""
 
     groups: tuple[Group, ...]
     points: tuple[Point, ...]
@@ -106,14 +106,14 @@ class Comparison:
     notes: tuple[str, ...]
 
     def to_document(self) -> dict[str, object]:
-        """What `--json` prints of several runs beside each of them."""
+        """Return what `--json` prints for several runs beside the documents of each."""
         names = ("groups", "differences", "speeds", "notes")
         return {"side_by_side": self.points, "comparison": {name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Course:
-    """Every row with a training loss: its place on an axis, loss and step; equally long."""
+    """Every row with a training loss: its place on an axis and its loss and step, in arrays of equal length."""
 
     place: np.ndarray
     loss: np.ndarray
@@ -126,7 +126,7 @@ class _Course:
         return float(self.step[self.rows_up_to(at) - 1])
 
     def window(self, at: float) -> np.ndarray:
-        """The losses of the rows up to a place: the last 2 % of what was seen by then, five at least."""
+        """Return the losses of the rows up to a place: the last 2 % so far, at least five."""
         end = self.rows_up_to(at)
         return self.loss[max(0, end - max(_LEAST_ROWS, int(_WINDOW * end))) : end]
 
@@ -200,7 +200,7 @@ def _entrant(name: str, case: Case) -> _Entrant:
 
 
 def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
-    """Axes that every log tells, steps in place of tokens; and in words what is not compared."""
+    """Return the axes that every log has (steps in place of tokens), and in words what is not compared."""
     shared = set.intersection(*(set(entrant.courses) for entrant in entrants))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
     untold = [f"not compared at equal {a}: not every log tells them" for a in ("tokens", "hours", "usd")
@@ -251,7 +251,7 @@ def _standing(entrant: _Entrant, axis: str, at: float) -> Standing:
 
 
 def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool = False) -> str | None:
-    """Why the losses at a place must not be compared; None where they may."""
+    """Say why the losses at a place must not be compared; None if they may."""
     runs = [entrant.case.run for entrant in entrants]
     for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
         if len({run.facts[fact] for run in runs if run.facts.get(fact) is not None}) > 1:
@@ -275,10 +275,10 @@ def _different_models(entrants: Sequence[_Entrant]) -> str | None:
 
 
 def _size(case: Case) -> float | None:
-    """Parameters of a run's model: declared, else by the sizes in its log. None: it says too little."""
+    """Return the parameters of a run's model, declared or computed from the sizes in its log; None if unknown."""
     if (count := parameters(case)) is not None:
         return count
-    workload = infer(case.run, {"gpu": "cpu"}).workload  # whatever its card was
+    workload = infer(case.run, {"gpu": "cpu"}).workload  # the GPU does not matter here
     return None if workload is None else float(flops.parameters(workload.shape))
 
 
@@ -289,7 +289,7 @@ def _too_few(rows: int) -> str:
 
 
 def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
-    """That equal learning-rate phases could not be checked, and why."""
+    """Say why equal learning-rate phases could not be checked."""
     silent = [entrant.name for entrant in entrants if not len(rate_curve(entrant.case.run))]
     if not silent:
         return []
@@ -344,7 +344,7 @@ def _mean(windows: list[np.ndarray]) -> float:
 
 
 def _bootstrap(windows: list[np.ndarray], draw: np.random.Generator) -> np.ndarray:
-    """Means of resampled seeds, or of resampled rows where there is one seed: shape (draws,)."""
+    """Return means of resampled seeds, or of resampled rows if there is one seed: shape (draws,)."""
     values = np.array([window.mean() for window in windows]) if len(windows) > 1 else windows[0]
     return values[draw.integers(0, len(values), (_DRAWS, len(values)))].mean(axis=1)
 
@@ -372,7 +372,7 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
 
 
 def _rates(runs: list[_Entrant]) -> np.ndarray | None:
-    """Tokens per second of steady steps, all runs of a group together; None where a log has none."""
+    """Return tokens per second of steady steps of all runs of a group; None if a log has none."""
     rates = []
     for entrant in runs:
         times, pace = run_metrics.step_times(entrant.case), run_metrics.pace(entrant.case)
@@ -384,7 +384,7 @@ def _rates(runs: list[_Entrant]) -> np.ndarray | None:
 
 
 def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Medians of resampled values, at most a thousand of them: shape (200,)."""
+    """Return medians of resampled values, at most a thousand of them: shape (200,)."""
     some = values if len(values) <= 1000 else draw.choice(values, 1000, replace=False)
     return np.median(some[draw.integers(0, len(some), (200, len(some)))], axis=1)
 

@@ -1,4 +1,4 @@
-"""Reads the newest readings of a run's devices, and their course, from its telemetry."""
+"""Reads the latest readings of a run's devices, and their history, from its telemetry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.findings.measured import silent_seconds
 from advisor.laws.throttling import reasons_in
 from advisor.readers.telemetry_file import OWN_COLUMNS
 
-NEWEST_PARTS = 15  # of a minute each: what a glance at the devices needs, however long the run
+NEWEST_PARTS = 15  # of a minute each: enough to judge the devices, however long the run is
 MOST_POINTS = 120  # of a small curve
 
 _CARD_GAUGES = {
@@ -37,7 +37,7 @@ _OF_THE_HOST = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gauge:
-    """One quantity: its newest value and its course over the run, thinned to means of equal stretches."""
+    """One quantity: its latest value and its history, thinned to means of equal stretches."""
 
     name: str
     unit: str  # watts | share | bytes | celsius | mhz
@@ -47,17 +47,17 @@ class Gauge:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One card of a run, or its host."""
+    """One GPU of a run, or its host."""
 
-    gpu: int | None  # None: the host
-    unix_seconds: float  # of the newest reading
+    gpu: int | None  # None for the host
+    unix_seconds: float  # time of the latest reading
     gauges: tuple[Gauge, ...]
-    silent_seconds: float | None  # since its last answer; None: it answers
-    throttled: tuple[str, ...]  # reasons seen in the recent readings; empty: none, or not a card
+    silent_seconds: float | None  # since its last answer; None if it answers
+    throttled: tuple[str, ...]  # reasons in the recent readings; empty if there are none or it is no GPU
 
 
 def read_devices(run_dir: Path) -> list[Device]:
-    """Cards in their order, then the host; empty without telemetry. AdvisorError where a file is damaged."""
+    """Return the GPUs in order, then the host; empty without telemetry. Raises AdvisorError for a damaged file."""
     paths = _parts(run_dir)
     if not paths:
         return []
@@ -69,14 +69,14 @@ def read_devices(run_dir: Path) -> list[Device]:
 
 
 def _parts(run_dir: Path) -> list[Path]:
-    """The parts of a minute each while the run lasts, the joined file after it."""
+    """Return the parts of a minute each while the run lasts, the joined file after it."""
     parts = sorted((run_dir / "telemetry").glob("part-*.parquet"))
     joined = run_dir / "telemetry.parquet"
     return parts or ([joined] if joined.is_file() else [])
 
 
 def _course(parts: Sequence[Path]) -> list[dict[int | None, dict[str, float]]]:
-    """The means of parts evenly over the run, each by card (None: the host) and column."""
+    """Return the means of parts spread evenly over the run, each by GPU (None for the host) and column."""
     chosen = np.unique(np.linspace(0, len(parts) - 1, MOST_POINTS).astype(int))
     return [_means(parts[number]) for number in chosen]
 
@@ -95,7 +95,7 @@ def _means(part: Path) -> dict[int | None, dict[str, float]]:
 
 
 def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
-    """Columns of all files one after the other, unknown numbers as NaN; the bitmask is exact in a float below 2^53."""
+    """Return the columns of all files joined, with NaN for unknown; the bit mask is exact in a float below 2^53."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -105,7 +105,7 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
         try:
             tables.append(parquet.read_table(path, columns=wanted))
         except FileNotFoundError:
-            continue  # joined and deleted while we looked: the next look reads the joined file
+            continue  # the parts were joined and deleted meanwhile: the next look reads the joined file
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
             raise AdvisorError(f"{path} is damaged: {reason}", f"remove it to go on without it: rm {path}") from error

@@ -1,4 +1,4 @@
-"""Follows a run folder: reads what its log has grown by and says how far the run is. For the terminal and a page."""
+"""Follows a run folder: reads what was added to its log and computes its progress, for the terminal and a page."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 class RunFollower:
-    """Reads one run folder again and again; each look costs what is new in the log, not its length."""
+    """Reads one run folder repeatedly; the cost of a look depends on what is new in the log, not on its length."""
 
     def __init__(self, run_dir: Path, store: Store):
         self.run_dir, self._store = run_dir, store
         self._history = History()
         self._offset = 0
-        self._planned_at: int | None = None  # when the plan that was read was written
+        self._planned_at: int | None = None  # when the plan read last was written
         self._plan: Plan | None = None
         self._course: Trajectory | None = None
         self._read_plan()
 
     def look(self, now: float | None = None) -> Progress:
-        """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
-        status = describe(self.run_dir, self._store)  # before the log: what ends in between is seen at the next look
+        """Return the run's progress now. Raises AdvisorError if the folder is damaged or holds no run."""
+        status = describe(self.run_dir, self._store)  # before the log: an end in between is seen at the next look
         self._read_on()
         self._read_plan()
         with disk_errors("read the budget in", self.run_dir):
-            spent = read_spent(self.run_dir)  # nothing where it has not come home
+            spent = read_spent(self.run_dir)  # empty if the file has not arrived here
         return make_progress(
             self._history,
             self._run_config(),
@@ -69,7 +69,7 @@ class RunFollower:
             return
         self._planned_at, self._plan = written, read_run_plan(self.run_dir)
         if self._plan is not None:
-            from advisor.prediction.trajectory import plan_trajectory  # numpy: launching and listing start without it
+            from advisor.prediction.trajectory import plan_trajectory  # loads numpy, which launching does without
 
             self._course = plan_trajectory(self._plan)
 
@@ -85,7 +85,7 @@ class RunFollower:
         self._history.add(records)
 
     def _run_config(self) -> RunConfig:
-        """The configuration of the folder (read anew: resuming changes it), else the one its log begins with."""
+        """Return the folder's configuration, read anew since resuming changes it; else that of the log's header."""
         header = self._history.header
         if header is None or (self.run_dir / CONFIG).exists():
             return read_run_config(self.run_dir)
@@ -99,13 +99,13 @@ class RunFollower:
 
 
 class AdoptedFollower:
-    """Follows a run of an adopted command, which logs steps and no losses."""
+    """Follows a run of an adopted command, which logs steps but no losses."""
 
     def __init__(self, run_dir: Path, store: Store):
         self.run_dir, self._store = run_dir, store
 
     def look(self, now: float | None = None) -> Progress:
-        """The run's progress at this moment. Raises AdvisorError when the folder is damaged."""
+        """Return the run's progress now. Raises AdvisorError if the folder is damaged."""
         status, plan = describe(self.run_dir, self._store), load_adopted_plan(self.run_dir / ADOPTED_PLAN)
         attempts = attempts_of(read_log(self.run_dir))
         newest = attempts[-1] if attempts else []

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from advisor.history.scoring import ScoredRun
 
 FEWEST_FOR_COVERAGE = 5
-SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of runs that an interval is to hold
+SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # shares of runs that intervals should contain
 _NORMAL = statistics.NormalDist()
 
 
 def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
-    """The ledger's rows of a run: every quantity that was both predicted and measured."""
+    """Return the ledger's rows of a run: every quantity that was both predicted and measured."""
     return [
         ScoreRow(
             run_id=scored.run_id,
@@ -43,15 +43,15 @@ def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantityAccuracy:
-    """How right the predictions of one quantity have been on one device, over all scored runs."""
+    """The accuracy of the predictions of one quantity on one device, over all scored runs."""
 
     device_key: str
     quantity: str
     runs: int
     median_error: float  # of |actual / predicted - 1|
     p90_error: float
-    bias: float  # median of actual / predicted - 1: positive means promised too little
-    inside: int  # runs whose actual value fell into the stated 80 % interval
+    bias: float  # median of actual / predicted - 1; positive if the prediction was too low
+    inside: int  # runs whose actual value lies in the stated 80 % interval
     coverage: float  # their share
 
 
@@ -90,11 +90,11 @@ class Coverage:
 
 
 def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
-    """What intervals of other widths would have held, each stated 80 % interval taken as that of a normal logarithm.
+    """Return how often intervals of other widths would have held, if errors are normal in the logarithm.
 
-    Empty for fewer than `FEWEST_FOR_COVERAGE` runs: of them a share says nothing.
+    Empty for fewer than `FEWEST_FOR_COVERAGE` runs, whose share would mean nothing.
     """
-    far = []  # from the prediction, in standard deviations of it
+    far = []  # distances from the prediction, in its standard deviations
     for row in scores:
         low, value, high = row.predicted.low, row.predicted.value, row.predicted.high
         if 0 < low < high and value > 0 and row.actual > 0:
@@ -110,10 +110,10 @@ def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
 
 
 def own_loss_ratios(store: Store, data: str | None) -> list[float]:
-    """Log of measured loss over the law's for every scored run on the token folder `data`, oldest first.
+    """Return log(measured loss / law) of every scored run on the token folder `data`, oldest first.
 
-    Empty for synthetic tokens. What a run was trained on its plan says, and plans are looked up in the store's index of
-    runs: a run whose folder is gone, or of another trainer, whose log the index does not have, does not move the law.
+    Empty for synthetic tokens. The plan says which data a run used, and plans are found through the store's index of
+    runs. A run whose folder is gone, or whose trainer's log is not in the index, does not count.
     """
     if data is None:
         return []
@@ -123,7 +123,7 @@ def own_loss_ratios(store: Store, data: str | None) -> list[float]:
             continue
         plan = _plan_of(store, row.run_id)
         if plan is not None and plan.goal.data is not None and Path(plan.goal.data) == Path(data):
-            ratios.append(row.log_error + plan.chosen.standing.loss_shift)  # back to the law, if that plan was shifted
+            ratios.append(row.log_error + plan.chosen.standing.loss_shift)  # undo the shift of that plan, if it had one
     return [ratio for ratio in ratios if math.isfinite(ratio)]
 
 

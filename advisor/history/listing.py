@@ -1,4 +1,4 @@
-"""Lists the runs: one line each, from the index and the end of the log; read again only where the folder changed."""
+"""Lists the runs, one line each, from the index and the end of the log; a folder is read again only if it changed."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from advisor.store.run_folder import (
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
-SCHEMA = 2  # raised whenever the list comes to show something else of the same files
-RUN_FILES = (CONFIG, LOG, LAUNCH)  # one of them makes a folder a run's
-# everything that a line of the list is read from; steps.jsonl and budget.json are the logs of other writers
+SCHEMA = 2  # raise it whenever the list shows something else for the same files
+RUN_FILES = (CONFIG, LOG, LAUNCH)  # a folder with one of these holds a run
+# all files that a line of the list is read from; steps.jsonl and budget.json belong to other writers
 _FILES = (*RUN_FILES, STDOUT, SIGHTING, ABOUT, ADOPTED_PLAN, CHECKPOINTS, "steps.jsonl", "budget.json")
-Lines = Mapping[str, Any]  # by folder: a text that changes with its files, and what was read of them
+Lines = Mapping[str, Any]  # by folder: a text that changes with its files, and the line
 DAMAGED, GONE = "damaged", "gone"
 
 
 def files_state(folder: str) -> str | None:
-    """Gives the state of the files that a run's line is read from, as a text that changes when they do.
+    """Return a text that changes whenever the files of a run's line do; None if the folder is gone or holds no run.
 
-    None: the folder is gone, or holds no run. A replaced file is recognised by its inode, also where the clock of
-    the file system is coarse and the new one is as long as the old.
+    A replaced file has another inode, which shows the change even if the file system's clock is coarse and both files
+    are equally long.
     """
     parts = []
     for name in _FILES:
@@ -59,7 +59,7 @@ def files_state(folder: str) -> str | None:
 
 
 def read_lines(home: Path) -> Lines:
-    """Reads what was kept; empty where there is nothing that can be used."""
+    """Read the stored lines; empty if there is nothing usable."""
     try:
         document = json.loads(_path(home).read_bytes())
         runs = document["runs"] if document["schema"] == SCHEMA else {}
@@ -69,7 +69,7 @@ def read_lines(home: Path) -> Lines:
 
 
 def write_lines(home: Path, lines: Lines) -> None:
-    """Keeps these lines alone, whole or not at all; a store that cannot be written to goes without."""
+    """Store only these lines, whole or not at all; does nothing if the store cannot be written."""
     with contextlib.suppress(AdvisorError):
         write_atomic(_path(home), json.dumps({"schema": SCHEMA, "runs": lines}, separators=(",", ":")))
 
@@ -80,7 +80,7 @@ def _path(home: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One line of the list of runs. None: the folder does not say."""
+    """One line of the list of runs. A field is None if the folder does not say."""
 
     id: str
     name: str
@@ -90,28 +90,27 @@ class RunSummary:
     outcome: str | None = None
     step: int | None = None
     steps: int | None = None
-    loss: float | None = None  # of training, smoothed over about ten steps
+    loss: float | None = None  # training loss, smoothed over about ten steps
     usd: float | None = None  # of all attempts, each at its own price
     device_key: str | None = None
     plan_id: str | None = None
-    note: str = ""  # its owner's, as the name where they gave one
+    note: str = ""  # by its owner, as is the name if there is one
     tags: tuple[str, ...] = ()
-    problem: str | None = None  # what is wrong with the folder, in words
+    problem: str | None = None  # what is wrong with the folder
 
 
 def list_runs(store: Store) -> list[RunSummary]:
-    """Sum up every run, newest first.
+    """Summarise every run, newest first.
 
-    The line of a run that is over is kept in the store, and holds as long as the files of its folder stay the same. A
-    run that goes on, a folder that is damaged and one that is gone are looked at each time. A run whose folder was
-    moved within the store is listed where it is now.
+    The line of a finished run is stored and used while the files of its folder stay the same. Active runs and damaged
+    or missing folders are read each time. A run whose folder was moved within the store is listed at its new place.
     """
     kept, lines, summaries, changed = read_lines(store.home), {}, [], False
     rows = store.registered_runs()
     places: list[tuple[str, RunRow | None]] = [(row.path, row) for row in rows]
     places += [(str(folder.resolve()), None) for folder in store.copied_in(rows)]
     for path, row in places:
-        files = files_state(path)  # before the folder is read: what changes meanwhile is seen next time
+        files = files_state(path)  # before the folder is read, so that a change meanwhile is seen next time
         known_as = "" if row is None else f" {row.id} {row.name} {row.created} {row.plan_id} {row.device_key}"
         stamp, line = f"{files}{known_as}", kept.get(path)
         summary = None if files is None else _from_line(line, stamp)
@@ -129,7 +128,7 @@ def list_runs(store: Store) -> list[RunSummary]:
 
 
 def summarize(row: RunRow, store: Store) -> RunSummary:
-    """Sum up a run from its index line and the end of its log; what is wrong with it becomes its state."""
+    """Summarise a run from its index line and the end of its log; an error becomes its state."""
     base = RunSummary(**vars(row), state=GONE)
     folder = Path(row.path)
     if not is_run_folder(folder):
@@ -147,7 +146,7 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
 
 
 def _summarize_copied(folder: Path, store: Store) -> RunSummary:
-    """The same of a folder that is in no index; where its own launch record is damaged, the others are still listed."""
+    """Summarise a folder that is in no index; a damaged launch record does not hide the other runs."""
     try:
         return summarize(run_row(folder), store)
     except AdvisorError as error:
@@ -156,7 +155,7 @@ def _summarize_copied(folder: Path, store: Store) -> RunSummary:
 
 
 def _from_line(line: Any, stamp: str) -> RunSummary | None:
-    """The summary that was kept with this stamp; None where there is none, or it is none of this version's."""
+    """Return the stored summary with this stamp; None if there is none, or another version wrote it."""
     try:
         known_by, fields = line
         return RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))}) if known_by == stamp else None

@@ -1,7 +1,7 @@
-"""Compares the arms of an experiment with the first arm in pairs of equal seeds.
+"""Compares the arms of an experiment with the first arm, in pairs of equal seeds.
 
-Runs of one seed begin with the same weights and see the same tokens, so what a seed does cancels in the difference.
-Intervals are Student's, of all arms and quantities of one table at once (Bonferroni 1936).
+Runs of one seed begin with the same weights and see the same tokens, so the seed's effect cancels in the difference.
+Intervals are Student's and cover all arms and quantities of one table jointly (Bonferroni 1936).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from advisor.calibration.effects import Interval, interval
 
 QUANTITIES = ("loss", "step_seconds", "memory_bytes")
 _RATIOS = frozenset(("step_seconds", "memory_bytes"))  # compared by their logs: the difference is a ratio
-LEAST = {"loss": 0.002, "step_seconds": 0.005, "memory_bytes": 0.005}  # smaller certain effects are none to act on
+LEAST = {"loss": 0.002, "step_seconds": 0.005, "memory_bytes": 0.005}  # smaller effects do not matter, even if certain
 _CONFIDENCE, _POWER = 0.95, 0.8
 MOST_SEEDS = 1000
 
@@ -31,17 +31,17 @@ class Contrast:
     base: float  # mean over the seeds that both ran
     other: float
     pairs: int
-    difference: Interval | None  # nats for the loss, else log of the ratio; None: fewer than two pairs
-    seeds: int | None  # that tell a difference of this size from none, 4 times of 5; None: over MOST_SEEDS, or one pair
+    difference: Interval | None  # nats for the loss, else log of the ratio; None for fewer than two pairs
+    seeds: int | None  # needed to detect this difference 4 times of 5; None: over MOST_SEEDS, or one pair
 
     @property
     def clear(self) -> bool:
-        """Whether it is surely not nothing, and large enough to matter."""
+        """Tell whether the difference is certain and large enough to matter."""
         return self.difference is not None and self.difference.clears(LEAST[self.quantity])
 
     @property
     def small(self) -> bool:
-        """Whether it is surely there, and too small to matter."""
+        """Tell whether the difference is certain and too small to matter."""
         return self.difference is not None and self.difference.clears(0.0) and not self.clear
 
     @property
@@ -50,7 +50,7 @@ class Contrast:
 
 
 def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> list[Contrast]:
-    """Every quantity of every arm but the first against the first; `measured`: by arm, seed and quantity."""
+    """Return every quantity of every other arm against the first; `measured` is by arm, seed and quantity."""
     first, *others = measured
     found = [
         (arm, quantity, pairs)
@@ -90,10 +90,10 @@ def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], com
 
 
 def seeds_needed(difference: float, deviation: float, comparisons: int = 1) -> int | None:
-    """Pairs of runs that tell a difference from none with 95 % confidence in 80 % of experiments; None: too many.
+    """Return how many pairs of runs detect a difference with 95 % confidence 4 times of 5; None if too many.
 
-    `deviation`: standard deviation of one pair's difference. The usual sum of two quantiles of Student's t, the
-    first that of a table of so many comparisons.
+    `deviation` is the standard deviation of one pair's difference. The formula is the usual sum of two quantiles of
+    Student's t; the first is that of a table with so many comparisons.
     """
     for pairs in range(2, MOST_SEEDS + 1):
         certain = 1 - (1 - _CONFIDENCE) / (2 * comparisons)

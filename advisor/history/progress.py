@@ -33,19 +33,19 @@ from trainer.schema import RunConfig
 if TYPE_CHECKING:
     from advisor.prediction.trajectory import Trajectory
 
-KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to look at every second
-PACE_STEPS = 100  # the pace is the median over these
+KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to read every second
+PACE_STEPS = 100  # the pace is their median
 
-# Assumptions where the run itself says too little, stated so that they can be argued with:
-WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not come back (sources §7.3)
-SURPRISE = 3.0  # standard deviations from the plan beyond which the plan has no say any more
-EVENT_SPREAD = 0.3  # of evaluations and checkpoints not seen yet
+# Assumptions if the run itself says too little, stated so that they can be questioned:
+WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not recur (sources §7.3)
+SURPRISE = 3.0  # standard deviations from the plan beyond which the plan is ignored
+EVENT_SPREAD = 0.3  # of evaluations and checkpoints not timed yet
 FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (sources §1.2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A run at one moment. None means unknown: no step was logged, no price was given, the run is over."""
+    """A run at one moment. None means unknown: no step was logged, no price is known, or the run is over."""
 
     run_id: str
     state: str  # never started | running | finished | died
@@ -59,28 +59,28 @@ class Progress:
     loss: float | None = None
     smoothed_loss: float | None = None
     eval_loss: float | None = None
-    loss_expected: Estimate | None = None  # training loss at this step, by the plan
+    loss_expected: Estimate | None = None  # by the plan: training loss at this step
     step_seconds: float | None  # median of the newest steps
     step_seconds_predicted: Estimate | None = None  # by the plan
     tokens_per_second: float | None = None
     tokens_per_second_predicted: Estimate | None = None  # by the plan
     mfu: float | None = None
     elapsed_seconds: float  # processes' lifetimes, all attempts together
-    eta_seconds: Estimate | None  # until completion; None once the run is over
+    eta_seconds: Estimate | None  # until completion; None if the run is over
     total_seconds_predicted: Estimate | None  # by the plan
     usd_per_hour: float | None
     usd_so_far: float | None
     usd_at_end: Estimate | None = None
     usd_predicted: Estimate | None = None  # by the plan
-    guard_seconds_left: float | None = None  # until a time or dollar guard stops it
-    stops_early: bool = False  # the guard is expected to come before the end
+    guard_seconds_left: float | None = None  # until a time or dollar limit stops it
+    stops_early: bool = False  # a limit is expected to stop it before its end
     checkpoint_step: int | None = None
     message: str | None = None  # the newest warning
-    more_hours: float | None = None  # limit on all attempts with which it could go on; None: as it is, it can
+    more_hours: float | None = None  # limit for all attempts with which it could resume; None if it can resume as it is
 
 
 class History:
-    """What has been seen of a log so far, fed record by record, so that watching a long run stays cheap."""
+    """What a log has shown so far, fed record by record, so that watching a long run stays cheap."""
 
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
@@ -95,21 +95,21 @@ class History:
         self.last_time: float | None = None
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Take in more records, in the order of the log."""
+        """Add records in the order of the log."""
         for record in records:
-            if take := _TAKES.get(record["kind"]):  # others say nothing of progress
+            if take := _TAKES.get(record["kind"]):  # other kinds do not concern progress
                 take(self, record)
             self.last_time = record["time"]
 
     def attempt_seconds(self, now: float | None) -> float:
-        """Lifetime of the newest attempt: up to its final record, else to `now`, else (None) to its last record."""
+        """Return the newest attempt's lifetime: to its final record, else to `now`, else (None) to its last record."""
         until = now if now is not None else self.last_time
         if self.header is None or until is None:
             return 0.0
         return process_seconds(self.header, self.final, until)
 
     def newest(self, now: float | None) -> Life:
-        """The newest attempt that the log has, by its own words."""
+        """Return the newest attempt in the log, as the log describes it."""
         assert self.header is not None
         session = self.header.get("session") or f"attempt-{len(self.earlier) + 1}"
         return Life(session=session, seconds=self.attempt_seconds(now), usd_per_hour=self.header.get("usd_per_hour"))
@@ -121,7 +121,7 @@ class History:
         self.step_seconds.clear()
         done = record.get("resumed_from_step") or 0
         self.evals = {step: seen for step, seen in self.evals.items() if step <= done}
-        if self.step is not None and self.step["step"] > done:  # lost with the attempt, to be done again
+        if self.step is not None and self.step["step"] > done:  # its work is lost with the attempt and will be repeated
             self.step = {**self.step, "step": done, "tokens": done * (record.get("tokens_per_step") or 0)}
 
     def _step(self, record: dict[str, Any]) -> None:
@@ -159,9 +159,8 @@ def make_progress(
     spent: Spent = Spent(),  # noqa: B008 - frozen
     now: float,
 ) -> Progress:
-    """Say how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status; `course` is
-    the loss that the plan expects on the way, `spent` what the run's budget counts.
-    """
+    """Return how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status; `course` is
+    the loss that the plan expects on the way, `spent` what the run's budget counts."""
     step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
     tokens_per_step = _tokens_per_step(history, config, plan)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
@@ -174,7 +173,7 @@ def make_progress(
     elapsed = used.seconds
     eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
     guard_left = _guard_seconds_left(config, used) if not over else None
-    room = _guard_seconds_left(config, used)  # a run that is over, and has no room for one step more
+    room = _guard_seconds_left(config, used)  # whether a run that is over has no room for one more step
     needed = spent.needed_seconds or 0.0
     short = over and room is not None and room <= needed
     last_eval = history.evals[max(history.evals)] if history.evals else None
@@ -213,15 +212,15 @@ def make_progress(
 
 
 def recent_median(step_seconds: Sequence[float]) -> float | None:
-    """Median seconds of the newest steps; None without any. One slow step, as when compiling, does not move it."""
+    """Return the median seconds of the newest steps, which one slow step does not move; None without any steps."""
     newest = list(islice(reversed(step_seconds), PACE_STEPS))
     return statistics.median(newest) if newest else None
 
 
 def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
-    """Seconds of a step behind the tokens per second: by the clock over the newest steps while the run goes on.
+    """Return the step time for the tokens per second: by the clock over the newest steps while the run continues.
 
-    Once it is over, it is the median of its steady steps, as in its score.
+    Once it is over, this is the median of its steady steps, as in its score.
     """
     steady = step_seconds[WARM_UP_STEPS:] or step_seconds
     if not steady:
@@ -230,11 +229,11 @@ def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
 
 
 def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: int) -> Estimate | None:
-    """Seconds per step to expect of the `left` steps to come, from the steps seen and from the plan's prediction.
+    """Return the expected seconds per step of the `left` steps, from the steps seen and the plan's prediction.
 
-    In logarithms: the median of the newest steps, raised by what slow steps have added to the run so far (standard
-    error from the spread), and the plan (its interval) are averaged by inverse variance; a plan contradicted by the
-    run is dropped; the interval adds the drift to expect. None when there is neither.
+    In logarithms, two values are averaged by inverse variance: the median of the newest steps, raised by what slow
+    steps have added so far (standard error from the spread), and the plan (its interval). A plan that the run
+    contradicts is dropped; the interval includes the expected drift. Returns None without either.
     """
     median = recent_median(step_seconds)
     if median is None or median <= 0:
@@ -257,7 +256,7 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
 
 
 def straggler_factor(step_seconds: Sequence[float]) -> float:
-    """Mean over median of the steps so far, at least 1: a total is made of means, and slow steps come again."""
+    """Return the ratio of mean to median step so far, at least 1: totals consist of means, and slow steps recur."""
     seconds = np.array(step_seconds)[WARM_UP_STEPS:]
     if len(seconds) < WARM_UP_STEPS:
         return 1.0
@@ -273,15 +272,15 @@ def eta_seconds(
     plan: Plan | None,
     elapsed: float,
 ) -> Estimate | None:
-    """Seconds until completion: steps left × pace, evaluations and checkpoints left, and what is left of start-up."""
+    """Return the seconds until completion: steps left × pace, evaluations and checkpoints, and the rest of start-up."""
     if pace is None:
         return None
     left = max(0, config.steps - step)
-    # evaluations are made of the same passes: what slows the one slows the other
+    # evaluations consist of the same passes, so what slows one slows the other
     total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
     rest = [_checkpoints_left(history, config, left, pace, plan)]
     if history.header is None and plan is not None:
-        # What is left of a duration after some of it has passed.
+        # the part of a duration that is left
         estimate = plan.bill.wall_clock.startup_seconds
         value, low, high = (max(0.0, end - elapsed) for end in (estimate.value, estimate.low, estimate.high))
         rest.append(Estimate(value=value, low=low, high=high, basis=estimate.basis))
@@ -291,7 +290,7 @@ def eta_seconds(
 def _used(
     history: History, launch: LaunchRecord | None, spent: Spent, price: float | None, now: float | None
 ) -> Account:
-    """Of all attempts together; `now` is None when no process runs."""
+    """Return the totals of all attempts; `now` is None if no process runs."""
     launched = None if launch is None else datetime.fromisoformat(launch.launched_at).timestamp()
     unlogged = launched is not None and (history.last_time is None or history.last_time < launched)
     if now is not None and launched is not None and unlogged:
@@ -307,7 +306,7 @@ def _used(
 
 
 def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
-    """MFU at this rate, by the plan's own FLOPs and peak: both are in the ratio of its MFU to its tokens/s."""
+    """Return the MFU at this rate, scaled from the plan's own MFU and tokens per second."""
     if plan is None or plan.prediction.mfu is None or tokens_per_second is None:
         return None
     return plan.prediction.mfu.value * tokens_per_second / plan.chosen.tokens_per_second.value
@@ -341,7 +340,7 @@ def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Esti
         return _around(statistics.median(seen), seen).scaled(count)
     if plan is not None and whole:
         return plan.bill.wall_clock.checkpoints_seconds.scaled(count / whole)
-    return known(0.0)  # neither seen nor planned: the first one will tell
+    return known(0.0)  # neither seen nor planned: the first one will be timed
 
 
 def _around(value: float, seen: Sequence[float]) -> Estimate:
@@ -350,7 +349,7 @@ def _around(value: float, seen: Sequence[float]) -> Estimate:
 
 
 def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
-    """Until the first limit; dollars at the price of the attempt that goes on."""
+    """Return the seconds until the first limit, with dollars at the price of the running attempt."""
     stop, left = config.stop, []
     if stop.max_seconds is not None:
         left.append(stop.max_seconds - used.seconds)
@@ -360,7 +359,7 @@ def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
 
 
 def _usd_at_end(used: Account, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
-    """Dollars when the run ends, be it by its guard."""
+    """Return the dollars at the end of the run, or at its limit if that comes first."""
     if used.usd is None or used.usd_per_hour is None:
         return None
     if eta is None:

@@ -1,7 +1,7 @@
 """Scores a run against its prediction and splits the gap into causes. Pure.
 
-Any trainer's run can be scored, also one that still goes on, stopped, or died: what its log does not hold, or what
-cannot be judged yet, is None and left unscored.
+A run of any trainer can be scored, also one that is running, was stopped or died. What its log does not hold, or what
+cannot be judged yet, is None and not scored.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
 from trainer.schema import Outcome
 
-_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or ended without a word
-_SAME = 0.01  # relative difference that is rounding of print
-# words of a provenance that mean what PyTorch's allocator gave out; "memory" alone may be what nvidia-smi shows
+_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or it ended without a final record
+_SAME = 0.01  # a smaller relative difference is rounding
+# provenance words for what PyTorch's allocator handed out; "memory" alone may be nvidia-smi's figure
 _ALLOCATED = ("alloc", "active")
-_COVERED = 0.05  # of a run's time that readings taken by another program may miss, or have too much
+_COVERED = 0.05  # share of a run's time that another program's readings may miss or exceed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One quantity, predicted against actual. None: not predicted, not known, or not comparable (a run cut short)."""
+    """One quantity, predicted and actual. None if not predicted, unknown, or not comparable (a run cut short)."""
 
     quantity: str
     predicted: Estimate | None
@@ -51,7 +51,7 @@ class Score:
 
     @property
     def error(self) -> float | None:
-        """(actual - predicted) / predicted; 0 where nothing was promised and nothing came."""
+        """Return (actual - predicted) / predicted; 0 if both are 0."""
         if self.predicted is None or self.actual is None:
             return None
         if self.predicted.value == 0:
@@ -67,7 +67,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A part of the gap between predicted and actual wall clock, in seconds; positive: it made the run longer."""
+    """A part of the gap between predicted and actual wall clock, in seconds; positive if it made the run longer."""
 
     name: str
     seconds: float
@@ -76,29 +76,29 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRun:
-    """Everything `advisor compare` says of one run."""
+    """Everything that `advisor compare` says of one run."""
 
     run_id: str
     device_key: str
-    outcome: str | None  # None: still running, or died without a word
+    outcome: str | None  # None if it is running, or died without a final record
     reason: str | None
     attempts: int
-    steps: int | None  # done; None: the log numbers its rows only
+    steps: int | None  # completed steps; None if the log numbers its rows only
     steps_planned: int | None
     complete: bool  # it did what was planned, so that its totals can be scored
-    departures: tuple[str, ...]  # in what it was not the run of the plan, so that nothing is scored
+    departures: tuple[str, ...]  # how it differed from the planned run, for which nothing is scored
     scores: tuple[Score, ...]
     reference_seconds: float | None  # of the reference kernel at the median step; None: none, or they disagree
-    drift_factor: float | None  # how much slower the machine itself was than when calibrated; None: not known
-    gap_seconds: float | None  # actual minus predicted wall clock; None without a plan, or a clock
+    drift_factor: float | None  # how much slower the machine was than at calibration; None if unknown
+    gap_seconds: float | None  # actual minus predicted wall clock; None without a plan or a clock
     causes: tuple[Cause, ...]
 
     def score(self, quantity: str) -> Score:
-        """The score of one quantity; raises KeyError."""
+        """Return the score of one quantity; raises KeyError."""
         return {score.quantity: score for score in self.scores}[quantity]
 
     def actual(self, quantity: str) -> float | None:
-        """What one quantity came to; raises KeyError."""
+        """Return the actual value of one quantity; raises KeyError."""
         return self.score(quantity).actual
 
 
@@ -111,7 +111,7 @@ def score_run(
     usd_per_hour: float | None = None,
     energy_kwh: float | None = None,
 ) -> ScoredRun:
-    """Compares a run with its plan; without a plan only the actual values are returned.
+    """Compare a run with its plan; without a plan only the actual values are returned.
 
     `case` holds what the log says and nothing of the plan. `usd_per_hour` is what was really paid for all devices
     together, `energy_kwh` what telemetry metered.
@@ -120,10 +120,10 @@ def score_run(
     departures = _departures(run, plan) if plan else ()
     steps = steps_done(run)
     planned = plan.run.steps if plan else planned_steps(case)
-    last = run.attempts[-1] if run.attempts else None  # else as the log shows; None while it runs or died silently
+    last = run.attempts[-1] if run.attempts else None  # else by the log; None if the run is active or died silently
     shown = (None, None) if run.status in _ONGOING else (run.status.value, run.status_reason)
     outcome, reason = (last.outcome, last.reason) if last is not None else shown
-    # all planned steps and no more; other trainers may not print the last ones, or do one more
+    # exactly the planned steps; other trainers may not print the last ones, or do one more
     far = None if steps is None or planned is None else abs(steps - planned)
     complete = outcome == Outcome.COMPLETED and far is not None and far <= (0 if run.attempts else print_gap(run))
     reference = reference_seconds(run)
@@ -161,7 +161,7 @@ QUANTITIES = (
 
 
 def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
-    """Says where the log declares another run than the planned one; then nothing is scored."""
+    """Say where the log declares another run than the planned one; then nothing is scored."""
     shape = plan.run.model
     meant = {
         "step_tokens": (plan.run.tokens_per_step(plan.workload.gpus), "tokens a step"),
@@ -179,7 +179,7 @@ def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
 
 
 def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, float | None]:
-    """Returns the values that a run has even if it ended early."""
+    """Return the values that a run has even if it ended early."""
     run, step, pace = case.run, run_metrics.step_seconds(case), run_metrics.pace(case)
     rate = pace.tokens_per_second if pace else None
     source = run.provenance.get("memory_bytes", "").lower()
@@ -198,7 +198,7 @@ def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, flo
 def _totals(
     run: RunTable, plan: Plan | None, usd_per_hour: float | None, energy_kwh: float | None
 ) -> dict[str, float | None]:
-    """Returns the values that only a complete run has."""
+    """Return the values that only a complete run has."""
     wall = run_metrics.lifetime_seconds(run)
     return {
         "wall_clock_seconds": wall,
@@ -214,7 +214,7 @@ def _most(run: RunTable, column: str) -> float | None:
 
 
 def _final_loss(run: RunTable) -> float | None:
-    """Validation loss after the last step, in nats per token; None where none was measured then."""
+    """Return the validation loss after the last step, in nats per token; None if none was measured then."""
     evals, unit = curve(run, "eval_loss"), nats_per_unit(run, "eval_loss_unit")
     step, trained = run_metrics.main_column(run, "step"), np.isfinite(run_metrics.main_column(run, "loss_is_nan"))
     trained |= np.isfinite(run_metrics.main_column(run, "loss"))
@@ -225,10 +225,10 @@ def _final_loss(run: RunTable) -> float | None:
 
 
 def _cost(wall: float, usd_per_hour: float | None, energy_kwh: float | None, plan: Plan | None) -> float | None:
-    """Dollars of the run: rent as paid (else as planned), plus metered energy at the goal's tariff."""
+    """Return the dollars of the run: rent as paid (else as planned), plus metered energy at the goal's tariff."""
     price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
     rented = plan is not None and bool(plan.goal.own) and plan.offer.source != OWN_MACHINE
-    tariff = plan.goal.usd_per_kwh if plan is not None and not rented else None  # rent has the energy in it
+    tariff = plan.goal.usd_per_kwh if plan is not None and not rented else None  # rent includes the energy
     if price is None or (tariff and energy_kwh is None):
         return None
     return wall / 3600 * price + (energy_kwh * tariff if tariff and energy_kwh is not None else 0.0)
@@ -240,7 +240,7 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
     if quantity == "wall_clock_seconds":
         return run_seconds(promised.bill.wall_clock)
     if quantity == "cost_usd" and promised.cost_usd is not None:
-        # of the machine's order and downloads no run folder knows
+        # no run folder knows the machine's ordering and downloads
         share = run_seconds(promised.bill.wall_clock).value / promised.total_seconds.value
         return promised.cost_usd.scaled(share)
     name = quantity.removesuffix("_drift_corrected")
@@ -300,10 +300,10 @@ def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
 
 
 def run_kwh(run: RunTable) -> float | None:
-    """Energy of a run's devices, in kWh; None where it was not metered over the whole run.
+    """Return the energy of a run's devices in kWh; None if it was not metered over the whole run.
 
-    The cards' where there are cards, as predictions are of them alone; else the host's. Our trainer's telemetry lasts
-    as long as its run; readings of another program may be of a part of it, or of an hour before.
+    If there are GPUs, it is theirs alone, as in predictions; else it is the host's. Our trainer's telemetry lasts as
+    long as its run; another program's readings may cover only a part of it, or an hour before it.
     """
     telemetry = run.telemetry or run.host_telemetry
     if telemetry is None or not (run.attempts or _covers(telemetry, lifetime_seconds(run))):
@@ -318,10 +318,10 @@ def _covers(telemetry: Mapping[str, np.ndarray], seconds: float | None) -> bool:
 
 
 def measured_kwh(telemetry: Mapping[str, np.ndarray]) -> float | None:
-    """Energy of all devices over their readings (`TELEMETRY_COLUMNS`), in kWh; None without counter and power.
+    """Return the energy of all devices over their readings (`TELEMETRY_COLUMNS`) in kWh; None without counter or power.
 
-    The energy counter's difference where a device has one, else power times time, gaps left out (sources §6.4).
-    Counters restart with the driver: only rises are counted.
+    It is the difference of the energy counter if a device has one, else power times time without the gaps (sources
+    §6.4). Counters restart with the driver: only rises are counted.
     """
     clock = telemetry.get("unix_seconds", np.empty(0))
     unread = np.full(len(clock), np.nan)

@@ -15,13 +15,13 @@ from advisor.readers.run_table import RunTable
 from advisor.records import Plan
 from advisor.store.adopted import AdoptedPlan
 
-STALL = 3.0  # a step this many times the median is a stall, not slowness
-STEADY = 1.5  # ratio of the quartiles of the readings: beyond it no one factor corrects the median step
+STALL = 3.0  # a step of this many times the median is a stall, not a slow step
+STEADY = 1.5  # largest ratio of the quartiles of the readings at which one factor corrects the median step
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSpent:
-    """The parts of a run's wall clock, in seconds, all attempts together."""
+    """The parts of a run's wall clock in seconds, of all attempts."""
 
     wall: float
     startup: float  # of the first attempt
@@ -32,11 +32,11 @@ class TimeSpent:
     evals: float
     checkpoints: float
     restarts: float  # start-ups and compilation of later attempts
-    lost: float  # steps and evaluations done twice or thrown away
+    lost: float  # steps and evaluations that were repeated or discarded
 
 
 def time_spent(case: Case) -> TimeSpent | None:
-    """Sort the time of all attempts into the parts of a bill; None where the log does not tell of its processes."""
+    """Split the time of all attempts into the parts of a bill; None if the log has no process times."""
     run, wall = case.run, lifetime_seconds(case.run)
     if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
         return None
@@ -61,22 +61,22 @@ def time_spent(case: Case) -> TimeSpent | None:
 
 
 def evals_seconds(run: RunTable) -> float:
-    """Seconds of all evaluations that the log timed."""
+    """Return the seconds of all evaluations that the log timed."""
     return float(np.nansum(main_column(run, "eval_seconds")))
 
 
 def checkpoints_seconds(run: RunTable) -> float:
-    """Seconds of all checkpoints that the log timed, those of lost steps too."""
+    """Return the seconds of all checkpoints that the log timed, also those of lost steps."""
     return sum(event.numbers.get("seconds", 0.0) for event in run.events if event.kind == "checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """Arrays, one value per step."""
+    """The steps as arrays, one value per step."""
 
     seconds: np.ndarray
     attempt: np.ndarray  # index into the run's attempts
-    is_first: np.ndarray  # of its attempt, and slower than the median: that is start-up
+    is_first: np.ndarray  # the first of its attempt, and slower than the median: that is start-up
     is_stall: np.ndarray
     excess: np.ndarray  # seconds beyond the median, of first steps and stalls only
 
@@ -87,7 +87,7 @@ def _steps(case: Case) -> _Steps:
     timed = np.isfinite(seconds)
     step, seconds, median = step[timed], seconds[timed], step_seconds(case) or 0.0
     began = np.array([attempt.resumed_from_step for attempt in run.attempts])
-    # the newest attempt that began before a step did it: an earlier attempt's were taken back
+    # the newest attempt that began before the step: an earlier attempt's steps were undone
     attempt = np.where(began < step[:, None], np.arange(len(began)), 0).max(axis=1, initial=0)
     place = np.arange(len(step)) - np.searchsorted(attempt, attempt)  # within its attempt; attempts ascend with steps
     compiled = np.array([attempt.compile_seconds is not None for attempt in run.attempts])
@@ -99,10 +99,10 @@ def _steps(case: Case) -> _Steps:
 
 
 def reference_seconds(run: RunTable) -> float | None:
-    """Returns the reference kernel's seconds at the median step; None without readings, or if they disagree.
+    """Return the reference kernel's seconds at the median step; None without readings, or if they disagree.
 
-    Readings are taken by the clock, steps are counted: each reading stands for the steps nearer to it than to another,
-    or stretches in which the machine crawled would outvote the many steps of the others.
+    Readings are taken by the clock, while steps are counted. Each reading therefore stands for the steps nearest to it;
+    otherwise slow stretches, with many readings and few steps, would outweigh the rest.
     """
     steps, seconds = run.facts.get("witness_steps"), run.facts.get("witness_seconds")
     if not steps or not seconds:
@@ -123,7 +123,7 @@ def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> fl
 
 
 def _weighted(ordered: Sequence[tuple[float, float]], share: float) -> float:
-    """The value below which this share of the weights lies."""
+    """Return the value below which this share of the weights lies."""
     left = share * sum(weight for _, weight in ordered)
     for value, weight in ordered:
         left -= weight

@@ -13,7 +13,8 @@ import numpy as np
 
 from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
 from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
-from advisor.prediction.layout_time import load_law, one_gpu, parts_of, seconds_of
+from advisor.prediction.layout_own import OwnRuns
+from advisor.prediction.layout_time import exchange_share, load_law, one_gpu, parts_of, seconds_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
 from advisor.prediction.software import Named, require_software
 
@@ -56,16 +57,17 @@ class Search:
     least_bytes: float  # on the fullest GPU of the layout that needs least memory
 
 
-def search(run: LayoutRun, gpus: int, sequences: int) -> Search:
+def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None) -> Search:
     """Returns the fastest layout that surely fits this many GPUs; the layout of `run` itself does not matter.
 
-    `sequences` is the global batch. Layouts must divide evenly: tensor, pipeline, context and expert parallelism are
-    powers of two, virtual stages divide the layers of a stage, and data parallelism is ZeRO-1 or FSDP.
+    `sequences` is the global batch, and `own` corrects the times by measured runs. Layouts must divide evenly: tensor,
+    pipeline, context and expert parallelism are powers of two, virtual stages divide the layers of a stage, and data
+    parallelism is ZeRO-1 or FSDP.
     """
     cuts = _cuts(run, gpus, sequences)
     if not len(cuts["tensor"]):
         return Search(best=None, others=(), tried=0, least_bytes=math.inf)
-    seconds, chance, peak = timed(run, cuts, sequences)
+    seconds, chance, peak = timed(run, cuts, sequences, own)
     order = np.lexsort((cuts["micro_batch"], seconds))
     fitting = order[chance[order] >= SURE]
     if not len(fitting):
@@ -88,14 +90,16 @@ def search(run: LayoutRun, gpus: int, sequences: int) -> Search:
         if first is not None and first != chosen and first not in found:
             found.append(first)
     rows = [chosen, *found]
-    best, *rest = predict_layouts([_run_of(run, cuts, at, sequences) for at in rows])
+    best, *rest = predict_layouts([_run_of(run, cuts, at, sequences) for at in rows], own)
     others = tuple(Choice(run=p.run, prediction=p, lost=_why(p, best)) for p in rest)
     return Search(
         best=Choice(run=best.run, prediction=best), others=others, tried=len(seconds), least_bytes=float(peak.min())
     )
 
 
-def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def timed(
+    run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, own: OwnRuns | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
     law, memory = load_law(), load_memory_law()
     changed = {name: cut if name == "recompute" else cut.astype(float) for name, cut in cuts.items()}
@@ -104,10 +108,14 @@ def timed(run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int) -> tup
     base = columns_of([run])  # values that do not depend on the cuts stay single numbers
     z = Columns(**{f.name: changed.get(f.name, getattr(base, f.name)) for f in fields(Columns)})
     theta, rates = one_gpu(run.gpu, run.precision, run.software, run.fused_attention)
-    parts = parts_of(z, *seconds_of(z, theta, rates), law)
+    work, costs = seconds_of(z, theta, rates)
+    parts = parts_of(z, work, costs, law)
+    seconds = np.sum(list(parts.values()), axis=0)
+    if own is not None:
+        seconds = seconds * np.exp(own.log_factor(exchange_share(parts, costs, law)))
     factors, deviation = memory.of(run.software)
     peak, chance = peak_and_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
-    return np.sum(list(parts.values()), axis=0), chance, peak
+    return seconds, chance, peak
 
 
 def _cuts(run: LayoutRun, gpus: int, sequences: int) -> dict[str, np.ndarray]:

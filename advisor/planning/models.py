@@ -44,6 +44,8 @@ class NamedModel:
     head_dim: int | None = None  # None: width over heads
     tied: bool = False  # the output head is the embedding table
     differs: str = ""  # how the model differs from the trainer's families
+    expert_parameters: int = 0  # weights of experts beyond those that a token meets, which are in the shape
+    expert_width: int | None = None  # feed-forward width of one expert; None: no mixture of experts
 
 
 def named_models() -> tuple[NamedModel, ...]:
@@ -201,6 +203,32 @@ def require_architecture(name: str) -> Architecture:
     if (found := named_row(name, mixture_rows())) is not None:
         return _mixture(*found)
     return architecture_of(require_model(name, nearly=True))
+
+
+def dense_of(mixture: Architecture) -> NamedModel:
+    """Returns a mixture of experts as the dense llama with the matrices that one token meets, at its training length.
+
+    The weights of the other experts are `expert_parameters`.
+    """
+    model = mixture.model
+    sizes = {"width": model.width, "heads": model.heads, "vocab_size": model.vocab_size, "seq_len": mixture.seq_len}
+    shape = ModelShape(family="llama", depth=model.layers, kv_heads=model.kv_heads, ffn_width=1, **sizes)
+    attention = 2 * model.width * model.width // model.heads * (model.heads + model.kv_heads)
+    left = (model.active - model.tables) / model.layers - attention
+    shape = replace(shape, ffn_width=max(1, round(left / (model.matrices * model.width))))
+    tied = model.vocab_size * model.width if model.tied else 0
+    assert model.experts is not None
+    words = f"its {model.experts.per_token} of {model.experts.count} experts for a token as one feed-forward block"
+    return NamedModel(
+        name=mixture.name,
+        shape=shape,
+        parameters=mixture.parameters,
+        source=mixture.source,
+        tied=model.tied,
+        differs=words,
+        expert_width=model.experts.width,
+        expert_parameters=max(0, mixture.parameters - parameters(shape) + tied),
+    )
 
 
 def architecture_of(named: NamedModel) -> Architecture:

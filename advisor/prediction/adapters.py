@@ -19,7 +19,9 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.trained import trained_share
+from advisor.records import Workload
 
+NF4_BYTES = 0.5 + 4 / 64  # of a 4-bit weight: 64 of them share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
 _DEVIATION = 0.12  # log standard deviation of the measurements around the formula
 _EAGER_DEVIATION = 0.25  # the same in eager code, between owners (`benchmarks/adapters.py`)
 _FROZEN_DEVIATION = 0.15  # our judgement, because nobody measured frozen blocks
@@ -54,6 +56,15 @@ def share_of_a_step(a: WorkloadArrays) -> Share:
     return Share(of_time=(4.0 + again + 6.0 * trained) / (6.0 + again), deviation=deviation)
 
 
+def forward_share(w: Workload) -> float:
+    """Return the part of a step that a forward pass without gradients takes: 2 of 6 passes over the weights.
+
+    2 of 4 with adapters, and 2 of 8 or 6 if the backward pass recomputes the forward pass (sources §1.2).
+    """
+    adapters = w.software.adapters if w.software is not None else None
+    return 2 / ((6 if adapters is None else 4) + (2 if w.activation_checkpointing == "full" else 0))
+
+
 def _apart(a: WorkloadArrays) -> bool:
     """Returns True if adapters run as separate operations: in eager code without hand-written kernels."""
     return a.software is not None and not a.compile and not a.software.fused_kernels
@@ -64,11 +75,12 @@ def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | flo
 
     They convert 4-bit weights to 16 bits, and in eager code the adapters' own operations pass through memory.
     """
-    adapters = a.software.adapters if a.software is not None else None
-    if adapters is None or spec is None:
+    if a.software is None or (adapters := a.software.adapters) is None or spec is None:
         return 0.0
     again = a.activation_checkpointing == "full"
-    moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * a.block_matrices if adapters.quantized else 0.0
+    moved = np.zeros(len(a.depth))
+    if adapters.quantized:
+        moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * (a.block_matrices + a.software.expert_parameters)
     if _apart(a):
         entering, leaving = flops.adapted_widths(a, adapters.targets)
         passes = 4 / 3 if again else 1.0

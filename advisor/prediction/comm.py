@@ -14,6 +14,7 @@ import numpy as np
 
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
+from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import BASES, EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.throughput import ELEMENT_BYTES, extra_parameters
@@ -170,6 +171,8 @@ def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> 
     parameters = trained_parameters(a).astype(float)
     every = (a.parameters + extra_parameters(a.software)).astype(float)  # frozen weights are gathered too
     gathered, scattered, step = 4 * every, 2 * parameters, np.zeros(len(parameters))
+    if a.software is not None and a.software.adapters is not None and a.software.adapters.quantized:
+        gathered = gathered - 2 * (2 - NF4_BYTES) * (a.block_matrices + a.software.expert_parameters)
     if a.software is None and a.sharding == "full":
         blocks = (a.depth * a.block_parameters).astype(float)
         gathered = 2 * ELEMENT_BYTES[a.precision] * blocks + 4 * (parameters - blocks)

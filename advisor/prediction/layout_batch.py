@@ -11,7 +11,8 @@ import numpy as np
 from advisor.laws.intervals import Z80
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.layout_memory import STAGES, factors_of, load_memory_law, peak_and_chance, peak_parts
-from advisor.prediction.layout_time import load_law, parts_of, seconds_of_runs
+from advisor.prediction.layout_own import OwnRuns
+from advisor.prediction.layout_time import exchange_share, load_law, parts_of, seconds_of_runs
 from advisor.prediction.layouts import LayoutRun, columns_of
 from advisor.records import Basis, Estimate
 
@@ -37,21 +38,31 @@ class LayoutPrediction:
     fits: bool | None
 
 
-def predict_layouts(runs: Sequence[LayoutRun]) -> list[LayoutPrediction]:
-    """Predict time and memory of runs, in their order. Raises AdvisorError if a GPU cannot run one of them at all."""
+def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> list[LayoutPrediction]:
+    """Predict time and memory of runs, in their order; `own` corrects the times by measured runs.
+
+    Raises AdvisorError if a GPU cannot run one of the runs at all.
+    """
     if not runs:
         return []
     law, memory, z = load_law(), load_memory_law(), columns_of(runs)
-    parts = parts_of(z, *seconds_of_runs(runs), law)
+    work, costs = seconds_of_runs(runs)
+    parts = parts_of(z, work, costs, law)
+    deviations, basis = np.full(len(runs), law.deviation), Basis.PRIOR
+    if own is not None:
+        share = exchange_share(parts, costs, law)
+        parts = {name: part * np.exp(own.log_factor(share)) for name, part in parts.items()}
+        deviations, basis = own.deviation(share), Basis.EXTRAPOLATED
     factors, deviation = factors_of(runs, memory)
     held = peak_parts(z, factors, np.array([STAGES.index(run.stage) for run in runs]))
     _, chances = peak_and_chance(z, factors, deviation, np.array([float(run.gpu.memory_bytes) for run in runs]), memory)
-    predictions, width = [], math.exp(Z80 * law.deviation)
+    predictions = []
     for i, run in enumerate(runs):
         step_parts, memory_parts = ({name: float(part[i]) for name, part in by.items()} for by in (parts, held))
         seconds, peak, chance = sum(step_parts.values()), sum(memory_parts.values()), float(chances[i])
         late = law.unbalanced if run.model.experts else 1.0
-        step = Estimate(value=seconds, low=seconds / width, high=seconds * width * late, basis=Basis.PRIOR)
+        width = math.exp(Z80 * float(deviations[i]))
+        step = Estimate(value=seconds, low=seconds / width, high=seconds * width * late, basis=basis)
         spread = math.exp(Z80 * float(deviation[i]))
         predictions.append(
             LayoutPrediction(

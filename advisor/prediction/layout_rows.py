@@ -30,6 +30,8 @@ LAYOUT_COLUMNS = (  # further columns of rows with a layout, besides `rows.COLUM
     *("experts_per_token", "expert_ffn_width", "shared_experts", "dense_layers", "params_total", "params_active"),
     *("interconnect", "global_batch_sequences", "sequence_parallel", "zero_stage_or_fsdp", "recompute"),
 )
+# Columns with the measured speed of a row; the last two mean the same.
+RATES = ("step_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "tok_per_s_per_gpu")
 _SIZES = (  # columns with a positive whole number
     *("n_gpus", "gpus_per_node", "layers", "dim", "heads", "kv_heads", "head_dim", "vocab", "seq_len", "micro_batch"),
 )
@@ -58,6 +60,17 @@ class LayoutReading:
 
     run: LayoutRun
     assumed: tuple[str, ...] = ()
+
+
+def measured_seconds(row: Mapping[str, str], run: LayoutRun) -> float | None:
+    """Return the measured seconds of a step; None if the row states none of RATES as a positive number."""
+    of_all, *of_one = RATES[1:]
+    tokens = {of_all: 1, **dict.fromkeys(of_one, run.layout.gpus)}
+    for name in RATES:
+        value = number(row.get(name, ""))
+        if value is not None and 0 < value < math.inf:
+            return value if name not in tokens else run.step_tokens / (value * tokens[name])
+    return None
 
 
 class LayoutRows:

@@ -274,3 +274,10 @@ def parts_of(z: Columns, seconds: np.ndarray, costs: np.ndarray, law: LayoutLaw)
     for at, part in enumerate(_PARTS_OF_COSTS):
         parts[part] = parts[part] + np.exp(law.log_costs[at]) * costs[..., at]
     return parts
+
+
+def exchange_share(parts: Mapping[str, np.ndarray], costs: np.ndarray, law: LayoutLaw) -> np.ndarray:
+    """Return the part of each step that goes into EXCHANGES between GPUs, shape (n,)."""
+    exchanges = np.array([name in EXCHANGES for name in COSTS])
+    share: np.ndarray = costs @ (np.exp(law.log_costs) * exchanges) / np.sum(list(parts.values()), axis=0)
+    return share

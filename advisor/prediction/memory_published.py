@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from advisor.errors import AdvisorError
+from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import Named, table
@@ -34,8 +35,7 @@ _OTHER_STATES = {
     "copied": (("fp32", 0.5), ("16bit", 0.5)),
     "16bit": (("fp32", 0.5), ("copied", 0.5)),
 }
-# Frozen weights have 16 bits, or 4 bits and a 32-bit scale for each 64 weights (QLoRA, Dettmers et al. 2023, §3).
-_FROZEN_BYTES, _NF4_BYTES = 2.0, 0.5 + 4 / 64
+_FROZEN_BYTES = 2.0  # of a weight that is not trained, unless it has 4 bits
 # Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered ones
 # (DeepSpeed's documented defaults), 16-bit each.
 _BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
@@ -166,13 +166,14 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     if software.moment_bytes is not None and adapters is None:
         moments = software.moment_bytes + (4 if case.state == "copied" else 0)
     weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
-    n = (a.parameters + software.extra_parameters).astype(float)
+    n = (a.parameters + software.extra_parameters + software.expert_parameters).astype(float)
+    matrices = a.block_matrices + software.expert_parameters
     trained = trained_parameters(a).astype(float)
     frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
         if _models_of_hf(software):  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
-            frozen = frozen + 2.0 * (n - a.block_matrices)
-        frozen = frozen + (_NF4_BYTES - _FROZEN_BYTES) * a.block_matrices
+            frozen = frozen + 2.0 * (n - matrices)
+        frozen = frozen + (NF4_BYTES - _FROZEN_BYTES) * matrices
     halved = np.zeros(len(n))  # parameters of embedding tables with weights and moments in 16 bits
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)
@@ -278,7 +279,7 @@ def _gathered(a: WorkloadArrays, software: Software, case: Case) -> np.ndarray:
         return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
     if a.sharding == "full":  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
         live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
-        block = 6.0 if software.adapters is None else 2.0 * _NF4_BYTES if software.adapters.quantized else 4.0
+        block = 6.0 if software.adapters is None else 2.0 * NF4_BYTES if software.adapters.quantized else 4.0
         return block * a.block_parameters + 2.0 * table_size * (1 if a.family == "gpt2" else 2) + live
     if case.state == "copied" and (a.gpus > 1 or software.kind == "wrapper"):
         return 2.0 * 2.0 * np.minimum(_BUCKET_ELEMENTS, a.parameters)

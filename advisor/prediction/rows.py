@@ -86,14 +86,14 @@ class RowError:
     error: str
 
 
-def row_cells(path: Path) -> Iterator[list[str]]:
+def row_cells(path: Path, required: Sequence[str] = REQUIRED_COLUMNS) -> Iterator[list[str]]:
     """Yield the column names of a CSV file, then the cells of each row. Raises AdvisorError if it cannot be read."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             columns = [_OPTIONS.get(name.strip().replace("-", "_"), name) for name in next(lines, [])]
-            if missing := [name for name in REQUIRED_COLUMNS if name not in columns]:
-                hint = f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}"
+            if missing := [name for name in required if name not in columns]:
+                hint = f"the first line must name the columns, at least {', '.join(required)}"
                 raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint, exit_code=2)
             yield columns
             yield from filter(None, lines)

@@ -115,6 +115,7 @@ def software_of(
     frozen_blocks: int = 0,
     fp8: bool = False,
     extra_parameters: int = 0,
+    expert_parameters: int = 0,
 ) -> Software:
     """Return published software by name. `name` None means unknown software, in 16 bits if it trains only a part."""
     if name is None:
@@ -123,7 +124,14 @@ def software_of(
         software = Software(state=kept, state_chance=1.0 if in_part else USUAL_STATE, whole_logits=None)
     else:
         software = require_software(name).software
-    return replace(software, adapters=adapters, frozen_blocks=frozen_blocks, fp8=fp8, extra_parameters=extra_parameters)
+    return replace(
+        software,
+        adapters=adapters,
+        frozen_blocks=frozen_blocks,
+        fp8=fp8,
+        extra_parameters=extra_parameters,
+        expert_parameters=expert_parameters,
+    )
 
 
 def words_of(software: Software | None) -> str:

@@ -150,7 +150,7 @@ def all_parameters(w: Workload) -> int:
 
 def extra_parameters(software: Software | None) -> int:
     """Return the number of parameters that the shape lacks."""
-    return software.extra_parameters if software is not None else 0
+    return software.extra_parameters + software.expert_parameters if software is not None else 0
 
 
 def attended_tokens(software: Software | None, seq_len: int | np.ndarray) -> float | np.ndarray:

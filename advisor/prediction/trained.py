@@ -17,7 +17,7 @@ def trained_parameters(a: WorkloadArrays) -> np.ndarray:
         return a.parameters
     if (adapters := a.software.adapters) is not None:
         return flops.adapter_parameters(a, adapters.rank, adapters.targets)
-    every = a.parameters + a.software.extra_parameters
+    every = a.parameters + a.software.extra_parameters + a.software.expert_parameters
     if not a.software.frozen_blocks:
         return every
     return every - a.software.frozen_blocks * a.block_parameters - a.vocab_size * a.width

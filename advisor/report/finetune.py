@@ -18,6 +18,7 @@ from advisor.workflows.plan_layouts import LayoutChoice
 
 _NAMED = 6  # GPUs that are named where the model does not fit them
 _SHARDED = {"optimizer": "optimizer sharded", "full": "sharded"}
+_ON = {"sft": "", "dpo": " by DPO on preference pairs"}
 SHOWN = 8  # machines on the terminal: the best of each GPU
 COLUMNS = ("GPUs", "from", "micro-batch", "memory per GPU", "tokens/s", "time", "cost", "longest context")
 
@@ -28,7 +29,7 @@ def sentence(plan: FinetunePlan) -> str:
     how = partial_words(run.prediction.workload) or "all weights"
     cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
     return (
-        f"Fine-tune {plan.model.name} ({how}) on {rented(run.offer)} with {plan.software}, "
+        f"Fine-tune {plan.model.name} ({how}){_ON[plan.stage]} on {rented(run.offer)} with {plan.software}, "
         f"{format_tokens(plan.tokens)} tokens: "
         f"{TIME.of(run.seconds)}{cost}."
     )
@@ -40,7 +41,10 @@ def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
     for run in plan.runs:
         best.setdefault(run.offer.gpu, run)
     return Table(
-        columns=COLUMNS, rows=tuple(_row(run) for run in list(best.values())[:most]), numbers=COLUMNS[3:], chosen=(0,)
+        columns=COLUMNS,
+        rows=tuple(_row(run, plan.stage) for run in list(best.values())[:most]),
+        numbers=COLUMNS[3:],
+        chosen=(0,),
     )
 
 
@@ -51,8 +55,18 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
         broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
         said.append(f"! no run keeps the {broken}; this is the nearest one")
     share = plan.tokens_padded / plan.tokens
-    if share > 1.01:
+    if plan.stage == "dpo":
+        said.append(
+            "the tokens of both answers count, and the reference model reads them once more beforehand; pairs are not "
+            "packed, so answers of unequal length take longer"
+        )
+    elif share > 1.01:
         said.append(f"packed, examples share sequences; padded to the context it takes {share:.1f} times as long")
+    if plan.model.expert_width is not None:
+        said.append(
+            f"the time is that of the experts' products; code that runs experts of {plan.model.expert_width:,} one "
+            "after the other takes longer (the high end)"
+        )
     if plan.assumed:
         said.append(f"not given, so taken: {'; '.join(plan.assumed)}")
     if plan.does_not_fit:
@@ -83,7 +97,7 @@ def missed(run: FinetuneRun | LayoutChoice, deadline: str, budget: str) -> list[
     return [word for word, kept in zip((deadline, budget), run.keeps, strict=True) if not kept]
 
 
-def _row(run: FinetuneRun) -> tuple[str, ...]:
+def _row(run: FinetuneRun, stage: str) -> tuple[str, ...]:
     answer = run.prediction
     work, memory, rate = answer.workload, answer.device_bytes, answer.tokens_per_second
     rent = "" if run.offer.usd_per_hour is None else f", {format_usd_rate(run.offer.usd_per_hour)}"
@@ -93,7 +107,9 @@ def _row(run: FinetuneRun) -> tuple[str, ...]:
     return (
         f"{run.offer.gpus} x {run.offer.gpu}",
         f"{run.offer.provider or 'your own'}{' spot' if run.offer.spot else ''}{rent}",
-        f"{work.micro_batch} x {work.shape.seq_len}" + (f" ({', '.join(how)})" if how else ""),
+        f"{work.micro_batch} x {work.shape.seq_len}"
+        + (" in pairs" if stage == "dpo" else "")
+        + (f" ({', '.join(how)})" if how else ""),
         format_estimate(memory, format_bytes),
         format_estimate(rate, format_rate),
         TIME.of(run.seconds) + late,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,7 +114,17 @@ def notes(plan: LayoutPlan) -> Sequence[str]:
         f"the time is {plan.chosen.whole.beyond_steps:.1f} times that of the steps alone, as in published whole runs: "
         "evaluations, slow machines, settings that were not the fastest"
     )
-    said.append("speed and memory by published runs of other people (80 % intervals)")
+    learnt = plan.own_runs.get(plan.chosen.offer.gpu)
+    if learnt is None:
+        said.append(
+            "speed and memory by published runs of other people (80 % intervals); a few runs that you time on one "
+            "machine correct the speed: --measured runs.csv"
+        )
+    else:
+        runs = f"{learnt.count} measured run{'s' if learnt.count > 1 else ''} of yours"
+        off = math.expm1(learnt.usual)
+        than = f"{format_percent(abs(off))} {'slower' if off > 0 else 'faster'} than published runs of other people"
+        said.append(f"speed by {runs}, {than}; memory by published runs (80 % intervals)")
     return said
 
 

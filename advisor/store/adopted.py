@@ -1,4 +1,4 @@
-"""An adopted training command and the plans made for it, as records and as the YAML that keeps them."""
+"""Defines adopted training commands and their plans, as records and as YAML."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from advisor.records import Estimate
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml, write_atomic
 from trainer.schema import ConfigError, ModelShape, record_from_dict, to_dict
 
-FOLDER = "adopted"  # of the store
-PLAN = "adopted.yaml"  # of a run folder
+FOLDER = "adopted"  # in the store
+PLAN = "adopted.yaml"  # in a run folder
 SCHEMA = 1
 # where a burst's steps were seen: in a burst by the probe or, where that cannot load, by the program's own log; in a
 # run that was launched
@@ -21,7 +21,7 @@ PROBE, LOG, WHOLE_RUN = "probe", "log", "run"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A knob, by its canonical name, and what it is set to."""
+    """A knob, by its canonical name, and its value."""
 
     name: str
     value: float
@@ -29,7 +29,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A name and its text: of the environment, or of a package and its versions."""
+    """A name and its text: a variable of the environment, or a package with its versions."""
 
     name: str
     value: str
@@ -37,52 +37,52 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One canonical setting of a trainer and how it is set there."""
+    """A canonical setting of a trainer and how to set it."""
 
     name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
     key: str  # the option, the variable or the path of keys
     # option: --key V | equals: --key=V | word: key=V | env | file: a key of a configuration file | launcher: an option
     # of what starts the processes
     how: str = "option"
-    inside: str | None = None  # the value is a JSON object, and this its field
-    value: float | None = None  # of the user's own command; None: not known
-    in_bursts: str | None = None  # what bursts set it to, as to switch it off; None: it is left alone
-    flag: bool = False  # it takes no value: to be given, or not
-    in_file: str | None = None  # keys under which a configuration file has what the arguments do not say
+    inside: str | None = None  # set if the value is a JSON object: the field in it
+    value: float | None = None  # in the user's own command; None if unknown
+    in_bursts: str | None = None  # the value for bursts, for example to switch it off; None leaves it alone
+    flag: bool = False  # it takes no value: it is given or not
+    in_file: str | None = None  # the keys of a configuration file that hold what the arguments leave out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Which options one trainer takes."""
+    """The options that one trainer takes."""
 
     name: str
     knobs: tuple[Knob, ...] = ()
-    burst_args: tuple[str, ...] = ()  # added to the command of a burst
+    burst_args: tuple[str, ...] = ()  # added to the command for a burst
     burst_env: tuple[Variable, ...] = ()
-    resume_args: tuple[str, ...] = ()  # added when a run goes on; empty: it starts again
-    config_option: str | None = None  # what names the configuration file; None: the first argument that is one
+    resume_args: tuple[str, ...] = ()  # added when a run resumes; empty if the trainer cannot resume
+    config_option: str | None = None  # names the configuration file; None: it is the first argument
     holds_for: tuple[Variable, ...] = ()  # package, versions
     notes: tuple[str, ...] = ()
 
     def knob(self, name: str) -> Knob | None:
-        """The knob of that canonical name; None: the trainer has none that is known."""
+        """Return the knob of that canonical name, or None if the trainer has none that is known."""
         return next((knob for knob in self.knobs if knob.name == name), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """What the model was given in one optimizer step of one process, as seen from inside; None: it has no such."""
+    """What the model received in one optimizer step of one process, as seen from inside; None if it is not known."""
 
-    rows: float  # of one micro-batch, the most of a step
-    calls: int  # micro-batches of a step
-    length: float | None = None  # tokens of a row, mean
+    rows: float  # of one micro-batch, the largest in the step
+    calls: int  # micro-batches in the step
+    length: float | None = None  # mean tokens of a row
     tokens: float | None = None  # of the whole step
-    end_to_end: bool = False  # the rows of a micro-batch are laid one behind the other in a single one
+    end_to_end: bool = False  # the rows of a micro-batch are joined into one
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedBurst:
-    """One short run of the command. None: it did not come to that, or was not seen."""
+    """One short run of the command. A field is None if the run did not get that far or it was not seen."""
 
     values: tuple[Setting, ...]  # of the knobs that were set, by canonical name
     outcome: str  # completed | stopped (by us, with enough steps) | out_of_memory | diverged | failed | timed_out
@@ -90,40 +90,40 @@ class AdoptedBurst:
     source: str = PROBE
     seconds: float = 0.0  # start to end of the process
     startup_seconds: float | None = None  # start of the process to the end of its first step
-    ending_seconds: float | None = None  # last step to the end of the process, of one that ended by itself
+    ending_seconds: float | None = None  # from the last step to the end of a process that ended by itself
     warmup_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     steady: bool = True  # two windows of its steps agreed
     shape: BatchShape | None = None  # by its log: what its knobs ask for, as far as they were seen to work
-    elements: int | None = None  # of the tensors that are optimised
+    elements: int | None = None  # number of elements of the optimised tensors
     steps: int = 0  # optimizer steps seen
-    clock: str | None = None  # by its log: what its step times are, in words
+    clock: str | None = None  # by its log: what its step times include, in words
     step_tokens: float | None = None  # by its log: tokens of a step, of all processes
-    step_epochs: float | None = None  # how far a step goes through the data, as its log says
+    step_epochs: float | None = None  # by its log: share of the data that one step covers
     step_printed: bool = True  # by its log: each line says which step it is of
-    device_peak_bytes: int | None = None  # by its log: what NVML has of its processes, on the fullest card
+    device_peak_bytes: int | None = None  # by its log: its processes' memory on the fullest GPU, by NVML
     allocated_peak_bytes: int | None = None
     reserved_peak_bytes: int | None = None
     resident_peak_bytes: int | None = None  # of all its processes
     started: float = 0.0  # Unix seconds
     torch: str | None = None
-    processes: int = 1  # that trained together
-    model: ModelShape | None = None  # of a decoder, by its weights; None: it is none that is known
-    reference_seconds: tuple[float, ...] = ()  # of the reference kernel, beside its timed steps; empty: not timed
+    processes: int = 1  # processes that trained together
+    model: ModelShape | None = None  # of a decoder, from its weights; None if it is not a known one
+    reference_seconds: tuple[float, ...] = ()  # of the reference kernel, beside its timed steps; empty if not timed
 
     def value(self, name: str) -> float | None:
-        """What a knob was set to; None: it was left as it is."""
+        """Return the value that a knob was set to, or None if it was left alone."""
         return next((setting.value for setting in self.values if setting.name == name), None)
 
     @property
     def measured(self) -> bool:
-        """Whether it has steady steps to speak of."""
+        """Tell whether it has steady steps."""
         return self.outcome in ("completed", "stopped") and len(self.step_seconds) > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnobVerdict:
-    """What became of a knob's self-test."""
+    """The result of a knob's self-test."""
 
     name: str
     verdict: str  # works | dead | capped | swapped | untested
@@ -137,30 +137,30 @@ class Adopted:
     name: str
     created: str  # ISO 8601, UTC
     command: tuple[str, ...]
-    folder: str  # where it is started
+    folder: str  # where the command is started
     recipe: Recipe
     device_key: str
     torch: str | None
     gpus: int
     verdicts: tuple[KnobVerdict, ...]
     bursts: tuple[AdoptedBurst, ...]
-    seconds: float  # that it took
-    environment: tuple[Variable, ...] = ()  # set beside what is inherited
+    seconds: float  # duration of the adoption
+    environment: tuple[Variable, ...] = ()  # added to the inherited environment
     schema: int = SCHEMA
 
     @property
     def by_log(self) -> bool:
-        """Whether its steps were seen by its own log alone."""
+        """Tell whether its steps were seen by its log alone."""
         return self.bursts[0].source == LOG
 
     def works(self, name: str) -> bool:
-        """Whether a knob was seen to do what its name says."""
+        """Tell whether a knob was seen to do what its name says."""
         return any(verdict.name == name and verdict.verdict == "works" for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedPlan:
-    """What is to be run of an adopted command, and what that promises."""
+    """A planned run of an adopted command, with its predictions."""
 
     id: str
     created: str
@@ -179,38 +179,38 @@ class AdoptedPlan:
     tokens_per_step: float | None
     startup_seconds: Estimate
     step_seconds: Estimate
-    ending_seconds: Estimate | None  # None: no burst ended by itself
+    ending_seconds: Estimate | None  # None if no burst ended by itself
     total_seconds: Estimate
     usd_per_hour: float | None
     cost_usd: Estimate | None
     memory_bytes: Estimate | None
     memory_kind: str  # allocated | device (NVML, by process) | resident
-    max_seconds: float | None  # when the run is ended; None: nobody set a limit
+    max_seconds: float | None  # when the run is ended; None if there is no limit
     max_usd: float | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
-    software: str | None = None  # as the probe saw it
-    basis: str = PROBE  # of its numbers: probe | log
-    reference_seconds: float | None = None  # of the reference kernel during the bursts; None: not timed
-    drift_exponent: float = 0.0  # step time goes as the reference kernel's time to this power
-    bootstrap: str | None = None  # the user's own line of a shell, before the command, where it runs elsewhere
+    software: str | None = None  # as the probe detected it
+    basis: str = PROBE  # source of its numbers: probe | log
+    reference_seconds: float | None = None  # of the reference kernel during the bursts; None if it was not timed
+    drift_exponent: float = 0.0  # step time is proportional to the reference kernel's time to this power
+    bootstrap: str | None = None  # the user's own shell line that runs before the command on another machine
     schema: int = SCHEMA
 
 
 def save_adopted(home: Path, adopted: Adopted) -> Path:
-    """Keep an adopted command; the same name replaces."""
+    """Store an adopted command, replacing one of the same name."""
     path = home / FOLDER / f"{adopted.name}.yaml"
     write_atomic(path, dump_yaml(to_dict(adopted)))
     return path
 
 
 def adopted_names(home: Path) -> list[str]:
-    """What was adopted, in order of name."""
+    """Return the names of the adopted commands, sorted."""
     return sorted(path.stem for path in (home / FOLDER).glob("*.yaml"))
 
 
 def load_adopted(home: Path, name: str) -> Adopted:
-    """An adopted command by its name; raises AdvisorError with what is near."""
+    """Return an adopted command by its name; raises AdvisorError with similar names."""
     path = home / FOLDER / f"{name}.yaml"
     if name not in adopted_names(home):
         names = adopted_names(home)
@@ -221,12 +221,12 @@ def load_adopted(home: Path, name: str) -> Adopted:
 
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
-    """The plan of an adopted command; raises AdvisorError."""
+    """Read the plan of an adopted command; raises AdvisorError."""
     return _read(AdoptedPlan, path, "plan")
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:
-    """The plan as YAML."""
+    """Return the plan as YAML."""
     return dump_yaml(to_dict(plan))
 
 

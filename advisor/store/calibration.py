@@ -1,7 +1,6 @@
-"""A calibration and its bursts as records, and the only code that turns them into the YAML on disk and back.
+"""Defines calibrations and their bursts as records; the only code that converts them to the YAML on disk and back.
 
-`docs/file-formats.md` lists the fields. Fields that a reader does not know are passed over, those that older versions
-did not write are None.
+`docs/file-formats.md` lists the fields. Unknown fields are ignored; fields that older versions did not write are None.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BURSTS = ("bursts", "chosen", "edge", "variants", "held_out")  # fields that ho
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to calibrate, resolved: nothing is automatic any more."""
+    """What to calibrate, with every automatic choice resolved."""
 
     gpu: str
     device: str  # cpu | cuda
@@ -37,8 +36,8 @@ class Settings:
     compile: bool
     activation_checkpointing: str
     optimizer: str
-    memory_bytes: int | None  # what bursts may fill
-    most_micro_tokens: int  # of a burst's micro-batch
+    memory_bytes: int | None  # that bursts may fill
+    most_micro_tokens: int  # largest micro-batch of a burst, in tokens
     usd_per_hour: float | None
     seed: int = 0
     kernels: Kernels = field(default_factory=Kernels)
@@ -46,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The software that was measured."""
+    """The software of the calibration."""
 
     torch: str
     python: str
@@ -55,7 +54,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A real run of a few steps: what every run costs besides its steps, evaluations and checkpoints."""
+    """A real run of a few steps: it shows what every run costs besides its steps, evaluations and checkpoints."""
 
     overhead_seconds: float  # imports, device, data, telemetry, building the model, first batch, shutting down
     checkpoint_bytes: int
@@ -64,7 +63,7 @@ class Rehearsal:
 
 @dataclass(frozen=True, kw_only=True)
 class Burst(BurstResult):
-    """One burst of a calibration: what was trained, when, how it ended and what it measured."""
+    """One burst of a calibration: its workload, time, outcome and measurements."""
 
     workload: Workload
     started: float  # Unix seconds
@@ -72,13 +71,13 @@ class Burst(BurstResult):
 
     @property
     def completed(self) -> bool:
-        """Whether it ended well and proved that it trained."""
+        """Tell whether it completed and its result shows that it trained."""
         return self.outcome == Outcome.COMPLETED and self.trained
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a calibration took; `usd` is None where no price was given."""
+    """What a calibration took; `usd` is None if no price was given."""
 
     seconds: float
     usd: float | None
@@ -86,7 +85,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutSummary:
-    """Leave-one-configuration-out error of the calibration itself, drift-corrected."""
+    """Leave-one-configuration-out error of the calibration, corrected for drift."""
 
     configurations: int
     median: float
@@ -95,7 +94,7 @@ class HeldOutSummary:
 
 
 class Verdict(StrEnum):
-    """What predictions do with a calibration."""
+    """How predictions use a calibration."""
 
     GOOD = "good"  # used
     DOUBTFUL = "doubtful"  # used with wider intervals
@@ -104,16 +103,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """Whether a calibration is believed (`calibration/quality`), and why."""
+    """The verdict on a calibration (`calibration/quality`), with the reasons."""
 
     verdict: Verdict
-    widening: float  # of the intervals of its step times; 1 unless doubtful
+    widening: float  # factor on the intervals of its step times; 1 unless doubtful
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Everything that was measured of one device, raw; fits are made anew from it at every reading."""
+    """The raw measurements of one device; fits are computed from them at every reading."""
 
     id: str
     created: str  # ISO 8601, UTC
@@ -124,25 +123,25 @@ class Calibration:
     settings: Settings
     disk_bytes_per_second: int
     ceilings: Ceilings
-    rehearsal: Rehearsal | None = None  # None: it did not complete
+    rehearsal: Rehearsal | None = None  # None if it did not complete
     bursts: tuple[Burst, ...]  # in the order they ran
     cost: Cost
-    held_out_error: HeldOutSummary | None = None  # None: not complete yet, or too few configurations
-    quality: Quality | None = None  # None: bursts were added since it was judged, or an older version wrote it
+    held_out_error: HeldOutSummary | None = None  # None if it is incomplete or has too few configurations
+    quality: Quality | None = None  # None if bursts were added since the verdict, or an older version wrote it
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracySession(Calibration):
-    """A calibration with more bursts that no fit has seen (`benchmarks/held_out.py`)."""
+    """A calibration with additional bursts that no fit has used (`benchmarks/held_out.py`)."""
 
-    chosen: tuple[Burst, ...] = ()  # the recommended configuration, re-measured
-    edge: tuple[Burst, ...] = ()  # the largest that is said to fit the memory
-    variants: tuple[Burst, ...] = ()  # the recommended one in other software settings
+    chosen: tuple[Burst, ...] = ()  # bursts of the recommended configuration, measured again
+    edge: tuple[Burst, ...] = ()  # the largest configuration predicted to fit the memory
+    variants: tuple[Burst, ...] = ()  # the recommended configuration under other software settings
     held_out: tuple[Burst, ...] = ()  # configurations outside the calibration
 
 
 def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
-    """The document on disk: what a list shows comes first, so that it reads no further."""
+    """Return the document for disk; it begins with what lists show, so that they need not read further."""
     raw = to_dict(calibration)
     device = {"key": raw.pop("device_key"), **raw.pop("device")}
     head = {
@@ -159,7 +158,7 @@ def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
 
 
 def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
-    """Read a calibration document; ConfigError names every field that is missing or wrong."""
+    """Read a calibration document; raises ConfigError that names every missing or wrong field."""
     device = raw.get("device")
     key = device.get("key") if isinstance(device, Mapping) else None
     bursts = {name: _with_device(raw[name], key) for name in _BURSTS if name in raw}
@@ -168,7 +167,7 @@ def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
 
 
 def measured_run_to_dict(run: MeasuredStep) -> dict[str, Any]:
-    """The observation on disk."""
+    """Return an observation as it is stored."""
     names = ("created", "step_seconds", "steps", "reference_seconds", "watts")
     known = {name: getattr(run, name) for name in names}
     return {"schema": SCHEMA, "run_id": run.run_id, "device_key": run.workload.gpu, **known,
@@ -176,13 +175,13 @@ def measured_run_to_dict(run: MeasuredStep) -> dict[str, Any]:
 
 
 def measured_run_from_dict(raw: Mapping[str, Any]) -> MeasuredStep:
-    """Read an observation; ConfigError names every field that is missing or wrong."""
+    """Read an observation; raises ConfigError that names every missing or wrong field."""
     workload = _workload_with_device(raw.get("workload"), raw.get("device_key"))
     return record_from_dict(MeasuredStep, {**raw, "workload": workload}, pass_over_unknown=True)
 
 
 def workload_to_dict(w: Workload) -> dict[str, Any]:
-    """A workload as the flat mapping stored with each burst; the device is stored once for the whole document."""
+    """Return a workload as the flat mapping of each burst; the device is stored once for the whole document."""
     return to_dict(w.shape) | {
         "micro_batch": w.micro_batch,
         "grad_accum": w.grad_accum,
@@ -200,7 +199,7 @@ def _burst_to_dict(burst: Burst) -> dict[str, Any]:
 
 
 def _with_device(bursts: Any, key: Any) -> Any:
-    """Bursts whose flat workloads are nested as the record is, on this device; what is no list of bursts stays."""
+    """Nest the flat workloads of bursts as the record has them, on this device; anything but a list stays as it is."""
     if not isinstance(bursts, list):
         return bursts
     return [

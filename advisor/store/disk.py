@@ -1,4 +1,4 @@
-"""Files on disk: atomic writes, and YAML and JSON that fail in words."""
+"""Writes files atomically, and reads YAML and JSON with errors in plain words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 from advisor.errors import AdvisorError
 from trainer.schema import ConfigError
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml was compiled in
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster if libyaml was compiled in
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 _HINTS = {
@@ -110,7 +110,7 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
         raw_bytes = Path(path).read_bytes()
     try:
         return tomllib.loads(raw_bytes.decode())
-    except ValueError as error:  # no UTF-8, no TOML
+    except ValueError as error:  # not UTF-8, or not TOML
         raise AdvisorError(f"the {what} {path} is not valid TOML: {error}", "mend that line") from error
 
 
@@ -133,10 +133,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
-    """The error of a file whose fields are missing or wrong, all of them named."""
+    """Return the error for a file with missing or wrong fields, naming all of them."""
     return AdvisorError(f"the {what} {path} cannot be used: {listed(error.problems)}", hint)
 
 
 def listed(problems: Sequence[str]) -> str:
-    """Problems of a file in one line, the first eight of them."""
+    """Join the problems of a file in one line, the first eight of them."""
     return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")

@@ -1,4 +1,4 @@
-"""Where the advisor reads what it ships with and keeps what it learns."""
+"""Finds the folders of the shipped data and of the user's own."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @cache
 def profiles_folder() -> Path:
-    """The shipped profiles: inside the package of an installed wheel, beside it in a checkout."""
+    """Return the shipped profiles: inside the package of an installed wheel, beside it in a checkout."""
     installed = _PACKAGE / "_profiles"
     return installed if installed.is_dir() else _PACKAGE.parent / "profiles"
 
 
 def example_run() -> Path:
-    """A recorded run folder, shipped so that there is something to look at before the first run."""
+    """Return a recorded run folder that is shipped, so that there is something to look at before the first run."""
     installed = _PACKAGE / "_examples"
     return (installed if installed.is_dir() else _PACKAGE.parent / "examples") / "run"
 
 
 def advisor_home() -> Path:
-    """The user's own folder: ADVISOR_HOME, or else the platform's data folder. It need not exist yet."""
+    """Return the user's own folder: ADVISOR_HOME, or else the platform's data folder. It may not exist yet."""
     chosen = os.environ.get("ADVISOR_HOME")
     if chosen:
         return Path(chosen).expanduser()

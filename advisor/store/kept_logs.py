@@ -1,4 +1,4 @@
-"""Logs that were looked at and kept under a name: `logs/NAME/kept.json` and the files, written whole or not at all."""
+"""Stores logs under a name: `logs/NAME/kept.json` and the files, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLogs:
-    """Logs under a name, and how they were looked at."""
+    """Logs stored under a name, with the settings of the page."""
 
     name: str
     kept_at: datetime
@@ -32,7 +32,7 @@ class KeptLogs:
 def keep_logs(
     home: Path, name: str, files: Sequence[tuple[str, bytes]], settings: Mapping[str, Any], now: datetime
 ) -> Path:
-    """Write logs (their names and contents) under a name; the same name replaces. Raises AdvisorError."""
+    """Store logs (names and contents) under a name, replacing older ones. Raises AdvisorError."""
     if not _NAME.fullmatch(name):
         hint = "take up to 60 letters, digits, dots, dashes or underscores, a letter or digit first"
         raise AdvisorError(f"{name!r} cannot be the name of kept logs", hint, exit_code=2)
@@ -56,20 +56,20 @@ def keep_logs(
 
 
 def kept_logs(home: Path) -> list[KeptLogs]:
-    """All logs that were kept, newest first."""
+    """Return all stored logs, newest first."""
     folders = (home / "logs").glob(f"*/{_ABOUT}")
     found = [_read(path.parent) for path in folders if _NAME.fullmatch(path.parent.name)]
     return sorted(found, key=lambda one: (one.kept_at, one.name), reverse=True)
 
 
 def find_kept_logs(home: Path, name: str) -> KeptLogs | None:
-    """The logs that were kept under a name; None where there are none."""
+    """Return the logs stored under a name, or None if there are none."""
     folder = home / "logs" / name
     return _read(folder) if _NAME.fullmatch(name) and (folder / _ABOUT).is_file() else None
 
 
 def delete_kept_logs(home: Path, name: str) -> None:
-    """Remove what was kept under a name, where there is such."""
+    """Delete the logs stored under a name, if there are any."""
     found = find_kept_logs(home, name)
     if found is not None:
         folder = home / "logs" / name

@@ -1,4 +1,4 @@
-"""The SQLite file of the advisor: an index of runs and the ledger of predicted against actual.
+"""The SQLite file of the advisor: an index of runs and the ledger of predicted and actual values.
 
 Every operation opens its own connection and is one transaction, so two processes can use the file at once.
 """
@@ -19,7 +19,7 @@ from advisor.store.disk import disk_errors
 
 BUSY_SECONDS = 15.0
 
-# Migration i brings a file of version i to version i + 1. Never change one that was released: add another.
+# Migration i upgrades a file from version i to version i + 1. Never change a released one: add another.
 MIGRATIONS = (
     """
     CREATE TABLE runs (
@@ -41,7 +41,7 @@ MIGRATIONS = (
 
 
 class Ledger:
-    """Runs and scores in one SQLite file; made on first use, upgraded when an older version wrote it."""
+    """Runs and scores in one SQLite file, which is created on first use and upgraded if an older version wrote it."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -55,7 +55,7 @@ class Ledger:
             )
 
     def runs(self) -> list[RunRow]:
-        """All registered runs, newest first."""
+        """Return all registered runs, newest first."""
         with self._transaction() as db:
             rows = db.execute(
                 "SELECT id, name, path, created, plan_id, device_key FROM runs ORDER BY created DESC, id DESC"
@@ -64,12 +64,12 @@ class Ledger:
         return [RunRow(**dict(zip(names, row, strict=True))) for row in rows]
 
     def forget_run(self, run_id: str) -> None:
-        """Take a run from the index; its scores stay."""
+        """Remove a run from the index; its scores stay."""
         with self._transaction() as db:
             db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
 
     def withdraw(self, run_id: str, now: datetime) -> None:
-        """Remove the scores of a run, and note that they were taken back."""
+        """Remove the scores of a run, and record that they were taken back."""
         with self._transaction() as db:
             db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
             db.execute(
@@ -78,12 +78,12 @@ class Ledger:
             )
 
     def withdrawn(self) -> set[str]:
-        """Runs that were taken back and not recorded again."""
+        """Return the runs that were taken back and not recorded again."""
         with self._transaction() as db:
             return {run_id for (run_id,) in db.execute("SELECT run_id FROM withdrawn")}
 
     def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
-        """Write the scores of one run; what was recorded, or taken back, of the same run before is replaced."""
+        """Write the scores of one run, replacing older ones and lifting an earlier withdrawal."""
         if strangers := {row.run_id for row in rows} - {run_id}:
             raise ValueError(f"scores of {', '.join(sorted(strangers))} handed in for run {run_id}")
         with self._transaction() as db:
@@ -93,7 +93,7 @@ class Ledger:
             db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", values)
 
     def scores(self, device: str | None = None) -> list[ScoreRow]:
-        """Scores of one device key, or of all; oldest first."""
+        """Return the scores of one device key, or of all devices; oldest first."""
         where, values = ("WHERE device_key = ?", (device,)) if device is not None else ("", ())
         with self._transaction() as db:
             rows = db.execute(
@@ -116,19 +116,19 @@ class Ledger:
             raise AdvisorError(f"the ledger {self.path} cannot be used: {error}", _hint(error, self.path)) from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Switch to write-ahead logging and bring an older file up to date, once, whoever comes first."""
+        """Switch to write-ahead logging and upgrade an older file, once, in whichever process comes first."""
         if _version(db) == len(MIGRATIONS):
             return
         _log_ahead(db)
         db.execute("BEGIN IMMEDIATE")
-        version = _version(db)  # again: another process may have upgraded it while this one waited
+        version = _version(db)  # read again: another process may have upgraded it while this one waited
         if version > len(MIGRATIONS):
             message = f"the ledger {self.path} was written by a newer version (schema {version}, not {len(MIGRATIONS)})"
             hint = "upgrade training-advisor, or set ADVISOR_HOME to another folder"
             raise AdvisorError(message, hint)
         for script in MIGRATIONS[version:]:
             for statement in filter(str.strip, script.split(";")):
-                db.execute(statement)  # not executescript: that would commit half-way
+                db.execute(statement)  # not executescript, which would commit half-way
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         db.execute("COMMIT")
 

@@ -1,4 +1,4 @@
-"""Plans on disk: the only reader and writer, and what brings older files up to date."""
+"""Reads and writes plans on disk, and upgrades older files."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """A plan of schema 1 or 2 as one of schema 3, which has one record for a run.
+    """Upgrade a plan of schema 1 or 2 to schema 3, which has one record for a run.
 
-    The chosen run is kept whole. What was weighed beside it is left out: the old tables had only a part of each run.
+    The chosen run is kept whole. The alternatives are left out, because the old tables had only a part of each run.
     """
     work, promise, best = (raw[name] if isinstance(raw.get(name), dict) else {} for name in _PARTS)
 
@@ -66,5 +66,5 @@ def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 called a price that was given per GPU `usd_per_hour`."""
+    """Rename the field of a price per GPU, which schema 1 called `usd_per_hour`."""
     return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}

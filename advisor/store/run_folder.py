@@ -1,4 +1,4 @@
-"""A run folder on disk: its files by name, its launch record, its configuration, and what its owner says of it."""
+"""Reads and writes a run folder: its files by name, its launch record, its configuration, and its owner's notes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from trainer.schema import ConfigError, RunConfig, config_from_dict, record_from
 
 LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
 CHECKPOINTS = "checkpoints"
-SIGHTING = "engine.json"  # of a run that was started elsewhere
+SIGHTING = "engine.json"  # in the folder of a run that was started elsewhere
 ABOUT = "about.yaml"
 LONGEST_NAME, LONGEST_NOTE, MOST_TAGS = 80, 10_000, 20
 _TAG = re.compile(r"[\w][\w.+-]{0,29}")
 
 
 def is_run_folder(path: Path) -> bool:
-    """Tells whether a folder contains a run, even one that has hardly begun."""
+    """Tell whether a folder contains a run, even one that has hardly begun."""
     return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
 
 
 def newest_checkpoint(run_dir: Path) -> int:
-    """The step of the newest finished checkpoint of a run folder, sound or not; 0: there is none."""
+    """Return the step of the newest finished checkpoint in a run folder, sound or not; 0 if there is none."""
     names = (path.name for path in (run_dir / "checkpoints").glob("step-*"))
     return max((int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d{8,})", name))), default=0)
 
@@ -50,11 +50,11 @@ def write_launch(run_dir: Path, record: LaunchRecord) -> None:
 
 
 def read_launch(run_dir: Path) -> LaunchRecord | None:
-    """Read `run.json`; None where the trainer was started without the advisor; AdvisorError when it is damaged."""
+    """Read `run.json`. Returns None if the trainer started without the advisor; raises AdvisorError if damaged."""
     path = run_dir / LAUNCH
     if not path.exists():
         return None
-    # A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer.
+    # Upgrade schema 1, which named a launcher that knew a run by its folder, and no trainer.
     launch = read_json(path, "launch record")
     schema = launch.get("schema", 1)
     if schema == 1:
@@ -72,7 +72,7 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
 
 
 def read_run_plan(run_dir: Path) -> Plan | None:
-    """The plan a run folder came from; None when it was launched from a bare configuration."""
+    """Return the plan of a run folder, or None if it was launched from a bare configuration."""
     path = run_dir / PLAN
     return load_plan(path) if path.exists() else None
 
@@ -84,7 +84,7 @@ def run_id(run_dir: Path) -> str:
 
 
 def run_row(run_dir: Path) -> RunRow:
-    """The index line of a run folder, from what lies in it."""
+    """Return the index line of a run folder, read from its files."""
     launch = read_launch(run_dir)
     if launch is None:
         created = datetime.fromtimestamp(_started(run_dir), UTC).isoformat(timespec="seconds")
@@ -94,7 +94,7 @@ def run_row(run_dir: Path) -> RunRow:
 
 
 def _started(run_dir: Path) -> float:
-    """Unix seconds of the first log record, else of the folder itself."""
+    """Return when the run started: the time of the first log record, else of the folder, in Unix seconds."""
     with disk_errors("read the run folder", run_dir):
         fallback = os.stat(run_dir).st_mtime
         if not (run_dir / LOG).exists():
@@ -106,7 +106,7 @@ def _started(run_dir: Path) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """A run in its owner's words; empty where they said nothing."""
+    """The owner's name, note and tags for a run; empty if there are none."""
 
     name: str = ""
     note: str = ""
@@ -125,7 +125,7 @@ def read_about(run_dir: Path) -> About:
 
 
 def write_about(run_dir: Path, about: About) -> None:
-    """Keep it, whole or not at all; AdvisorError for a name, note or tag that is none."""
+    """Write name, note and tags, whole or not at all; raises AdvisorError if one is invalid."""
     write_atomic(run_dir / ABOUT, dump_yaml(to_dict(checked(about))))
 
 

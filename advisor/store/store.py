@@ -36,13 +36,13 @@ from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, read_about, run_row
 from trainer.schema import ConfigError, record_from_dict
 
-CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # what every calibration document must have
+CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # required in every calibration document
 _HEAD = (*CALIBRATION_FIELDS, "family", "quality")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationEntry:
-    """What the list of calibrations shows; the document itself is read by `load_calibration`."""
+    """One line of the list of calibrations; `load_calibration` reads the document itself."""
 
     id: str
     kind: str
@@ -51,15 +51,15 @@ class CalibrationEntry:
     family: str | None
     created: str  # ISO 8601, UTC
     path: Path
-    shipped: bool  # came with the program, read-only
-    quality: Quality | None = None  # as stored; None: to be judged from the document
+    shipped: bool  # shipped with the program, read-only
+    quality: Quality | None = None  # as stored; None if the document has yet to be judged
 
 
 class Store:
-    """Everything the advisor keeps under one folder; nothing is made on disk before the first write."""
+    """Everything the advisor stores in one folder; nothing is created before the first write."""
 
     def __init__(self, home: Path, shipped: Path | None = None):
-        """`home` is the user's folder; `shipped` holds the calibrations that came with the program (read-only)."""
+        """`home` is the user's folder; `shipped` holds the read-only calibrations that come with the program."""
         self.home = Path(home)
         self.shipped = shipped
         self.ledger = Ledger(self.home / "ledger.sqlite")
@@ -67,7 +67,7 @@ class Store:
     # Calibrations
 
     def save_calibration(self, calibration: Calibration) -> Path:
-        """Write a calibration; the same id replaces."""
+        """Write a calibration, replacing one of the same id."""
         path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
         write_atomic(path, dump_yaml(calibration_to_dict(calibration)))
         return path
@@ -80,28 +80,28 @@ class Store:
         return load_calibration(path)
 
     def list_calibrations(self) -> list[CalibrationEntry]:
-        """All calibrations, the user's and the shipped ones, newest first."""
+        """Return all calibrations, the user's and the shipped ones, newest first."""
         entries = [_read_entry(path, shipped=False) for path in sorted((self.home / "calibrations").glob("*.yaml"))]
         if self.shipped is not None:
             entries += [_read_entry(path, shipped=True) for path in sorted(self.shipped.glob("*.yaml"))]
         return sorted(entries, key=lambda entry: (entry.created, entry.id), reverse=True)
 
     def calibrations_of(self, device_key: str, family: str | None = None) -> list[CalibrationEntry]:
-        """The calibrations of a device, the user's own before shipped ones, newest first within each."""
+        """Return the calibrations of a device, the user's before shipped ones, newest first within each."""
         matching = [
             entry
             for entry in self.list_calibrations()
             if entry.device_key == device_key and (family is None or entry.family == family)
         ]
-        return sorted(matching, key=lambda entry: entry.shipped)  # stable: newest stays first within each
+        return sorted(matching, key=lambda entry: entry.shipped)  # the sort is stable: newest stays first within each
 
     def newest_calibration(self, device_key: str, family: str | None = None) -> Calibration | None:
-        """The newest calibration of a device, whatever its quality. None: never calibrated."""
+        """Return the newest calibration of a device, whatever its verdict, or None if there is none."""
         matching = self.calibrations_of(device_key, family)
         return self.load_calibration(matching[0].path) if matching else None
 
     def delete_calibration(self, calibration_id: str) -> Path:
-        """Remove one of the user's calibrations; AdvisorError for one that is not there or came with the program."""
+        """Remove one of the user's calibrations; raises AdvisorError if it does not exist or came with the program."""
         entry = self._calibration_entry(calibration_id)
         if entry.shipped:
             hint = f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}"
@@ -119,16 +119,16 @@ class Store:
         hint = f"did you mean {' or '.join(near)}?" if near else "see them all: advisor calibrate --list"
         raise AdvisorError(f"no calibration is called {calibration_id!r}", hint, exit_code=2)
 
-    # Observations: what finished runs taught about a device
+    # Observations: what finished runs measured on a device
 
     def add_observation(self, run: MeasuredStep) -> Path:
-        """Keep what a finished run measured for its device's profile; the same run replaces its own."""
+        """Store what a finished run measured for its device's profile, in place of an older one of the run."""
         path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
         write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
     def observations(self, device_key: str) -> list[MeasuredStep]:
-        """What finished runs measured on a device, in order of run id; AdvisorError names a damaged file."""
+        """Return the observations of a device in order of run id; raises AdvisorError that names a damaged file."""
         return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
 
     def _observation_folder(self, device_key: str) -> Path:
@@ -150,17 +150,17 @@ class Store:
         return load_plan(path)
 
     def claim_path(self, plan_id: str) -> Path:
-        """The file that is locked while a plan is being started."""
+        """Return the file that is locked while a plan is being started."""
         return self.home / "claims" / f"{_file_name(plan_id)}.lock"
 
     # Runs
 
     def run_folder(self, name: str, now: datetime) -> Path:
-        """Where a run that starts at this moment will lie, `runs/NAME-TIMESTAMP`, unless that is taken."""
+        """Return the folder for a run that starts now, `runs/NAME-TIMESTAMP`; it may exist already."""
         return self.home / "runs" / f"{_file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
 
     def new_run_folder(self, name: str, now: datetime) -> Path:
-        """Make an empty folder for a run: `run_folder`, with a number appended if that is taken."""
+        """Create an empty folder for a run: `run_folder`, with a number appended if that name is taken."""
         base = self.run_folder(name, now)
         with disk_errors("make the run folder", base):
             base.parent.mkdir(parents=True, exist_ok=True)
@@ -179,34 +179,34 @@ class Store:
         self.ledger.register_run(row)
 
     def forget_run(self, run_id: str) -> None:
-        """Take a run from the index; its folder, where there is one, and its scores stay."""
+        """Remove a run from the index; its folder and its scores stay."""
         self.ledger.forget_run(run_id)
 
     def runs(self) -> list[RunRow]:
-        """All runs, newest first: those registered and any folder copied into `runs/`. Folders may be gone by now."""
+        """Return all runs, newest first: registered ones, even without a folder, and those copied into `runs/`."""
         rows = self.registered_runs()
         rows += [run_row(folder) for folder in self.copied_in(rows)]
         return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
 
     def registered_runs(self) -> list[RunRow]:
-        """The runs of the index, newest first."""
+        """Return the registered runs, newest first."""
         return self.ledger.runs() if self.ledger.path.exists() else []
 
     def copied_in(self, rows: Sequence[RunRow]) -> list[Path]:
-        """The run folders in `runs/` that are not of these rows, in order of name."""
+        """Return the run folders in `runs/` that do not belong to these rows, sorted by name."""
         parent = (self.home / "runs").resolve()
         if not parent.is_dir():
             return []
         known = {row.path for row in rows}
-        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))  # those: being deleted
+        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))  # a dot: being deleted
         others = [parent / name for name in names if f"{parent}/{name}" not in known and is_run_folder(parent / name)]
-        # the same folder may have been registered by another path, through a link
+        # the same folder may have been registered under another path, through a link
         same_name = {folder.name for folder in others}
         known |= {str(path.resolve()) for row in rows if (path := Path(row.path)).name in same_name}
         return [folder for folder in others if str(folder.resolve()) not in known]
 
     def find_run(self, text: str | Path) -> Path:
-        """The run folder meant by a path, a run's name or id, a unique beginning of either, or `latest`."""
+        """Return the run folder meant by a path, a run's name or id, a unique beginning of either, or `latest`."""
         path = Path(text).expanduser()
         if is_run_folder(path):
             return path.resolve()
@@ -228,15 +228,15 @@ class Store:
         self.ledger.record_scores(run_id, rows)
 
     def scores(self, device: str | None = None) -> list[ScoreRow]:
-        """Scores of one device key, or of all; oldest first."""
+        """Return the scores of one device key, or of all devices; oldest first."""
         return self.ledger.scores(device) if self.ledger.path.exists() else []
 
     def is_recorded(self, run_id: str) -> bool:
-        """Whether the ledger or a profile holds anything of a run."""
+        """Tell whether the ledger or a profile holds anything of a run."""
         return any(row.run_id == run_id for row in self.scores()) or bool(self._observations_of(run_id))
 
     def take_back(self, run_id: str, now: datetime) -> bool:
-        """Remove what a run taught, its scores and its observation; it stays listed. False: nothing was recorded."""
+        """Remove a run's scores and observation; it stays listed. Returns False if nothing was recorded."""
         if not self.is_recorded(run_id):
             return False
         with disk_errors("remove the observation of", run_id):
@@ -246,12 +246,12 @@ class Store:
         return True
 
     def taken_back(self) -> set[str]:
-        """Runs that were taken back and not recorded again."""
+        """Return the runs that were taken back and not recorded again."""
         return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 
 
 def default_store() -> Store:
-    """The user's store: ADVISOR_HOME, else the platform's folder for user data."""
+    """Return the user's store: ADVISOR_HOME, else the platform's folder for user data."""
     try:
         home = advisor_home()
     except ModuleNotFoundError as error:
@@ -279,7 +279,7 @@ def _read_observation(path: Path) -> MeasuredStep:
 
 
 def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Runs whose id, folder, name or owner's name is `text`, else those that begin with it."""
+    """Return the runs whose id, folder, name or owner's name is `text`, else those where one begins with it."""
     names = [(row, (row.id, Path(row.path).name, row.name, _called(row))) for row in rows]
     for column in range(4):
         if exact := [row for row, words in names if words[column] == text]:
@@ -288,7 +288,7 @@ def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:
 
 
 def _called(row: RunRow) -> str:
-    """What its owner calls a run; empty where they do not, or it cannot be read."""
+    """Return the owner's name for a run; empty if there is none or it cannot be read."""
     try:
         return read_about(Path(row.path)).name
     except AdvisorError:
@@ -311,7 +311,7 @@ def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: 
 
 
 def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> CalibrationEntry:
-    """The list's line of a document; raises ValueError that names what is missing."""
+    """Return the list's line for a document; raises ValueError that names what is missing."""
     if missing := [name for name in CALIBRATION_FIELDS if name not in document]:
         raise ValueError(f"missing {', '.join(missing)}")
     device = document["device"]
@@ -331,7 +331,7 @@ def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> Calibratio
 
 
 def _read_entry(path: Path, *, shipped: bool) -> CalibrationEntry:
-    """The list's line of a file, read once while the file stays the same: a search asks for every card's."""
+    """Return the list's line for a file, read once while the file is unchanged: a search asks for every GPU's."""
     with disk_errors("read the calibration", path):
         about = path.stat()
     return _read_head(path, shipped, about.st_mtime_ns, about.st_size)
@@ -339,9 +339,9 @@ def _read_entry(path: Path, *, shipped: bool) -> CalibrationEntry:
 
 @lru_cache(maxsize=1024)
 def _read_head(path: Path, shipped: bool, changed: int, size: int) -> CalibrationEntry:
-    """Read only the head of a calibration: the raw step times below it are many and not needed for a list.
+    """Read only the head of a calibration: the many raw step times below it are not needed for a list.
 
-    `changed` and `size` only keep apart what the file held at different times.
+    `changed` and `size` only make the cache distinguish versions of the file.
     """
     with disk_errors("read the calibration", path):
         text = path.read_text(encoding="utf-8")
@@ -349,7 +349,7 @@ def _read_head(path: Path, shipped: bool, changed: int, size: int) -> Calibratio
     try:
         return _entry(yaml.safe_load(text[: body.start()] if body else text), path, shipped=shipped)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError):
-        document = read_yaml(path, "calibration")  # other order of fields, or damaged: then this says how
+        document = read_yaml(path, "calibration")  # the fields have another order or are damaged, which this reports
     try:
         return _entry(document, path, shipped=shipped)
     except ValueError as error:
@@ -362,5 +362,5 @@ def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
 
 
 def _file_name(name: str) -> str:
-    """A name safe as one path component on every system."""
+    """Return a name that is safe as one path component on every system."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "unnamed"

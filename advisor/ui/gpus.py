@@ -22,7 +22,7 @@ from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.options import Goal
 from advisor.planning.cards import CardRow, adapted, card_rows, largest_context, order, predicted_row
 from advisor.planning.command import call, plan_call, plan_command, predict_command
-from advisor.planning.models import NamedModel, known_names, nearest_shape, with_heads_of
+from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape, with_heads_of
 from advisor.planning.offers import ANY
 from advisor.prediction.profile import Profile
 from advisor.records import Workload
@@ -50,7 +50,7 @@ from advisor.units import (
     format_usd_rate,
     parse_tokens,
 )
-from advisor.workflows.goal import find_model, model_of_config
+from advisor.workflows.goal import find_any_model, model_of_config
 from advisor.workflows.plan_finetune import finetune_software
 
 QUERY: Final = "query-params"
@@ -99,7 +99,7 @@ def _question() -> Question | None:
     """The question as a row of controls; None where it names no model, which is said below it."""
     columns = st.container(key="pair-question").columns((2.2, 1.3, 1, 2.2, 0.8), vertical_alignment="bottom")
     name = columns[0].selectbox(
-        "Model", known_names(), index=known_names().index(OPENS_WITH), key="card_model", bind=QUERY,
+        "Model", [*known_names(), *mixture_rows()], index=known_names().index(OPENS_WITH), key="card_model", bind=QUERY,
         accept_new_options=True, help="A name as the Hugging Face Hub has it (Qwen/Qwen3-8B), the path of a "
         "config.json, or a size such as 1.5B. Type to search.",
     )  # fmt: skip
@@ -139,6 +139,9 @@ def _question() -> Question | None:
         )  # fmt: skip
     try:
         model = _model(str(name or ""), text, length)
+        if method == "scratch" and model.expert_width is not None:
+            hint = f"choose another method, or: advisor plan --layout any --model {model.name} --gpu h100 --gpus 8,64"
+            raise AdvisorError("the trainer here builds no mixtures of experts", hint)
     except AdvisorError as error:
         st.error(f"**Model**: {plain(error.message)}  \n{plain(error.hint or '')}", icon=":material/error:")
         return None
@@ -156,7 +159,7 @@ def _model(name: str, config: str, length: int) -> NamedModel:
         shape = nearest_shape("llama", parse_tokens(name), vocab_size=32768, seq_len=length)
         model = NamedModel(name=f"a llama of {name.strip()}", shape=shape, parameters=parse_tokens(name), source="")
     else:
-        model = find_model(name, nearly=True)
+        model = find_any_model(name)
     return replace(model, shape=with_heads_of(replace(model.shape, seq_len=length), model.head_dim))
 
 

@@ -26,6 +26,7 @@ _FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: the keybo
 _MORE = (
     ("tokens", "ratio", "spot"),
     ("model", "params", "family", "depth", "seq_len", "software"),
+    ("finetune", "stage", "examples", "length", "epochs", "lora_rank"),
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
 )
@@ -86,7 +87,7 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = _rows(_FIRST, _WIDTHS)
-    with st.expander("More: tokens, model, machines, prices", icon=":material/tune:"):
+    with st.expander("More: tokens, model, fine-tune, machines, prices", icon=":material/tune:"):
         typed |= _rows(_MORE)
     with st.expander("Advanced: sizes, batch, precision, data", icon=":material/settings:"):
         typed |= _rows(_ADVANCED, (1,) * _A_ROW)

@@ -14,8 +14,16 @@ from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
 from advisor.laws.flops import parameters
-from advisor.options import OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
-from advisor.planning.models import NamedModel, require_model
+from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
+from advisor.planning.models import (
+    Architecture,
+    NamedModel,
+    architecture_of,
+    architecture_of_config,
+    dense_of,
+    require_architecture,
+    require_model,
+)
 from advisor.planning.offers import ANY, OWN, usual_counts
 from advisor.planning.ranges import check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
@@ -103,7 +111,7 @@ def goal_from(typed: Options) -> Goal:
     _refuse_contradictions(given)
     if given.get("layout") == "any":
         given = {"gpus": LAYOUT_COUNTS} | given
-    shaped = dict(given) if given.get("layout") == "any" else with_shape(given, nearly="finetune" in given)
+    shaped = dict(given) if given.get("layout") == "any" else with_shape(given, mixtures="finetune" in given)
     if "finetune" in given:  # as long as its examples are, not as the model was trained
         shaped["seq_len"] = given.get("seq_len")
     # Name GPUs by their keys, and take the number of GPUs that --gpu says, as in 8xh100.
@@ -134,15 +142,17 @@ def goal_from(typed: Options) -> Goal:
     software = None if software in (None, OWN_NAME) else require_software(software).name
     if software is not None and "cpu" in named:
         raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
-    data = given.get("data")
-    settled = {
+    paths: dict[str, str] = {
+        name: str(Path(given[name]).expanduser().resolve()) for name in ("data", "measured") if name in given
+    }
+    settled: dict[str, Any] = {
         "gpu": gpu,
         "gpus": numbers[0],
         "counts": numbers if len(numbers) > 1 else (),
         "own": own,
         "usd_per_gpu_hour": alone,
         "prices": by_card,
-        "data": str(Path(data).expanduser().resolve()) if data else None,
+        **paths,
         "ratio_counts": given.get("ratio_counts") or ("matrices+head" if _family(given) == "nanochat" else "total"),
         "software": software,
         "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
@@ -159,10 +169,12 @@ _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
      "add --ratio, or leave --ratio-counts out"),
     ("examples", ("finetune",), "--examples is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("stage", ("finetune",), "--stage is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("length", ("finetune",), "--length is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("lora_rank", ("finetune",), "--lora-rank is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("finetune", ("model",), "--finetune needs a model", "--model Qwen/Qwen3-8B"),
     ("layout", ("model",), "--layout any needs a model", "--model llama-3-70b"),
+    ("measured", ("layout",), "--measured is of runs over layouts", "add --layout any and --model"),
     ("epochs", ("data", "data_tokens", "finetune"), "--epochs without data: a synthetic stream has no end",
      "say of how much data: --data FOLDER, or --data-tokens 3B"),
     ("value_of_time", ("budget",), "--value-of-time is of a budget, and there is none", "add --budget"),
@@ -185,8 +197,9 @@ _OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget"
 # Options that ask for another kind of plan, what that is, and the options that say something of it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
-                                 "length", "lora_rank"}),
-    ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch"}),
+                                 "length", "lora_rank", "stage", "optimizer"}),
+    ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
+                                       "measured"}),
 )  # fmt: skip
 
 
@@ -202,7 +215,13 @@ def _refuse_contradictions(options: Options) -> None:
     for kind, words, known in _OTHER_PLANS:
         if kind in given and (other := [name for name in given if name not in known]):
             raise AdvisorError(f"{OPTIONS[other[0]].flag} changes nothing of {words}", "leave it out", exit_code=2)
-    if options.get("finetune") == "full" and "lora_rank" in given:
+    method, optimizer = options.get("finetune"), options.get("optimizer")
+    if optimizer == EIGHT_BIT and method != "full":
+        hint = "leave it out, or: --finetune full --model NAME --examples 50k"
+        raise AdvisorError(f"--optimizer {EIGHT_BIT} is of a fine-tune of all weights", hint, exit_code=2)
+    if method is not None and optimizer == "muon":
+        raise AdvisorError("--optimizer muon: fine-tunes are planned with AdamW", "leave it out", exit_code=2)
+    if method == "full" and "lora_rank" in given:
         raise AdvisorError("--lora-rank: a full fine-tune has no adapters", "leave it out", exit_code=2)
 
 
@@ -233,10 +252,11 @@ def refuse_idle_budget(goal: Goal) -> None:
         raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
 
 
-def with_shape(options: Options, *, nearly: bool = False) -> dict[str, Any]:
+def with_shape(options: Options, *, nearly: bool = False, mixtures: bool = False) -> dict[str, Any]:
     """Returns the options with the shape of a named model; raises AdvisorError (exit 2) for two or incomplete shapes.
 
-    With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `nearly` as in `find_model`.
+    With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `nearly` as in `find_model`,
+    `mixtures` also takes mixtures of experts.
     """
     shapes = ("model", "params", "depth", "width", "heads", "kv_heads", "ffn_width")
     said = [OPTIONS[name].flag for name in shapes if options.get(name) is not None]
@@ -247,7 +267,7 @@ def with_shape(options: Options, *, nearly: bool = False) -> dict[str, Any]:
         raise AdvisorError(f"{said[0]} needs a number of blocks", "say how many: --depth 12", exit_code=2)
     if options.get("model") is None:
         return dict(options)
-    named = find_model(options["model"], nearly=nearly)
+    named = find_any_model(options["model"]) if mixtures else find_model(options["model"], nearly=nearly)
     shape = named.shape
     if _family(options) not in (OPTIONS["family"].default, shape.family):
         raise AdvisorError(
@@ -276,6 +296,29 @@ def find_model(text: str, *, nearly: bool = False) -> NamedModel:
             return _checked(model_of_config(cached.read_text(encoding="utf-8"), name=text), nearly)
         except AdvisorError as error:
             raise AdvisorError(f"--model {text}: {error.message}", error.hint, exit_code=2) from unknown
+
+
+def find_architecture(text: str) -> Architecture:
+    """The model of a name, of a config.json or of a folder with one; AdvisorError (exit 2) for none that is known."""
+    path = config_file(text)
+    if path is not None:
+        found = architecture_of_config(path.read_text(encoding="utf-8"), text)
+        return found or architecture_of(find_model(text, nearly=True))
+    return require_architecture(text)
+
+
+def find_any_model(text: str) -> NamedModel:
+    """The model of a name or config.json in the nearest shape of the trainer, mixtures of experts too.
+
+    Raises AdvisorError (exit 2) for a model that is not known.
+    """
+    try:
+        return find_model(text, nearly=True)
+    except AdvisorError:
+        found = find_architecture(text)
+        if found.model.experts is None:
+            raise
+        return dense_of(found)
 
 
 def config_file(text: str) -> Path | None:

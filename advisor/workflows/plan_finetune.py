@@ -11,22 +11,30 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
-from advisor.options import Goal
+from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.cards import Adapted, adapted
 from advisor.planning.costs import rent_usd
-from advisor.planning.goal import Limits
+from advisor.planning.goal import Limits, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
+from advisor.prediction.adapters import forward_share
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Prediction, Software
 from advisor.store.store import Store
-from advisor.workflows.goal import find_model
+from advisor.workflows.goal import find_any_model
 
 BYTES_PER_TOKEN = 4  # of text to fetch, which hardly counts beside the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # where nobody says: what most tutorials take
+PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains one to three)
+# Sequences of one example. Of a pair, both are trained; before that, the reference model reads both once, without
+# gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
+SEQUENCES = {"sft": 1, "dpo": 2}
+# Two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
+_EIGHT_BIT_BYTES = 2.0
+_NARROW = 4096  # width of an expert: narrower ones may take longer than their products (`cards.adapted`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,7 @@ class FinetunePlan:
 
     goal: Goal
     model: NamedModel
+    stage: str  # sft, or dpo: pairs of answers
     software: str  # whose, in words
     tokens: int  # trained on, all epochs
     tokens_padded: int  # that are computed on where each example is padded to the context length
@@ -62,26 +71,30 @@ class FinetunePlan:
 def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     """The ways to do what the goal's `finetune` asks for, on each GPU and number of them that the goal allows.
 
-    The best is the cheapest within the limits, or, by the goal's objective, the fastest. Raises AdvisorError where
+    The best is the cheapest within the limits, where waiting beyond a day has a price (`Limits`), or, by the goal's
+    objective, the fastest. Raises AdvisorError where
     nothing says how much is to be trained, and (exit 3) where the model fits none of the GPUs.
     """
     assert goal.finetune is not None and goal.model is not None  # `goal_from` refuses one without the other
-    length, epochs, rank = goal.length or LENGTH, goal.epochs or EPOCHS, goal.lora_rank or RANK
+    stage, usual = goal.stage or "sft", usual_epochs(goal)
+    length, epochs, rank = goal.length or LENGTH, goal.epochs or usual, goal.lora_rank or RANK
     said = {"length": goal.length, "epochs": goal.epochs}
     said |= {"lora_rank": goal.lora_rank} if goal.finetune != "full" else {}
-    defaults = {"length": LENGTH, "epochs": f"{EPOCHS:g}", "lora_rank": RANK}
+    defaults = {"length": LENGTH, "epochs": f"{usual:g}", "lora_rank": RANK}
     assumed = [f"--{name.replace('_', '-')} {defaults[name]}" for name, value in said.items() if value is None]
-    model = find_model(goal.model, nearly=True)
+    model = find_any_model(goal.model)
     assumed += [f"{model.name} as a {model.shape.family} of its sizes ({model.differs})"] if model.differs else []
     context = goal.seq_len or length
     if context < length:
         raise AdvisorError(f"--seq-len {context} cuts examples of {length} tokens", "make it longer", exit_code=2)
     model = replace(model, shape=with_heads_of(replace(model.shape, seq_len=context), model.head_dim))
-    per_epoch = goal.examples * length if goal.examples is not None else goal.tokens
+    per_epoch = goal.examples * SEQUENCES[stage] * length if goal.examples is not None else goal.tokens
     if per_epoch is None:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     software = finetune_software(goal.finetune, model, rank, goal.software)
+    if goal.optimizer == EIGHT_BIT:
+        software = replace(software, moment_bytes=_EIGHT_BIT_BYTES)
     runs: list[FinetuneRun] = []
     does_not_fit: list[str] = []
     for gpu, offers in _machines(goal):
@@ -96,8 +109,13 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         named = ", ".join(does_not_fit) or "any GPU"
         raise AdvisorError(f"{model.name} does not surely fit {named}", hint, exit_code=3)
 
+    cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
+    waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
+
     def rank_of(run: FinetuneRun) -> tuple[bool, float, float]:
-        dollars = 0.0 if goal.objective == "time" or run.usd is None else run.usd.value
+        dollars = 0.0
+        if goal.objective != "time" and run.usd is not None:
+            dollars = run.usd.value + float(waiting.waiting_usd(run.seconds.value))
         return not all(run.keeps), dollars, run.seconds.value
 
     runs.sort(key=rank_of)
@@ -105,6 +123,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     return FinetunePlan(
         goal=goal,
         model=model,
+        stage=stage,
         software=words_of(software),
         tokens=tokens,
         tokens_padded=padded,
@@ -116,10 +135,14 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
     """Who fine-tunes a model by a method, and what of it is trained."""
-    adapters = None if method == "full" else Adapters(rank=rank, targets="all", quantized=method == "qlora")
+    targets = "attention" if model.expert_width is not None else "all"  # adapters of every expert would be too many
+    adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
     tied = model.tied and model.shape.family != "gpt2"
     less = -model.shape.vocab_size * model.shape.width if tied else 0
-    return software_of(name or "trl", adapters=adapters, extra_parameters=less)
+    software = software_of(
+        name or "trl", adapters=adapters, extra_parameters=less, expert_parameters=model.expert_parameters
+    )
+    return replace(software, narrow_experts=model.expert_width is not None and model.expert_width < _NARROW)
 
 
 def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
@@ -135,14 +158,19 @@ def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
         yield key, [offer for count in counts for offer in offers_for(goal, key, count, prices, today)]
 
 
-def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software) -> Adapted:
+def usual_epochs(goal: Goal) -> float:
+    """How often the examples are trained on where nobody says."""
+    return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
+
+
+def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int) -> Adapted:
     """The batch to take, with the plainest sharding of those the software has that is about as fast as any."""
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
     tried, adapters = [], software.adapters
     shardings = table()[software.name or "trl"].shardings
-    if gpus == 1 or (adapters is not None and adapters.quantized):
-        shardings = ("none",)  # weights in 4 bits are shared out by few, with settings of their own
+    if gpus == 1:
+        shardings = ("none",)
     elif adapters is not None:  # whose optimizer's state is nothing beside the weights
         shardings = tuple(sharding for sharding in shardings if sharding != "optimizer")
     for sharding in shardings:
@@ -155,7 +183,7 @@ def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Softw
             software=software,
             sharding=sharding,
         )
-        tried.append(adapted(profile, model.shape, software, gpus, sharding))
+        tried.append(adapted(profile, model.shape, software, gpus, sharding, together))
     rates = [
         one.prediction.tokens_per_second.value if one.prediction.fits and one.prediction.tokens_per_second else 0.0
         for one in tried
@@ -167,15 +195,19 @@ def _runs(
     goal: Goal, store: Store, gpu: str, offers: Sequence[Offer], model: NamedModel, software: Software, tokens: int
 ) -> Iterator[FinetuneRun]:
     """The runs on one GPU, one for each offer on which the model surely fits."""
+    together = SEQUENCES[goal.stage or "sft"]
     by_count: dict[int, Adapted] = {}
     for offer in offers:
         if offer.gpus not in by_count:
-            by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software)
+            by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software, together)
         found = by_count[offer.gpus]
         rate = found.prediction.tokens_per_second
         if not found.prediction.fits or rate is None:
             continue
         seconds = reciprocal(rate, tokens)
+        if together > 1:
+            read_once = forward_share(found.prediction.workload) / (goal.epochs or usual_epochs(goal))
+            seconds = seconds.scaled(1 + read_once)
         if offer.ordered:
             setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
             before = (setup.provisioning_seconds, setup.download_seconds)

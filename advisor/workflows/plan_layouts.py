@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
@@ -17,18 +18,14 @@ from advisor.options import Goal
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
 from advisor.planning.layouts import Search, search
-from advisor.planning.models import (
-    Architecture,
-    architecture_of,
-    architecture_of_config,
-    require_architecture,
-)
+from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY, offers_for
+from advisor.prediction.layout_own import OwnRuns, read_own_runs
 from advisor.prediction.layout_runs import WholeRun, whole_run
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.software import require_software
 from advisor.records import Estimate
-from advisor.workflows.goal import config_file, find_model
+from advisor.workflows.goal import find_architecture
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's, of the parameters that a token meets
@@ -67,6 +64,7 @@ class LayoutPlan:
     choices: tuple[LayoutChoice, ...]
     does_not_fit: tuple[str, ...]  # GPUs with their numbers
     assumed: tuple[str, ...]
+    own_runs: Mapping[str, OwnRuns]  # what the user's measured runs say, by GPU
 
     @property
     def chosen(self) -> LayoutChoice:
@@ -94,11 +92,14 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed.append(
             f"--tokens {tokens / 1e9:.0f}B ({goal.ratio or TOKENS_PER_PARAMETER:g} for each active parameter)"
         )
-    sequences = _sequences(goal, tokens, seq_len)
-    if goal.global_batch_tokens is None:
+    if goal.global_batch_tokens is not None:
+        sequences = max(1, round(goal.global_batch_tokens / seq_len))
+    else:
+        sequences = int(2 ** round(math.log2(max(1.0, step_law_batch(float(tokens)) / seq_len))))
         assumed.append(f"--global-batch {sequences * seq_len} (Step Law, to a power of two)")
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
+    own_runs: dict[str, OwnRuns] = {}
     for spec, offers in _machines(goal):
         by_count: dict[int, Search] = {}
         for offer in offers:
@@ -114,13 +115,19 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                     precision="bf16" if spec.bf16_flops else "fp16",
                     software=software.name,
                 )
-                by_count[offer.gpus] = search(run, offer.gpus, sequences)
+                if goal.measured is not None and not by_count:
+                    learnt = read_own_runs(Path(goal.measured), run)
+                    own_runs |= {spec.key: learnt} if learnt is not None else {}
+                by_count[offer.gpus] = search(run, offer.gpus, sequences, own_runs.get(spec.key))
             found = by_count[offer.gpus]
             if found.best is None:
                 uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
                 does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
             else:
                 choices.append(_choice(goal, architecture, offer, found, tokens))
+    if goal.measured is not None and not own_runs:
+        message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
+        raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
     if not choices:
         named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
@@ -146,23 +153,8 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         choices=tuple(choices),
         does_not_fit=tuple(dict.fromkeys(does_not_fit)),
         assumed=tuple(assumed),
+        own_runs=own_runs,
     )
-
-
-def find_architecture(text: str) -> Architecture:
-    """The model of a name, of a config.json or of a folder with one; AdvisorError (exit 2) for none that is known."""
-    path = config_file(text)
-    if path is not None:
-        found = architecture_of_config(path.read_text(encoding="utf-8"), text)
-        return found or architecture_of(find_model(text, nearly=True))
-    return require_architecture(text)
-
-
-def _sequences(goal: Goal, tokens: int, seq_len: int) -> int:
-    if goal.global_batch_tokens is not None:
-        sequences = max(1, round(goal.global_batch_tokens / seq_len))
-        return sequences
-    return int(2 ** round(math.log2(max(1.0, step_law_batch(float(tokens)) / seq_len))))
 
 
 def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:

@@ -24,7 +24,7 @@ from advisor.prediction.whose import closest_run, whose
 from advisor.prediction.would_fit import would_fit
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
-from advisor.workflows.goal import Options, find_model, with_shape
+from advisor.workflows.goal import Options, find_any_model, with_shape
 from trainer.schema import ModelShape, make_shape
 
 # why a prediction rests on other people's software
@@ -59,10 +59,14 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     # The model comes first: without one there is nothing to predict, whatever is known of the device.
     given = vars(options)
     check_options(options)
-    stated = with_shape({name: given[name] for name in _OF_THE_MODEL if given[name] is not None}, nearly=True)
-    named = find_model(options.model, nearly=True) if options.model is not None else None
+    stated = with_shape({name: given[name] for name in _OF_THE_MODEL if given[name] is not None}, mixtures=True)
+    named = find_any_model(options.model) if options.model is not None else None
     if named is not None:
         options = replace(options, head_dim=options.head_dim or named.head_dim, tied=options.tied or named.tied)
+        if named.expert_width is not None and options.lora_rank is None:
+            hint = f"with adapters, --lora-rank 16, or over a layout: advisor plan --layout any --model {named.name}"
+            message = "a mixture of experts is not predicted with all its weights trained"
+            raise AdvisorError(f"--model {named.name}: {message}", hint, exit_code=2)
     if stated.get("depth") is None and stated.get("params") is None:
         hint = "name one, as --model gpt2, --params 1.5B or --depth 12: advisor predict --gpu h100 --model gpt2"
         raise AdvisorError("no model is given", hint, exit_code=2)
@@ -104,6 +108,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         frozen_blocks=frozen,
         fp8=eight_bit,
         extra_parameters=-shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0,
+        expert_parameters=named.expert_parameters if named is not None else 0,
     )
     workload = Workload(
         shape=with_heads_of(shape, options.head_dim),

@@ -305,9 +305,30 @@ def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
     predicted, words = _predicted_there(origin, store), origin.unseen
     if origin.seen is not None:
         words = _speed(origin.seen, predicted, plan, store)
+    case, outlook, found = origin.case, origin.analysis.forecast, origin.analysis
+    losses, evals = curve(case.run, "loss").value, curve(case.run, "eval_loss").value
+    done, planned = steps_done(case.run), planned_steps(case)
+    over = not outlook.rest_hours or outlook.rest_hours.value == 0
     return Replan(
         source=origin.source,
-        there=_there(origin),
+        there=There(
+            gpu=origin.workload.gpu if origin.card_known else None,
+            gpus=origin.workload.gpus,
+            steps_done=done,
+            steps_planned=planned,
+            tokens=origin.tokens,
+            step_seconds=run_metrics.step_seconds(case),
+            tokens_per_second=found.tokens_per_second,
+            mfu=found.mfu,
+            memory_bytes=_most_memory(case.run, run_metrics.memory_used_share(case)),
+            spent_hours=found.spent_hours,
+            spent_usd=found.spent_usd,
+            whole_hours=None if over else outlook.total_hours,
+            whole_usd=None if over else outlook.total_usd,
+            usd_per_hour=price(case),
+            loss=float(losses[-1]) if len(losses) else None,
+            eval_loss=float(evals[-1]) if len(evals) else None,
+        ),
         predicted_there=predicted,
         workload=work,
         knobs=knobs(
@@ -396,31 +417,6 @@ def knobs(
         Knob(name="compile", there=there.compile if compile_known else None, here=here.compile),
         *rest,
         Knob(name="activation_checkpointing", there=there.activation_checkpointing, here=here.activation_checkpointing),
-    )
-
-
-def _there(origin: Origin) -> There:
-    case, outlook, found = origin.case, origin.analysis.forecast, origin.analysis
-    losses, evals = curve(case.run, "loss").value, curve(case.run, "eval_loss").value
-    done, planned = steps_done(case.run), planned_steps(case)
-    over = not outlook.rest_hours or outlook.rest_hours.value == 0
-    return There(
-        gpu=origin.workload.gpu if origin.card_known else None,
-        gpus=origin.workload.gpus,
-        steps_done=done,
-        steps_planned=planned,
-        tokens=origin.tokens,
-        step_seconds=run_metrics.step_seconds(case),
-        tokens_per_second=found.tokens_per_second,
-        mfu=found.mfu,
-        memory_bytes=_most_memory(case.run, run_metrics.memory_used_share(case)),
-        spent_hours=found.spent_hours,
-        spent_usd=found.spent_usd,
-        whole_hours=None if over else outlook.total_hours,
-        whole_usd=None if over else outlook.total_usd,
-        usd_per_hour=price(case),
-        loss=float(losses[-1]) if len(losses) else None,
-        eval_loss=float(evals[-1]) if len(evals) else None,
     )
 
 

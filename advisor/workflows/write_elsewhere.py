@@ -15,14 +15,18 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
+from advisor.options import EIGHT_BIT
 from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
-from advisor.workflows.plan_finetune import EPOCHS, LENGTH, RANK, FinetunePlan
+from advisor.workflows.plan_finetune import LENGTH, RANK, SEQUENCES, FinetunePlan, usual_epochs
 from advisor.workflows.plan_layouts import LayoutPlan
 
-# What most recipes of adapters take: rates of TRL's and unsloth's examples, and of full fine-tunes.
-_ADAPTER_RATE, _FULL_RATE = 2e-4, 2e-5
+# Rates of TRL's and unsloth's examples, by stage and whether adapters are trained; those of DPO are of the alignment
+# handbook's Zephyr (Tunstall et al. 2023), as its weight of the reference is.
+_RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 5e-6, ("dpo", False): 5e-7}
+_BETA = 0.1
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OUT = "out"
 _TORCHTITAN = {"none": "None", "operators": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _SAME = {"nemo": "megatron"}  # software that takes another one's arguments
@@ -53,6 +57,18 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
     if path.suffix != row["suffix"]:
         hint = f"--out {path.with_suffix(row['suffix'])}"
         raise AdvisorError(f"--out {path}: {name} starts from a {row['suffix']} file", hint, exit_code=2)
+    if isinstance(plan, FinetunePlan) and plan.stage == "dpo" and plan.goal.finetune not in row.get("dpo", ()):
+        able = [key for key, one in _exports().items() if plan.goal.finetune in one.get("dpo", ())]
+        message = f"no file of DPO with --finetune {plan.goal.finetune} is written for {name} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    if plan.goal.optimizer == EIGHT_BIT and not row.get("eight_bit"):
+        able = [key for key, one in _exports().items() if one.get("eight_bit")]
+        message = f"no file with --optimizer {EIGHT_BIT} is written for {name} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    if isinstance(plan, FinetunePlan) and plan.model.expert_width is not None and not row.get("mixtures"):
+        able = [key for key, one in _exports().items() if one.get("mixtures")]
+        message = f"no file for a mixture of experts is written for {name} from here"
+        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
     fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
     fields["sharded"] = row.get("sharded", {}).get(fields.get("sharding"))
@@ -90,6 +106,8 @@ def _option(name: str, value: Any, bare: bool) -> str:
     """An option as a command line has it; `bare`: one that is true stands alone."""
     if bare and value is True:
         return f"--{name}"
+    if name == "lora_target_modules":
+        return f"--{name} {value}"  # several words
     return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
 
 
@@ -101,6 +119,8 @@ def _filled(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
 
 def _value(value: Any, fields: Mapping[str, Any]) -> Any:
     """A value with the plan's own numbers in it; a part with an `if` of which the plan has none is None."""
+    if isinstance(value, list):
+        return [_value(one, fields) for one in value]
     if isinstance(value, dict):
         asked = _value(value.get("if", True), fields)
         return _filled({name: one for name, one in value.items() if name != "if"}, fields) if asked else None
@@ -114,7 +134,11 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
     adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
     rank = (goal.lora_rank or RANK) if adapted else None
     recomputed = work.activation_checkpointing == "full"
-    epochs = float(goal.epochs or EPOCHS)
+    mixture = plan.model.expert_width is not None  # whose adapters are in attention alone
+    eight_bit = goal.optimizer == EIGHT_BIT
+    epochs, pairs = float(goal.epochs or usual_epochs(goal)), plan.stage == "dpo"
+    micro_batch = work.micro_batch // SEQUENCES[plan.stage]  # examples, or pairs
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
     return {
         "model": plan.model.source.removeprefix("https://huggingface.co/"),
         "adapter": goal.finetune if adapted else None,
@@ -126,13 +150,22 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "rank": rank,
         "alpha": 2 * rank if rank else None,
         "dropout": 0.0 if adapted else None,
-        "target_all": "all" if adapted else None,
-        "target_linear": "all-linear" if adapted else None,
+        "target_all": (",".join(_ATTENTION) if mixture else "all") if adapted else None,
+        "target_linear": (" ".join(_ATTENTION) if mixture else "all-linear") if adapted else None,
+        "target_each": list(_ATTENTION) if adapted and mixture else None,
+        "adapted_all": adapted and not mixture,
         "seq_len": goal.seq_len or goal.length or LENGTH,
-        "micro_batch": work.micro_batch,
+        "micro_batch": micro_batch,
         "grad_accum": work.grad_accum,
         "epochs": epochs,
-        "learning_rate": _ADAPTER_RATE if adapted else _FULL_RATE,
+        "learning_rate": _RATES[plan.stage, adapted],
+        "optimizer": "adamw_bnb_8bit" if eight_bit else "adamw_torch_fused",
+        "stage": plan.stage,
+        "pairs": pairs,
+        "packed": not pairs,
+        "rl": "dpo" if pairs else None,
+        "chat_type": "chat_template.default" if pairs else "chat_template",
+        "beta": _BETA if pairs else None,
         "recomputed": recomputed,
         "recomputed_in_words": "true" if recomputed else "false",
         "not_recomputed": not recomputed,
@@ -140,8 +173,9 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "bf16": work.precision == "bf16",
         "fp16": work.precision == "fp16",
         "sharding": work.sharding,
-        "dtype": {"bf16": "bfloat16", "fp16": "float16"}[work.precision],
-        "step_sequences": work.micro_batch * work.grad_accum * run.offer.gpus,
+        "dtype": dtype,
+        "quant_storage": dtype if quantized and work.sharding == "full" else None,  # weights that can be shared out
+        "step_sequences": micro_batch * work.grad_accum * run.offer.gpus,
         "whole_epochs": math.ceil(epochs),
         "steps": None if epochs.is_integer() else math.ceil(plan.tokens_padded / work.step_tokens),
         "gpus": run.offer.gpus,

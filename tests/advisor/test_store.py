@@ -84,7 +84,7 @@ def test_a_plan_comes_back_equal(store, tmp_path):
     path = store.save_plan(plan, tmp_path / "plan.yaml")
     assert store.load_plan(path) == plan
     assert store.load_plan(store.save_plan(plan)) == plan
-    assert "measured" not in path.read_text() and "basis: extrapolated" in path.read_text()
+    assert "basis: measured" not in path.read_text() and "basis: extrapolated" in path.read_text()
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -1,1 +1,1 @@
-"""Plans as text that a person can run without us, for each engine."""
+"""Writes plans as files that a person can run without this program, for each engine."""

@@ -1,7 +1,7 @@
-"""The run of an adopted command as files for elsewhere: its plan, its guard with the probe, and a script.
+"""Exports the run of an adopted command: its plan, its guard with the probe, and a script.
 
-The command itself, its data and its environment are its user's, and are there already, or are made by the user's own
-bootstrap line. Only the guard comes along, which needs a Python with pyyaml and psutil.
+The command, its data and its environment belong to the user and exist on the other machine, or the user's bootstrap
+line creates them. Only the guard is exported; it needs a Python with pyyaml and psutil.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from advisor.trainers.adopted import RECIPE
 
 GUARD = "advisor.adopt.guard"
 _GUARD_PACKAGES = ("pyyaml", "psutil")
-_LONGER, _LEAST_LIMIT, _LEAST_GRACE = 1.25, 600, 60  # as of runs of our own trainer, seconds
+_LONGER, _LEAST_LIMIT, _LEAST_GRACE = 1.25, 600, 60  # the same as for runs of our own trainer, seconds
 _PACKAGES = {"advisor": Path(advisor.__path__[0]), "trainer": Path(trainer.__path__[0])}
 
 
@@ -31,38 +31,38 @@ _PACKAGES = {"advisor": Path(advisor.__path__[0]), "trainer": Path(trainer.__pat
 class AdoptedJob:
     """The run of an adopted command, for any engine."""
 
-    plan: AdoptedPlan  # its folder is where the command is typed there
+    plan: AdoptedPlan  # its folder is where the command is started there
     recipe: str  # as YAML
     run_id: str
     place: Place = Place()
-    here: str = ""  # the command's folder on this machine, which a rented one is given
+    here: str = ""  # the command's folder on this machine, copied to a rented one
 
     @property
     def name(self) -> str:
-        """Lower-case letters, digits and dashes, as clusters want it."""
+        """Return a name of lower-case letters, digits and dashes, as clusters require."""
         return plain_name(self.run_id)
 
     @property
     def cards(self) -> int:
-        """Of the node that it runs on; 0: it uses none."""
+        """Return the number of GPUs on its node; 0 if it uses none."""
         return 0 if self.plan.device_key == "cpu" else self.plan.gpus
 
     @property
     def grace_seconds(self) -> int:
-        """That an engine must leave from a signal to the end: what saving took, and half as much again."""
+        """Seconds that an engine must allow between the signal and the kill: 1.5 times the measured time of a save."""
         ending = self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
         return max(_LEAST_GRACE, math.ceil(1.5 * ending))
 
     @property
     def limit_seconds(self) -> int:
-        """When the engine ends it: after its own limit, or well beyond the plan's time."""
+        """Return when the engine ends the run: after its own limit, or well beyond the planned time."""
         if self.plan.max_seconds is not None:
             return math.ceil(self.plan.max_seconds) + 2 * self.grace_seconds
         return max(_LEAST_LIMIT, math.ceil(_LONGER * self.plan.total_seconds.high)) + self.grace_seconds
 
 
 def adopted_files(job: AdoptedJob) -> dict[str, str]:
-    """Name inside the export's folder → text: the same for every engine."""
+    """Return the files of the export by name, the same for every engine."""
     by_log = job.plan.basis == LOG
     needed = (*PACKAGES, "scipy", "click", "rich") if by_log else _GUARD_PACKAGES
     return {
@@ -76,7 +76,7 @@ def adopted_files(job: AdoptedJob) -> dict[str, str]:
 
 
 def run_script(job: AdoptedJob) -> str:
-    """The user's bootstrap line where the command is typed, then its guard, which starts it."""
+    """Return a script: the user's bootstrap line in the command's folder, then the guard, which starts the command."""
     none = "# no bootstrap line: the command finds its programs by the PATH that is there"
     plan = job.plan
     folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
@@ -84,7 +84,7 @@ def run_script(job: AdoptedJob) -> str:
 
 
 def guard_sources(*, whole: bool) -> dict[str, str]:
-    """The sources that the guard is made of, with the probe; `whole`: all, as a guard that reads logs needs them."""
+    """Return the sources of the guard and the probe; `whole` takes all sources, as a guard that reads logs needs."""
     probe = (_PACKAGES["advisor"] / "adopt" / "probe").rglob("*")
     modules = {path for folder in _PACKAGES.values() for path in folder.rglob("*")} if whole else _needed(GUARD)
     files = sorted(path for path in {*modules, *probe} if path.is_file() and path.suffix != ".pyc")
@@ -92,12 +92,12 @@ def guard_sources(*, whole: bool) -> dict[str, str]:
 
 
 def _root(path: Path) -> Path:
-    """The folder that holds a file's package."""
+    """Return the folder that contains a file's package."""
     return next(folder.parent for folder in _PACKAGES.values() if folder in path.parents)
 
 
 def _needed(module: str) -> set[Path]:
-    """The files of a module and of everything that it imports at import time."""
+    """Return the files of a module and of everything it imports at import time."""
     found: set[Path] = set()
     waiting = [module]
     while waiting:
@@ -116,7 +116,7 @@ def _needed(module: str) -> set[Path]:
 
 
 def _files(module: str) -> Iterator[Path]:
-    """The file of a module and those of the packages around it; none of what is no module of ours."""
+    """Yield the file of a module and those of its parent packages; nothing for modules that are not ours."""
     parts = module.split(".")
     if parts[0] not in _PACKAGES:
         return

@@ -1,4 +1,4 @@
-"""What every export holds: the trainer's sources, the run's configuration, and how its environment is made."""
+"""Writes what every export contains: the trainer's sources, the configuration, and the set-up of the environment."""
 
 from __future__ import annotations
 
@@ -25,64 +25,64 @@ from advisor.store.run_folder import CONFIG, PLAN
 from trainer.schema import RunConfig, dump_config
 
 PACKAGES = ("numpy", "pandas", "pyarrow", "psutil", "pyyaml", "nvidia-ml-py", "safetensors", "tokenizers")
-ARRIVAL_PACKAGES = ("scipy",)  # that planning again on arrival needs beside
+ARRIVAL_PACKAGES = ("scipy",)  # needed in addition to plan again on arrival
 SETUP, RUN = "setup.sh", "run.sh"
-CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration that goes on after an arrival
-STOPS = 3  # exit status of an arrival that does not go on
+CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration that continues after an arrival
+STOPS = 3  # exit status of an arrival after which the run does not continue
 RUN_FOLDER = "/run-folder"  # on rented machines and in containers: it outlives them
-LONGER = 1.25  # than the plan's own high end: where the engine ends a run that nobody limited
+LONGER = 1.25  # times the upper end of the planned time: where the engine ends a run without a limit of its own
 LEAST_GRACE_SECONDS = 60
-ARRIVAL_SECONDS = 300  # that an engine leaves for a calibration before the first step: twice what it may take
-LEAST_LIMIT_SECONDS = 600  # of a run that nobody limited: starting takes minutes where the plan counts seconds
+ARRIVAL_SECONDS = 300  # allowed for a calibration before the first step: twice its limit
+LEAST_LIMIT_SECONDS = 600  # for a run without a limit: start-up takes minutes even if the plan counts seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportJob:
-    """One plan for one engine, with all that the engine must be told. Seconds are whole."""
+    """One plan for one engine, with everything that the engine needs. Seconds are whole."""
 
     plan: Plan
-    config: RunConfig  # with its limits, and the data where they will lie
-    spec: GpuSpec | None  # None: a CPU
+    config: RunConfig  # with its limits, and the data path on the other machine
+    spec: GpuSpec | None  # None for a CPU
     nodes: int
-    gpus_per_node: int  # processes a node; 1 on a CPU
+    gpus_per_node: int  # processes per node; 1 on a CPU
     limit_seconds: int  # after which the engine may end it
-    grace_seconds: int  # that it needs from a signal to its last checkpoint
+    grace_seconds: int  # needed between a signal and the last checkpoint
     data: Path | None = None  # the token folder here
     place: Place = (
         Place()
     )  # where the engine starts it; its name: Slurm's partition, where SkyPilot and dstack may rent
-    max_usd: float | None = None  # that its user allows; None: the plan's own cost is the only guide
+    max_usd: float | None = None  # that the user allows; None if only the plan's own cost is known
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
-    run_id: str | None = None  # of a run that is started from here; None: it is only exported
-    arriving: Arriving | None = None  # how it is measured before its first step; None: it is not
+    run_id: str | None = None  # of a run that is launched from here; None if it is only exported
+    arriving: Arriving | None = None  # how the machine is calibrated before the first step; None if it is not
 
     def __post_init__(self) -> None:
         refuse_without_data(self.config.data)
 
     @property
     def name(self) -> str:
-        """Lower-case letters, digits and dashes, as clusters want it."""
+        """Return a name of lower-case letters, digits and dashes, as clusters require."""
         return plain_name(f"{plain_name(self.run_id or self.config.name)}-{self.plan.id[-6:]}")
 
     @property
     def whole(self) -> int:
-        """Processes in all."""
+        """Return the number of processes of all nodes."""
         return self.nodes * self.gpus_per_node
 
     @property
     def config_words(self) -> str:
-        """The trainer's configuration, in the words of a shell: of a run that is measured first, what came of that."""
+        """Return the path of the trainer's configuration for a shell; after an arrival it is the new configuration."""
         return CONFIG if self.arriving is None else f'"$RUN/{CONFIG_AFTER}"'
 
 
 def plain_name(name: str) -> str:
-    """A name of lower-case letters, digits and dashes."""
+    """Return a name of lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[-50:].strip("-") or "run"
 
 
 def common_files(job: ExportJob) -> dict[str, str]:
-    """Name inside the export's folder → text: the same for every engine."""
+    """Return the files of the export by name, the same for every engine."""
     sources = {
         f"trainer/{path.name}": path.read_text(encoding="utf-8")
         for path in sorted(Path(trainer.__path__[0]).glob("*.py"))
@@ -98,7 +98,7 @@ def common_files(job: ExportJob) -> dict[str, str]:
 
 
 def torch_install(spec: GpuSpec | None) -> str:
-    """The arguments of pip that install a PyTorch with kernels for the card, of a release that the trainer runs on."""
+    """Return pip's arguments for a PyTorch that has kernels for the GPU and that the trainer runs on."""
     wheels = wheels_for(spec) if spec is not None and runs_trainer(spec) else ()
     usable = [wheel for wheel in wheels if wheel.torch == trainer_release()] or list(wheels)
     if not usable or (usable[0].is_default and usable[0].torch == trainer_release()):
@@ -107,13 +107,13 @@ def torch_install(spec: GpuSpec | None) -> str:
 
 
 def setup_script(torch: str | None) -> str:
-    """Makes `.venv` beside the export, once, with this PyTorch; None: an adopted command has its own elsewhere."""
+    """Return a script that makes `.venv` beside the export once, with this PyTorch; None is for a guard alone."""
     install = f"\n.venv.new/bin/python -m pip install --quiet {torch}" if torch else ""
     return script("setup.sh", of="this run" if torch else "the guard alone", install=install)
 
 
 def run_script(job: ExportJob) -> str:
-    """One node's share of the run: resumes what it finds, hands signals on, and starts again what failed."""
+    """Return the script of one node: it resumes what it finds, passes signals on, and restarts what failed."""
     trainer_words = f'-m trainer {job.config_words} --out "$RUN"'
     start = f'set -- "$PYTHON" {trainer_words}'
     if job.whole > 1:
@@ -123,14 +123,14 @@ def run_script(job: ExportJob) -> str:
 
 
 def measured_first(job: ExportJob, template: str, **words: str) -> str:
-    """The lines by which a job measures its machine before its first step; empty where it does not."""
+    """Return the lines by which a job calibrates its machine before its first step; empty if it does not."""
     if job.arriving is None:
         return ""
     return script(template, arrival=arrival_words(job), stops=STOPS, config_after=CONFIG_AFTER, **words)
 
 
 def arrival_words(job: ExportJob) -> str:
-    """The arguments of Python that measure the machine for a job, in the words of a shell."""
+    """Return the arguments of Python that calibrate the machine for a job, quoted for a shell."""
     assert job.arriving is not None
     words = ["-m advisor.workflows.arrive_there", '--run "$RUN"']
     if job.arriving.may_change_depth:
@@ -141,7 +141,7 @@ def arrival_words(job: ExportJob) -> str:
 
 
 def pinned(packages: Sequence[str]) -> list[str]:
-    """Lines of requirements: packages at the versions that run here."""
+    """Return requirement lines: the packages at the versions installed here."""
     lines = []
     for name in packages:
         try:
@@ -152,10 +152,10 @@ def pinned(packages: Sequence[str]) -> list[str]:
 
 
 def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) -> ExportJob:
-    """A plan for an engine: `config` has its limits, and its data where they lie there; `data` is where they lie here.
+    """Return a plan as a job: `config` has its limits and the data path there; `data` is the path here.
 
-    `engine` are the fields of `ExportJob` that it must be told beside. AdvisorError for GPUs that fill no nodes, and
-    for a spot machine that is taken away before the run has saved.
+    `engine` holds the other fields of `ExportJob`. Raises AdvisorError for GPUs that fill no whole nodes, and for a
+    spot machine that would be taken away before the run has saved.
     """
     if plan.offer.spot and (problem := short_notice(plan.offer.provider, _save_seconds(plan))) is not None:
         raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
@@ -183,7 +183,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
 
 
 def grace_seconds(plan: Plan) -> int:
-    """Seconds that an engine must leave between a signal and the end: what saving takes, and half as much again."""
+    """Return the seconds that an engine must leave between a signal and the end: 1.5 times what a save takes."""
     return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * _save_seconds(plan)))
 
 
@@ -192,7 +192,7 @@ def _save_seconds(plan: Plan) -> float:
 
 
 def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
-    """When the engine ends the run: after its own limit, or well beyond the plan's time."""
+    """Return when the engine ends the run: after its own limit, or well beyond the planned time."""
     if max_seconds is not None:
         return math.ceil(max_seconds) + 2 * grace
     return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * plan.bill.wall_clock.total_seconds.high)) + grace

@@ -1,4 +1,4 @@
-"""Tasks for SkyPilot and dstack, which rent a machine, run the job on it and give it back."""
+"""Writes tasks for SkyPilot and dstack, which rent a machine, run the job on it and return it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ SKY, DSTACK = "task.yaml", "task.dstack.yml"
 POLICY = "sky_policy.py"
 MOST_RESTARTS = 3
 DISK_GB = 100  # software, data and a few checkpoints, unless they take more
-# What the engines call the providers of the price lists; they rent from no others of them.
+# The names that engines give to the providers of the price lists; they rent from no other of these providers.
 _SKY = {name: name for name in ("aws", "azure", "do", "gcp", "lambda", "nebius", "oci", "runpod", "vast", "verda")}
 _DSTACK = {name: name for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "runpod", "verda")} | {
     "do": "digitalocean", "vast": "vastai",
 }  # fmt: skip
-# The run's log as a part of what the job prints, which SkyPilot brings home from where it rents. `$$` is the run: the
-# shell becomes it. Bucket and log hold earlier attempts as well, so each machine prints the whole.
+# Prints the run's log as part of the job's output, which SkyPilot brings home. `$$` is the run's process, since the
+# shell becomes it. The bucket and the log also hold earlier attempts, so each machine prints everything.
 LOG_LINE = "ADVISOR-LOG "
-# Not `tail --pid`: whoever reads to the end before it reaps a dead run keeps its pid, and the machine, for ever.
+# Not `tail --pid`: a process that reads to the end before it reaps a dead run keeps its pid, and the machine, forever.
 _LOG_HOME = rf"""if [ "$NODE_RANK" = 0 ]; then
     tail --sleep-interval=1 -n +1 -F "$RUN/{LOG}" 2>/dev/null > >(exec sed -u "s/^/{LOG_LINE}/") &
     (while grep -qs "^State:.[^ZX]" /proc/$$/status; do sleep 1; done; sleep 2; kill $!) &
 fi
 """
-_MARGIN = 1.25  # over the price of the plan: what is dearer is another offer
+_MARGIN = 1.25  # times the plan's price: a more expensive machine is another offer
 
 
 def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
-    """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one.
+    """Return a managed job: it recovers from preemption, ends an idle machine, and refuses a more expensive one.
 
-    Of an adopted command it takes the command's folder along.
+    For an adopted command the task also carries the command's folder.
     """
     bucket_of_run = {"name": bucket(job.name), "mode": "MOUNT_CACHED"}
     run = f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}"
@@ -83,12 +83,12 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
 
 
 def bucket(name: str) -> str:
-    """Where a job's run folder is kept while its machines come and go."""
+    """Return the bucket that keeps a job's run folder while its machines come and go."""
     return f"{name}-run"
 
 
 def dstack(job: ExportJob) -> dict[str, str]:
-    """A task with its price, duration and idle time limited, retried when a spot machine is taken back."""
+    """Return a task with limits on price, duration and idle time, retried after a preemption."""
     offer = job.plan.offer
     backend = job.place.name or _DSTACK.get(offer.provider or "")
     text = document(
@@ -109,7 +109,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
 
 
 def disk_gb(job: ExportJob) -> int:
-    """Gigabytes a machine needs: software, the data, and every checkpoint kept beside the one being written."""
+    """Return the gigabytes a machine needs: software, data, and every kept checkpoint beside the one being written."""
     data = sum(path.stat().st_size for path in job.data.rglob("*") if path.is_file()) if job.data else 0
     needed = (job.plan.bill.disk_bytes or 0) + data + 30e9
     return max(DISK_GB, int(needed / 1e9 * 1.2))
@@ -122,12 +122,12 @@ def _names() -> dict[str, dict[str, str]]:
 
 
 def card_name(job: ExportJob, engine: str) -> str:
-    """What an engine calls the card; AdvisorError for a CPU, or a card whose name there is not known."""
+    """Return the engine's name of the GPU; raises AdvisorError for a CPU, or a GPU whose name there is unknown."""
     return card_word(job.plan.workload.gpu, engine)
 
 
 def card_word(key: str, engine: str) -> str:
-    """The same of a card by its key."""
+    """Return the engine's name of a GPU given by its catalog key."""
     name = _names().get(key, {}).get(engine)
     if not name:
         raise AdvisorError(f"{engine} has no name for {key} that is known here", "export it as a script: --to script")

@@ -1,4 +1,4 @@
-"""Objects for Kubernetes: Kubeflow's TrainJob, or a bare JobSet."""
+"""Exports objects for Kubernetes: Kubeflow's TrainJob, or a bare JobSet."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ TRAINJOB, JOBSET = "trainjob.yaml", "jobset.yaml"
 
 
 def trainjob(job: ExportJob) -> dict[str, str]:
-    """Kubeflow Trainer's `TrainJob` (2.3 and later) on its runtime `torch-distributed`: torchrun, one process a GPU."""
+    """Return Kubeflow Trainer's `TrainJob` (2.3 and later) on its runtime `torch-distributed`, one process per GPU."""
     launcher = ["-m", "torch.distributed.run"] if job.whole > 1 else []  # it reads the runtime's own variables
     command = [".venv/bin/python", *launcher, "-m", "trainer", CONFIG, "--out", RUN_FOLDER]
     return {TRAINJOB: document(TRAINJOB, gpus_per_node=job.gpus_per_node, command=command, **_fields(job))}
 
 
 def jobset(job: ExportJob) -> dict[str, str]:
-    """One pod a node; the first is where the others meet. Restarted as a whole, from the last checkpoint."""
+    """Return a JobSet: one pod per node, which meet at the first. A restart starts all pods from the checkpoint."""
     return {JOBSET: document(JOBSET, first_node=f"{job.name}-node-0-0.{job.name}", **_fields(job))}
 
 
 def steps(job: ExportJob, file: str) -> list[str]:
-    """The image, then the object."""
+    """Return the commands: build the image, then apply the object."""
     image = _image(job)
     return [f"docker build -t {image} . && docker push {image}", f"kubectl apply -f {file}"]
 
 
 def _fields(job: ExportJob) -> dict[str, Any]:
-    """What both kinds of objects say of a job."""
+    """Return the fields that both kinds of objects share."""
     image = _image(job)
     if job.claim is None:
         hint = "name a volume claim that all nodes can write: --volume-claim NAME"

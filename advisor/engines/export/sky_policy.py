@@ -1,4 +1,4 @@
-"""A gate for SkyPilot that refuses what its plan cannot pay for; it comes with every export for SkyPilot.
+"""Refuses SkyPilot tasks that may cost more than their plan allows; it comes with every export for SkyPilot.
 
 With this folder on PYTHONPATH and `admin_policy: sky_policy.Budget` in `~/.sky/config.yaml`, SkyPilot asks it before
 each launch, with this program or without. Tasks that name no budget of ours pass untouched.
@@ -12,15 +12,15 @@ USD, SECONDS = "ADVISOR_MAX_USD", "ADVISOR_LIMIT_SECONDS"  # the export writes b
 
 
 class OverBudget(ValueError):
-    """A task that might cost more than its plan allows."""
+    """A task that may cost more than its plan allows."""
 
 
 class Budget(sky.AdminPolicy):
-    """Refuses a task whose dearest machine, for as long as the task may run, costs more than its budget."""
+    """Refuses a task if its most expensive machine could exceed the budget within the task's time limit."""
 
     @classmethod
     def validate_and_mutate(cls, user_request: sky.UserRequest) -> sky.MutatedUserRequest:
-        """The request as it came; OverBudget says in words why not."""
+        """Return the request unchanged; raises OverBudget with the reason if it may cost too much."""
         task = user_request.task
         if USD in task.envs:
             check(task, float(task.envs[USD]), float(task.envs[SECONDS]) / 3600)
@@ -28,7 +28,7 @@ class Budget(sky.AdminPolicy):
 
 
 def check(task: sky.Task, max_usd: float, hours: float) -> None:
-    """Raise OverBudget for a task that may cost more, or whose machines nothing would end."""
+    """Raise OverBudget for a task that may cost more, or whose machines have no time limit."""
     nodes = task.num_nodes or 1
     for resources in task.resources:
         hourly = resources.max_hourly_cost

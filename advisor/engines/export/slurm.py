@@ -1,4 +1,4 @@
-"""A batch job for Slurm that saves before its limit, queues itself again, and goes on from its last checkpoint."""
+"""Exports a batch job for Slurm that saves before its limit, queues itself again and resumes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from advisor.engines.templates import script
 from advisor.run_records import Place
 
 SCRIPT = "job.sbatch"
-# sbatch(1), --signal: it "may be sent up to 60 seconds earlier than specified": a short limit would begin with it
+# sbatch(1), --signal: it "may be sent up to 60 seconds earlier than specified", so a short limit would start with it
 EARLY_SECONDS = 60
-STOP_ASKED = "stop-asked"  # in the run folder: the run is to end, and not to be queued again
+STOP_ASKED = "stop-asked"  # in the run folder: the run is to end and must not be queued again
 
 
 def slurm(job: ExportJob | AdoptedJob) -> dict[str, str]:
-    """`job.sbatch`: one task a GPU, so that Slurm's own signal reaches the trainer's processes.
+    """Return `job.sbatch`: one task per GPU, so that Slurm's own signal reaches the trainer's processes.
 
-    An adopted command is one task that holds the whole node's share; ended by its limit, it is gone on with by hand.
+    An adopted command is one task with the GPUs of the whole node. If its limit ends it, it is resumed by hand.
     """
     if isinstance(job, AdoptedJob):
         options = [f"--job-name={job.name}", "--nodes=1", "--ntasks=1", *card_options(job.cards), "--no-requeue"]
@@ -38,7 +38,7 @@ def slurm(job: ExportJob | AdoptedJob) -> dict[str, str]:
 
 
 def calibration_script(place: Place, *, cards: int, limit_seconds: float, command: str) -> str:
-    """`job.sbatch` of a calibration: one task that runs `command`; preempted, it is queued again and goes on."""
+    """Return `job.sbatch` of a calibration: one task that runs `command`; after a preemption it is queued again."""
     options = [f"--job-name=calibrate-{place.name or 'default'}", "--nodes=1", "--ntasks=1", *card_options(cards),
                f"--time={slurm_time(math.ceil(limit_seconds))}", "--requeue", "--open-mode=append",
                "--output=%x-%j.out", *asked_options(place)]  # fmt: skip
@@ -51,12 +51,12 @@ def _here() -> str:
 
 
 def card_options(count: int) -> list[str]:
-    """Options for so many cards a node; a CPU is measured, and trains, with nobody beside."""
+    """Return the options for this many GPUs per node; a job on a CPU gets the node for itself."""
     return [f"--gpus-per-node={count}", "--cpus-per-task=4"] if count else ["--exclusive"]
 
 
 def _lines(options: list[str], job: ExportJob | AdoptedJob) -> str:
-    """Options as lines, with what any job that trains asks for: limit, signal, output, and what the user gave."""
+    """Return options as lines, with those of every training job: limit, signal, output, and the user's own."""
     every = [
         *options,
         f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
@@ -70,7 +70,7 @@ def _lines(options: list[str], job: ExportJob | AdoptedJob) -> str:
 
 
 def asked_options(place: Place) -> list[str]:
-    """Options that the user gave."""
+    """Return the options that the user gave."""
     asked = {
         "partition": place.name, "account": place.account, "qos": place.qos, "constraint": place.constraint,
     }  # fmt: skip
@@ -78,6 +78,6 @@ def asked_options(place: Place) -> list[str]:
 
 
 def slurm_time(seconds: int) -> str:
-    """As `--time` wants it, D-HH:MM:SS, rounded up to a minute."""
+    """Return seconds as `--time` takes them, D-HH:MM:SS, rounded up to a minute."""
     minutes = -(-seconds // 60)
     return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00"

@@ -1,4 +1,4 @@
-"""The engines a plan can be exported to."""
+"""Lists the engines that a plan can be exported to."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from advisor.engines.templates import script
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One engine: which files it adds to the common ones, which of them is the job, and what a person types."""
+    """An engine: the files it adds to the common ones, which of them is the job, and what a person types."""
 
     main: str
     files: Callable[[Any], Mapping[str, str]]
     steps: Callable[[Any], Sequence[str]]
-    commands: bool = False  # it also takes adopted commands: an AdoptedJob in place of an ExportJob
-    data_at: str | None = None  # where the token folder lies there; None: where it lies here
+    commands: bool = False  # whether it also takes adopted commands: an AdoptedJob in place of an ExportJob
+    data_at: str | None = None  # where the token folder lies there; None if the path is the same as here
 
 
 def script_steps(job: ExportJob | AdoptedJob) -> list[str]:
-    """What a person types, on the machine with the card."""
+    """Return what a person types on the machine with the GPU."""
     if isinstance(job, AdoptedJob) or job.nodes == 1:
         return [f"bash {SETUP} && bash {RUN}"]
     first = "MASTER_ADDR=$FIRST"
@@ -33,7 +33,7 @@ def script_steps(job: ExportJob | AdoptedJob) -> list[str]:
 
 
 def dockerfile(job: ExportJob) -> dict[str, str]:
-    """An image with the environment; run folder and data are mounted."""
+    """Return an image with the environment; run folder and data are mounted."""
     return {
         "Dockerfile": script("Dockerfile", run_folder=RUN_FOLDER),
         ".dockerignore": "run\n.venv\n.venv.new\n",
@@ -41,7 +41,7 @@ def dockerfile(job: ExportJob) -> dict[str, str]:
 
 
 def dockerfile_steps(job: ExportJob) -> list[str]:
-    """Build, then run; a stop waits for the last checkpoint."""
+    """Return the commands: build, then run; a stop waits for the last checkpoint."""
     data = f' -v "{job.data}:{job.config.data.path}:ro"' if job.data else ""
     gpus = "--gpus all " if job.spec is not None else ""
     return [
@@ -52,8 +52,8 @@ def dockerfile_steps(job: ExportJob) -> list[str]:
 
 
 TARGETS = {
-    "script": Target(main=RUN, files=lambda job: {}, steps=script_steps, commands=True),  # what every export has
-    "slurm": Target(  # the environment once, on a login node; when it would start; the job
+    "script": Target(main=RUN, files=lambda job: {}, steps=script_steps, commands=True),  # what every export contains
+    "slurm": Target(  # make the environment once on a login node; show the start time; submit the job
         main=slurm.SCRIPT, files=slurm.slurm, commands=True,
         steps=lambda job: [f"bash {SETUP}", f"sbatch --test-only {slurm.SCRIPT}   # when would it start?",
                            f"sbatch {slurm.SCRIPT}"],
