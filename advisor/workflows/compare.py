@@ -93,7 +93,9 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     `record` None: unless it was taken back.
     """
     path, ours = _find(store, text)
-    promised = _plan_beside(path) or (load_plan(plan) if plan else None)
+    folder = path if path.is_dir() else path.parent
+    beside = read_run_plan(folder) if (folder / PLAN).is_file() else None
+    promised = beside or (load_plan(plan) if plan else None)
     flow = flow_of(trainer_of_run(path))
     if ours:
         reviewed = flow.read(path, promised)
@@ -133,11 +135,6 @@ def _find(store: Store, text: str) -> tuple[Path, bool]:
         path = path.parent
     ours = is_run_folder(path) or not path.exists()
     return (store.find_run(path if path.exists() else text) if ours else path), ours
-
-
-def _plan_beside(path: Path) -> Plan | None:
-    folder = path if path.is_dir() else path.parent
-    return read_run_plan(folder) if (folder / PLAN).is_file() else None
 
 
 def read_adopted(run_dir: Path, plan: None) -> Reviewed:

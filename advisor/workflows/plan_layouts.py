@@ -134,6 +134,21 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         hint = "name more GPUs: --gpus 64,256,1024; or a larger batch: --global-batch 8M"
         raise AdvisorError(message, hint, exit_code=3)
 
+    return LayoutPlan(
+        goal=goal,
+        architecture=architecture,
+        software=software.words,
+        seq_len=seq_len,
+        sequences=sequences,
+        tokens=tokens,
+        choices=tuple(_best_first(goal, choices)),
+        does_not_fit=tuple(dict.fromkeys(does_not_fit)),
+        assumed=tuple(assumed),
+        own_runs=own_runs,
+    )
+
+
+def _best_first(goal: Goal, choices: Sequence[LayoutChoice]) -> list[LayoutChoice]:
     priced = [choice.usd.value for choice in choices if choice.usd is not None and all(choice.keeps)]
     least = min(priced, default=0.0)
 
@@ -142,19 +157,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         # nobody waits for months to save a few per cent
         return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
 
-    choices.sort(key=rank)
-    return LayoutPlan(
-        goal=goal,
-        architecture=architecture,
-        software=software.words,
-        seq_len=seq_len,
-        sequences=sequences,
-        tokens=tokens,
-        choices=tuple(choices),
-        does_not_fit=tuple(dict.fromkeys(does_not_fit)),
-        assumed=tuple(assumed),
-        own_runs=own_runs,
-    )
+    return sorted(choices, key=rank)
 
 
 def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
