@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from advisor.store.store import Store
     from advisor.workflows.analysis import Analysis
     from advisor.workflows.calibrate import Calibrated
-    from advisor.workflows.compare import Reviewed
     from advisor.workflows.launch import Started
     from advisor.workflows.predict import Predicted
 
@@ -107,10 +106,8 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     store = default_store()
     goal = goal_from(read_options(options))
     refuse_idle_budget(goal)
-    if goal.layout == "any":
-        return _layouts(goal)
-    if goal.finetune is not None:
-        return _finetune(goal, store)
+    if goal.needs_other_software:
+        return plan_of_other_software(goal, store)
     made = with_gates(recommend(goal, store, measure=measure), gates)
     near = made.search.front if made.search else ()
     runs = [*made.options, *(run for run in near if run not in made.options)]
@@ -118,8 +115,12 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     return Answer(made, sentence(made), "plan", found, [_run_row(r) for r in runs])
 
 
+def plan_of_other_software(goal: Goal, store: Store) -> Answer[Any]:
+    """Plan layouts or a fine-tune: a LayoutPlan or a FinetunePlan; the frame has a row for each machine."""
+    return _layouts(goal) if goal.layout == "any" else _finetune(goal, store)
+
+
 def _finetune(goal: Goal, store: Store) -> Answer[Any]:
-    """What a fine-tune takes on each machine: a FinetunePlan; the frame has a row for each."""
     from advisor.report.finetune import document, sentence
     from advisor.workflows.plan_finetune import plan_finetune
 
@@ -135,7 +136,6 @@ def _finetune(goal: Goal, store: Store) -> Answer[Any]:
 
 
 def _layouts(goal: Goal) -> Answer[Any]:
-    """The best layout of each number of GPUs: a LayoutPlan; the frame has a row for each."""
     from advisor.report.layouts import document, layout_words, sentence
     from advisor.workflows.plan_layouts import plan_layouts
 
@@ -214,22 +214,18 @@ def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
     target_loss, budget, deadline, next_data. The frame has a row for each finding.
     """
     from advisor.store.store import default_store
-    from advisor.workflows.analysis import to_document
     from advisor.workflows.analyze import analyze as analyzed
     from advisor.workflows.analyze import given_of, judge_all
 
     stated, store = given_of(_read(AnalyzeOptions, given)), default_store()
     judged = judge_all([Path(path) for path in paths], store, lambda path: analyzed(path, stated, store))
-    documents = [to_document(analysis) for analysis in judged.analyses]
-    against = {} if judged.comparison is None else judged.comparison.to_document()
-    several = {"runs": documents, "left_out": judged.left_out, **against}
     rows = [
         {"run": analysis.run.source, "severity": str(finding.severity), "code": finding.code, "title": finding.title}
         for analysis in judged.analyses
         for finding in analysis.findings
     ]
     sentence = "\n".join(words for analysis in judged.analyses for words in analysis.verdict)
-    name, document = ("analyze", documents[0]) if len(documents) == 1 else ("analyze-several", several)
+    name, document = judged.document()
     return Answer(judged.analyses, sentence, name, document, rows, ("run", "severity", "code", "title"))
 
 
@@ -238,19 +234,14 @@ def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | No
 
     The frame has a row for each quantity of each run.
     """
-    from advisor.history.comparison import compare_runs
     from advisor.store.store import default_store
-    from advisor.workflows.compare import review, to_document
+    from advisor.workflows.compare import review_all
 
     if not runs:
         raise AdvisorError("which run is meant?", "compare('latest')", exit_code=2)
-    store, beside = default_store(), None if plan is None else Path(plan)
-    reviewed: tuple[Reviewed, ...] = tuple(review(store, str(run), record=record, plan=beside) for run in runs)
-    documents: list[Any] = [to_document(one) for one in reviewed]
-    name, document = "compare", documents[0]
-    if len(reviewed) > 1:
-        against = compare_runs([one.case for one in reviewed], [one.name for one in reviewed])
-        name, document = "compare-several", {"runs": documents, **against.to_document()}
+    beside = None if plan is None else Path(plan)
+    compared = review_all(default_store(), [str(run) for run in runs], record=record, plan=beside)
+    reviewed, (name, document) = compared.runs, compared.document()
     rows = [
         {"run": one.name, "quantity": score.quantity, "predicted": score.predicted, "actual": score.actual,
          "error": score.error, "inside_interval": score.inside_interval}

@@ -375,6 +375,11 @@ class Goal:
         empty="Daly's interval", least=1.0, most=_DECADE,
     )  # fmt: skip
 
+    @property
+    def needs_other_software(self) -> bool:
+        """Whether it asks for a fine-tune or a plan over layouts, which the trainer here does not do."""
+        return self.finetune is not None or self.layout == "any"
+
 
 _OPTIONS_OF: dict[type, Mapping[str, Option]] = {}  # made once: a plan checks the goal of each of a hundred devices
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -70,7 +69,11 @@ class Guard:
             arguments = (*ready.arguments, *again)
             variables = {v.name: v.value for v in self.plan.environment} | ready.variables
         except (OSError, AdvisorError) as error:
-            return self._not_started(attempt, self.plan.command, str(error))
+            # Write down that the command could not be made ready.
+            command = self.plan.command
+            self.log.header(self.plan, attempt, self.began, command)
+            self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {error}", self.began, self.now())
+            return 127
         self.log.header(self.plan, attempt, self.began, arguments)
         # The environment without what lets this process find its own packages: the command has others of such names.
         ours = str(Path(__file__).resolve().parents[2])
@@ -101,12 +104,6 @@ class Guard:
         from advisor.adopt.log_watch import LogWatch  # numpy and all readers: a probed run does without
 
         return self._watch(self.process, None, LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE))
-
-    def _not_started(self, attempt: int, command: Sequence[str], why: str) -> int:
-        """Write down that the command could not be made ready."""
-        self.log.header(self.plan, attempt, self.began, command)
-        self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {why}", self.began, self.now())
-        return 127
 
     def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder | None, log: LogWatch | None) -> int:
         while process.poll() is None:

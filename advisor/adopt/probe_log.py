@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -113,16 +113,13 @@ class ProbeFolder:
         """Take in what was written since; a line that is being written waits."""
         for path in sorted(self.folder.glob("probe-*.jsonl")):
             process = self._processes.setdefault(path, ProbedProcess())
-            for record in self._new_records(path):
+            with disk_errors("read", path), open(path, "rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._offsets[path] = self._offsets.get(path, 0) + len(whole)
+            for record in [json.loads(line) for line in whole.splitlines()]:
                 process.add(record)
-
-    def _new_records(self, path: Path) -> Iterable[dict[str, Any]]:
-        with disk_errors("read", path), open(path, "rb") as file:
-            file.seek(self._offsets.get(path, 0))
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offsets[path] = self._offsets.get(path, 0) + len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
 
     @property
     def processes(self) -> list[ProbedProcess]:

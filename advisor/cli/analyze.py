@@ -36,7 +36,6 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
     """
     from advisor.report import terminal, write_reports
     from advisor.store.store import default_store
-    from advisor.workflows.analysis import to_document
     from advisor.workflows.analyze import given_of, judge_all
     from advisor.workflows.goal import readings
 
@@ -48,12 +47,7 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
     analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out
     written = write_reports(analyses, reports, comparison=comparison, left_out=left_out)
     if json_asked():
-        documents = [to_document(analysis) for analysis in analyses]
-        several = {} if comparison is None else comparison.to_document()
-        if len(documents) == 1:
-            print_json("analyze", documents[0])
-        else:
-            print_json("analyze-several", {"runs": documents, "left_out": left_out, **several})
+        print_json(*judged.document())
         return
     many = len(analyses) > len(paths)
     for analysis in analyses:

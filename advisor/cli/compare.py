@@ -43,21 +43,19 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
     if forget:
         take_back(runs)
         return
-    from advisor.history.comparison import compare_runs
     from advisor.report import terminal
     from advisor.report.comparison import kept
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_run
     from advisor.workflows import write_back
-    from advisor.workflows.compare import review, to_document
+    from advisor.workflows.compare import review_all
 
-    reviewed = [review(default_store(), text, record=record, plan=plan) for text in runs]
-    first, written, comparison = reviewed[0], None, None
+    compared = review_all(default_store(), runs, record=record, plan=plan)
+    reviewed, comparison = compared.runs, compared.comparison
+    first, written = reviewed[0], None
     if write_to is not None:
         python = tracker_python or trainer_of_run(first.path).python(first.path)
         written = write_back.write_back(first.scored, write_to, tracker_run, python)
-    if len(runs) > 1:
-        comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed])
 
     def shown() -> Iterator[RenderableType]:
         for run in reviewed:
@@ -71,12 +69,9 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
             yield from (*terminal.comparison(comparison), "")
         yield "next: advisor runs --accuracy" if any(run.recorded for run in reviewed) else "next: advisor runs"
 
-    documents = [to_document(run) for run in reviewed]
-    one = documents[0] if written is None else {**documents[0], "written": written}
-    if comparison is None:
-        answer("compare", lambda: one, shown)
-    else:
-        answer("compare-several", lambda: {"runs": documents, **comparison.to_document()}, shown)
+    name, document = compared.document()
+    more = {} if written is None else {"written": written}
+    answer(name, lambda: {**document, **more}, shown)
 
 
 def take_back(runs: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from advisor.cli.params import (
     refused_parallelism,
     warn_of_others,
 )
-from advisor.cli.verb import SectionedCommand, answer, json_asked, options, verb
+from advisor.cli.verb import SectionedCommand, json_asked, options, told, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import OPTIONS, Goal
@@ -86,13 +86,9 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     for reading in readings(typed):
         render.remark(reading)
     refuse_idle_budget(goal)
-    if goal.layout == "any":
+    if goal.needs_other_software:
         _refuse_with_other_software(origin, gate, depths, measure=measure)
-        _show_layouts(goal, out)
-        return
-    if goal.finetune is not None:
-        _refuse_with_other_software(origin, gate, depths, measure=measure)
-        _show_finetune(goal, store, out)
+        _show_for_other_software(goal, store, out)
         return
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
@@ -139,37 +135,15 @@ def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None)
     return ["", f"wrote {done.path}", where, f"watched, capped and compared: advisor adopt -- {done.command}"]
 
 
-def _show_finetune(goal: Goal, store: Store, out: Path | None) -> None:
-    """Show the time, memory and cost of a fine-tune on each machine, the best first."""
-    from advisor.report import finetune as report
-    from advisor.report.table import on_console
-    from advisor.workflows.plan_finetune import plan_finetune
+def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> None:
+    """Show what a fine-tune, or the best layout, takes on each machine, the best first; write the file for --out."""
+    from advisor import api
+    from advisor.report import finetune, layouts
 
-    found = plan_finetune(goal, store)
-    table, written = on_console(report.table(found)), _write_for_other_software(found, out)
-    answer(
-        "plan-finetune",
-        lambda: report.document(found) | {"path": out},
-        lambda: [report.sentence(found), "", table, "", *report.notes(found), *written],
-    )
-
-
-def _show_layouts(goal: Goal, out: Path | None) -> None:
-    """Show the best layout of each number of GPUs, and why others of the chosen number lose."""
-    from advisor.report import layouts as report
-    from advisor.report.table import on_console
-    from advisor.workflows.plan_layouts import plan_layouts
-
-    found = plan_layouts(goal)
-    written = _write_for_other_software(found, out)
-    answer(
-        "plan-layouts",
-        lambda: report.document(found) | {"path": out},
-        lambda: [
-            report.sentence(found), "", on_console(report.table(found)), "", report.parts(found), "",
-            on_console(report.others(found)), "", *report.notes(found), *written,
-        ],
-    )  # fmt: skip
+    found = api.plan_of_other_software(goal, store)
+    lines = layouts.lines if goal.layout == "any" else finetune.lines
+    written = _write_for_other_software(found.record, out)
+    told(found, lambda: [*lines(found.record), *written], path=out)
 
 
 def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, measure: bool) -> str:

@@ -70,7 +70,20 @@ def reasons(
     if near := closest_run(device.profile, workload):
         yield f"closest published run: {near}"
     if brief.bytes_to_fetch:
-        yield _data_to_fetch(brief, chosen)
+        # The download of the data that the bill includes, and how often the run repeats the data.
+        assert brief.unique_tokens is not None and chosen.standing.epochs is not None
+        fresh = min(chosen.tokens, brief.unique_tokens)
+        size = fresh * brief.bytes_to_fetch
+        seconds = format_estimate(reciprocal(brief.download_rate, size), format_seconds)
+        often = "seen once at most"
+        if chosen.standing.epochs > 1:
+            worth = format_tokens(effective_tokens(chosen.tokens, brief.unique_tokens))
+            often = f"seen {format_number(chosen.standing.epochs)} times, worth {worth} fresh tokens"
+        yield (
+            f"data to bring: {format_tokens(fresh)} of {format_tokens(brief.unique_tokens)} tokens, about "
+            f"{format_number(size / 1e9)} GB of compressed text in {math.ceil(size / SHARD_BYTES):,} shards of 100 MB, "
+            f"{seconds} of the bill; {often}"
+        )
     if goal.own:
         machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
         energy = f"energy at {format_usd(goal.usd_per_kwh)} per kWh" if goal.usd_per_kwh else ""
@@ -187,23 +200,6 @@ def _why_tokens(brief: Brief, chosen: Run) -> str:
         return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
     limits = describe_limits(brief)
     return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
-
-
-def _data_to_fetch(brief: Brief, chosen: Run) -> str:
-    """Describes the download of the data that the bill includes, and how often the run repeats the data."""
-    assert brief.unique_tokens is not None and chosen.standing.epochs is not None
-    fresh = min(chosen.tokens, brief.unique_tokens)
-    size = fresh * brief.bytes_to_fetch
-    seconds = format_estimate(reciprocal(brief.download_rate, size), format_seconds)
-    often = "seen once at most"
-    if chosen.standing.epochs > 1:
-        worth = format_tokens(effective_tokens(chosen.tokens, brief.unique_tokens))
-        often = f"seen {format_number(chosen.standing.epochs)} times, worth {worth} fresh tokens"
-    return (
-        f"data to bring: {format_tokens(fresh)} of {format_tokens(brief.unique_tokens)} tokens, about "
-        f"{format_number(size / 1e9)} GB of compressed text in {math.ceil(size / SHARD_BYTES):,} shards of 100 MB, "
-        f"{seconds} of the bill; {often}"
-    )
 
 
 def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:

@@ -77,7 +77,19 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     pieces = np.stack([cuts[name][among] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
     ways = (pieces > 1).sum(axis=0) + (cuts["recompute"][among] > 0)
     chosen = int(among[np.lexsort((np.log2(pieces).sum(axis=0), ways))[0]])
-    rows = [chosen, *_others(cuts, seconds, chance, order, chosen)]
+    # The fastest layout that does not fit, FSDP alone, and the fastest with another cut of each kind.
+    fits = chance >= SURE
+    kinds = [
+        ~fits & (seconds < seconds[chosen]),
+        fits & (cuts["sharding"] == 2) & (cuts["tensor"] == 1) & (cuts["context"] == 1),
+        *(fits & (cuts[name] != cuts[name][chosen]) for name in ("tensor", "pipeline", "expert", "recompute")),
+    ]
+    found: list[int] = []
+    for kind in kinds:
+        first = next((int(at) for at in order if kind[at]), None)
+        if first is not None and first != chosen and first not in found:
+            found.append(first)
+    rows = [chosen, *found]
     best, *rest = predict_layouts([_run_of(run, cuts, at, sequences) for at in rows], own)
     others = tuple(Choice(run=p.run, prediction=p, lost=_why(p, best)) for p in rest)
     return Search(
@@ -176,24 +188,6 @@ def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: 
         micro_batches=sequences // (cut["data"] * cut["micro_batch"]),
         recompute=RECOMPUTE[cut["recompute"]],
     )
-
-
-def _others(
-    cuts: Mapping[str, np.ndarray], seconds: np.ndarray, chance: np.ndarray, order: np.ndarray, chosen: int
-) -> list[int]:
-    """Returns the fastest layout that does not fit, FSDP alone, and the fastest with another cut of each kind."""
-    fits = chance >= SURE
-    kinds = [
-        ~fits & (seconds < seconds[chosen]),
-        fits & (cuts["sharding"] == 2) & (cuts["tensor"] == 1) & (cuts["context"] == 1),
-        *(fits & (cuts[name] != cuts[name][chosen]) for name in ("tensor", "pipeline", "expert", "recompute")),
-    ]
-    found: list[int] = []
-    for kind in kinds:
-        first = next((int(at) for at in order if kind[at]), None)
-        if first is not None and first != chosen and first not in found:
-            found.append(first)
-    return found
 
 
 def _why(loser: LayoutPrediction, best: LayoutPrediction) -> str:

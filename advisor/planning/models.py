@@ -92,7 +92,19 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
         shape = make_shape("nanochat", depth=int(depth[1]), vocab_size=like.vocab_size, seq_len=like.seq_len)
         return NamedModel(name=key, shape=shape, parameters=parameters(shape), source=models["nanochat-d20"].source)
     if (other := others.get(key)) is not None:
-        raise _not_built(name, other)
+        # The trainer does not build this model: name the nearest shape that it builds.
+        sizes = {size: other[size] for size in _SIZES if size in other}
+        theirs = format_count(other["parameters"])
+        ours = format_count(parameters(make_shape(other["family"], **sizes)))
+        options = " ".join(f"--{size.replace('_', '-')} {value}" for size, value in sizes.items())
+        more = f"--head-dim {other['head_dim']} " if "head_dim" in other else ""
+        more += "--tied" if "tied" in other else ""
+        raise AdvisorError(
+            f"--model {name}: the trainer does not build it, {other['why']}",
+            f"the nearest model that it builds has {ours} parameters ({name} has {theirs}): --family {other['family']} "
+            f"{options}{f'; `advisor predict` also takes {more}' if more else ''}",
+            exit_code=2,
+        )
     if named_row(name, mixture_rows()) is not None or _MIXTURE.search(key):
         raise AdvisorError(
             f"--model {name}: the trainer here builds no mixtures of experts",
@@ -113,22 +125,6 @@ def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
         return shape
     more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
     return replace(shape, ffn_width=shape.ffn_width + round(more / (3 if shape.family == "llama" else 2)))
-
-
-def _not_built(name: str, row: Mapping[str, Any]) -> AdvisorError:
-    """Returns the error for a model that the trainer does not build, with the nearest shape that it builds."""
-    sizes = {size: row[size] for size in _SIZES if size in row}
-    theirs = format_count(row["parameters"])
-    ours = format_count(parameters(make_shape(row["family"], **sizes)))
-    options = " ".join(f"--{size.replace('_', '-')} {value}" for size, value in sizes.items())
-    more = f"--head-dim {row['head_dim']} " if "head_dim" in row else ""
-    more += "--tied" if "tied" in row else ""
-    return AdvisorError(
-        f"--model {name}: the trainer does not build it, {row['why']}",
-        f"the nearest model that it builds has {ours} parameters ({name} has {theirs}): --family {row['family']} "
-        f"{options}{f'; `advisor predict` also takes {more}' if more else ''}",
-        exit_code=2,
-    )
 
 
 def mixture_rows() -> Mapping[str, Mapping[str, Any]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import RenderableType
+
 from advisor.offer import Offer
 from advisor.report.prediction import partial_words
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
-from advisor.report.table import Table
+from advisor.report.table import Table, on_console
 from advisor.units import format_bytes, format_count, format_estimate, format_rate, format_tokens, format_usd_rate
 from advisor.workflows.plan_finetune import FinetunePlan, FinetuneRun
 from advisor.workflows.plan_layouts import LayoutChoice
@@ -74,6 +76,11 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
     return said
 
 
+def lines(plan: FinetunePlan) -> list[RenderableType]:
+    """The plan as the console shows it."""
+    return [sentence(plan), "", on_console(table(plan)), "", *notes(plan)]
+
+
 def document(plan: FinetunePlan) -> dict[str, Any]:
     """A fine-tune's plan as JSON has it."""
     return to_plain(plan) | {"sentence": sentence(plan)}
@@ -103,9 +110,9 @@ def _row(run: FinetuneRun, stage: str) -> tuple[str, ...]:
         f"{work.micro_batch} x {work.shape.seq_len}"
         + (" in pairs" if stage == "dpo" else "")
         + (f" ({', '.join(how)})" if how else ""),
-        format_estimate(memory, format_bytes) if memory else "unknown",
-        format_estimate(rate, format_rate) if rate else "unknown",
+        format_estimate(memory, format_bytes),
+        format_estimate(rate, format_rate),
         TIME.of(run.seconds) + late,
-        COST.of(run.usd) if run.usd is not None else "unknown",
+        COST.of(run.usd),
         format_count(run.longest_context) if run.longest_context else "none",
     )

@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import RenderableType
+
 from advisor.planning.layouts import Choice
 from advisor.prediction.layouts import LayoutRun
 from advisor.report.finetune import missed, rented
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
-from advisor.report.table import Table
+from advisor.report.table import Table, on_console
 from advisor.units import (
     format_bytes,
     format_count,
@@ -126,6 +128,12 @@ def notes(plan: LayoutPlan) -> Sequence[str]:
     return said
 
 
+def lines(plan: LayoutPlan) -> list[RenderableType]:
+    """The plan as the console shows it."""
+    found = [sentence(plan), "", on_console(table(plan)), "", parts(plan), "", on_console(others(plan)), ""]
+    return [*found, *notes(plan)]
+
+
 def document(plan: LayoutPlan) -> dict[str, Any]:
     """A plan over layouts as JSON has it."""
     return to_plain(plan) | {"sentence": sentence(plan)}
@@ -145,7 +153,7 @@ def _row(choice: LayoutChoice) -> tuple[str, ...]:
         format_percent(answer.mfu.value),
         TIME.of(choice.seconds) + late,
         f"{format_percent(choice.whole.failures_share)}, {format_percent(choice.whole.checkpoints_share)}",
-        COST.of(choice.usd) if choice.usd is not None else "unknown",
+        COST.of(choice.usd),
     )
 
 

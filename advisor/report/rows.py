@@ -7,7 +7,6 @@ import io
 import math
 import re
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -29,7 +28,7 @@ from advisor.units import (
     format_tokens,
     format_usd,
 )
-from advisor.workflows.analysis import Analysis
+from advisor.workflows.analysis import Analysis, loss_words
 from advisor.workflows.analyze import names_of
 
 _FORMATS = {
@@ -183,7 +182,7 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
         "-" if analysis.tokens_per_second is None else format_rate(analysis.tokens_per_second).removesuffix(" tok/s"),
         words.mfu(analysis)[1].replace("unknown", "-"),
         "-" if analysis.spent_usd is None else format_usd(analysis.spent_usd),
-        "-" if run.last_loss is None else format_number(run.last_loss) if isfinite(run.last_loss) else "not a number",
+        "-" if run.last_loss is None else loss_words(run.last_loss),
         _phase(analysis),
     )
 

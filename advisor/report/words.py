@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable
 
@@ -15,7 +14,7 @@ from advisor.findings.savings import worth_saying
 from advisor.readers.run_table import Status
 from advisor.records import Estimate
 from advisor.units import HOUR
-from advisor.workflows.analysis import Analysis
+from advisor.workflows.analysis import Analysis, loss_words, shortened
 
 Pairs = list[tuple[str, str]]
 
@@ -80,7 +79,8 @@ def _plain(value: object) -> str:
 def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     """What, hours, dollars: spent, still to come, in all, and what acting on each finding would save."""
     outlook, rows = analysis.forecast, []
-    rows.append(("so far", _hours(analysis.spent_hours), _usd(analysis.spent_usd)))
+    spent = units.format_seconds(analysis.spent_hours and analysis.spent_hours * HOUR)
+    rows.append(("so far", spent, units.format_usd(analysis.spent_usd)))
     for name, hours, usd in (
         ("still to come", outlook.rest_hours, outlook.rest_usd),
         ("the whole run", outlook.total_hours, outlook.total_usd),
@@ -99,8 +99,7 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 
 def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str, str, str]:
-    cost = units.format_estimate(usd, units.format_usd) if usd is not None else "unknown"
-    return name, _estimated_hours(hours) if hours is not None else "unknown", cost
+    return name, _estimated_hours(hours), units.format_estimate(usd, units.format_usd)
 
 
 RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
@@ -120,9 +119,10 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
             ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
         cost = units.format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
-        steps, losses = _range(part.first_step, part.last_step, _plain), _range(part.first_loss, part.last_loss, _loss)
-        takes = "unknown" if seconds is None else units.format_seconds(seconds)
-        rows.append((name, ended, steps, losses, takes, cost, _cut(part.status_reason)))
+        steps = _range(part.first_step, part.last_step, _plain)
+        losses = _range(part.first_loss, part.last_loss, loss_words)
+        takes = units.format_seconds(seconds)
+        rows.append((name, ended, steps, losses, takes, cost, shortened(part.status_reason, 90)))
     if len(rows) > _MOST_RUNS:
         left = len(rows) - _MOST_RUNS
         half = _MOST_RUNS // 2
@@ -132,14 +132,6 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
 
 def _range(first: float | None, last: float | None, shown: Callable[[float], str]) -> str:
     return "-" if first is None or last is None else f"{shown(first)} to {shown(last)}"
-
-
-def _loss(loss: float) -> str:
-    return units.format_number(loss) if math.isfinite(loss) else "not a number"
-
-
-def _cut(text: str, most: int = 90) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def saving(finding: Finding) -> str:
@@ -243,13 +235,5 @@ def reproduce(analysis: Analysis, source: str | None = None) -> str:
     return shlex.join(["advisor", "analyze", source or analysis.run.source, *pairs])
 
 
-def _hours(hours: float | None) -> str:
-    return units.format_seconds(hours * HOUR) if hours is not None and math.isfinite(hours) else "unknown"
-
-
-def _usd(usd: float | None) -> str:
-    return units.format_usd(usd) if usd is not None else "unknown"
-
-
-def _estimated_hours(hours: Estimate) -> str:
-    return units.format_estimate(hours.scaled(HOUR), units.format_seconds)
+def _estimated_hours(hours: Estimate | None) -> str:
+    return units.format_estimate(hours and hours.scaled(HOUR), units.format_seconds)

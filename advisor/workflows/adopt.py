@@ -80,7 +80,18 @@ def adopt_command(
     its steps cannot be seen, or a knob is none.
     """
     began = time.monotonic()
-    _refuse_unending(command)
+    # Refuse a client of a container or of another machine: a burst could not end its program.
+    program = Path(command[0]).name
+    if program in _CONTAINERS and "run" in command and "--init" not in command:
+        raise AdvisorError(
+            f"{program} run without --init hands no signal on: a burst would go on in its container when it is ended",
+            f"{program} run --init --rm -e PYTHONUNBUFFERED=1 …, or advisor adopt inside the container",
+            exit_code=2,
+        )
+    if program in _ELSEWHERE:
+        message = f"what {program} starts runs elsewhere, and a burst of it cannot be ended from here"
+        hint = "advisor adopt there"
+        raise AdvisorError(message, hint, exit_code=2)
     on_event("its options", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
     session = adopt(
@@ -144,21 +155,6 @@ def _most_processes(command: Sequence[str], base: AdoptedBurst) -> int:
     if _is_on_card(base):
         return len(visible_cards())
     return os.cpu_count() or 1 if launcher_of(command) is not None else 1
-
-
-def _refuse_unending(command: Sequence[str]) -> None:
-    """Raises AdvisorError for a client of a container or another machine, whose program a burst could not end."""
-    program = Path(command[0]).name
-    if program in _CONTAINERS and "run" in command and "--init" not in command:
-        raise AdvisorError(
-            f"{program} run without --init hands no signal on: a burst would go on in its container when it is ended",
-            f"{program} run --init --rm -e PYTHONUNBUFFERED=1 …, or advisor adopt inside the container",
-            exit_code=2,
-        )
-    if program in _ELSEWHERE:
-        message = f"what {program} starts runs elsewhere, and a burst of it cannot be ended from here"
-        hint = "advisor adopt there"
-        raise AdvisorError(message, hint, exit_code=2)
 
 
 def adoption_of(adopted: Adopted) -> Adoption:

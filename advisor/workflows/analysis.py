@@ -247,7 +247,7 @@ def _what_happened(case: Case) -> str:
         own = replace(run, runs=(), status=main.status, status_reason=main.status_reason) if main is not None else None
         rest = _what_happened(replace(case, run=own)).partition(": ")[2] if own is not None else ""
         return f"{run.framework or run.format}: {len(run.runs)} runs, {several}{longest}: {rest}".removesuffix(": ")
-    ends = dict.fromkeys(_loss(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
+    ends = dict.fromkeys(loss_words(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
     losses = f", loss {' to '.join(ends)}" if ends else ""
     ended, far = run.status.value.replace("_", " "), _how_far(case)
     if run.status is Status.UNKNOWN:
@@ -258,7 +258,7 @@ def _what_happened(case: Case) -> str:
         ended += f", {far} so far" if far else ", no step yet"
     else:
         ended += f" after {far}" if far else ", no step read"
-    reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
+    reason = f" ({shortened(run.status_reason, 160)})" if run.status_reason else ""
     return f"{run.framework or run.format}: {ended}{losses}{reason}"
 
 
@@ -302,11 +302,13 @@ def _several(count: float, thing: str) -> str:
     return f"{number_} {thing}{'' if count == 1 else 's'}"
 
 
-def _short(text: str, most: int = 160) -> str:
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters; what is cut off is marked."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _loss(loss: float) -> str:
+def loss_words(loss: float) -> str:
+    """A loss as it is written; a loss that is no number is called so."""
     return units.format_number(loss) if np.isfinite(loss) else "not a number"
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
 from advisor.units import HOUR, parse_bytes, parse_tokens
-from advisor.workflows.analysis import Analysis, Given, judge_run
+from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
 from advisor.workflows.data import read_data
 
 _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
@@ -41,6 +42,14 @@ class Judged:
     analyses: tuple[Analysis, ...]
     comparison: Comparison | None = None
     left_out: tuple[str, ...] = ()  # what could not be read or compared, and why
+
+    def document(self) -> tuple[str, dict[str, Any]]:
+        """The name and the content of the JSON document: one run alone, or all with their comparison."""
+        documents = [to_document(analysis) for analysis in self.analyses]
+        if len(documents) == 1:
+            return "analyze", documents[0]
+        against = {} if self.comparison is None else self.comparison.to_document()
+        return "analyze-several", {"runs": documents, "left_out": self.left_out, **against}
 
 
 def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analysis]) -> Judged:

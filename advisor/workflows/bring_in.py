@@ -41,7 +41,12 @@ def bring_in(store: Store, path: Path, *, plan: Path | None = None, checkpoints:
     """
     with opened(path) as given:
         source = _run_folder_in(given)
-        header = _header(source)
+        try:
+            header = load_run_log(source / LOG).header
+        except (RunLogError, OSError) as error:
+            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {source / LOG}") from error
+        if header is None:
+            raise AdvisorError(f"{source / LOG} has no header: the run ended before it began", "see what it printed")
         promised = load_plan(plan) if plan is not None else _plan_of(source)
         record = read_launch(source) or _record(header, _config(source, header), promised)
         run = record.id
@@ -68,16 +73,6 @@ def _run_folder_in(given: Path) -> Path:
         raise AdvisorError(f"{given} has no {LOG}: the run never started", "bring it in once it has trained")
     hint = f"of another trainer's log: advisor compare {given} --plan plan.yaml"
     raise AdvisorError(f"{given} holds no run of our trainer: there is no {LOG}", hint)
-
-
-def _header(source: Path) -> dict[str, Any]:
-    try:
-        header = load_run_log(source / LOG).header
-    except (RunLogError, OSError) as error:
-        raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {source / LOG}") from error
-    if header is None:
-        raise AdvisorError(f"{source / LOG} has no header: the run ended before it began", "see what it printed")
-    return header
 
 
 def _config(source: Path, header: dict[str, Any]) -> RunConfig:

@@ -12,7 +12,6 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from advisor.calibration.session import Event
 from advisor.engines.arrival import CALIBRATION
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions
@@ -32,14 +31,10 @@ def calibrate_there(asked: Path, out: Path) -> None:
     """Measure this machine and leave its calibration; raises AdvisorError."""
     options = CalibrationOptions(**read_json(asked, "calibration's options"))
     store = Store(asked.parent / "store", profiles_folder() / "calibrations")
-    calibration = calibrate(options, store, on_event=_say).calibration
+    calibration = calibrate(options, store, on_event=lambda event: print(event.text, flush=True)).calibration
     with disk_errors("leave the calibration in", out):
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / CALIBRATION, dump_yaml(calibration_to_dict(calibration)))
-
-
-def _say(event: Event) -> None:
-    print(event.text, flush=True)
 
 
 def main() -> int:

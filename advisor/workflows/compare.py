@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import find_gpu
 from advisor.history.adopted_scores import score_adopted, why_not_learnt, with_run
+from advisor.history.comparison import Comparison, compare_runs
 from advisor.history.ledger_rows import score_rows
 from advisor.history.scoring import ScoredRun, run_kwh, score_run
 from advisor.prediction.energy import JOULES_PER_KWH
@@ -55,11 +57,33 @@ class Reviewed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Reviewed runs, and the comparison of several."""
+
+    runs: tuple[Reviewed, ...]
+    comparison: Comparison | None  # None: of one run
+
+    def document(self) -> tuple[str, dict[str, object]]:
+        """The name and the content of the JSON document: one run alone, or all with their comparison."""
+        documents = [to_document(run) for run in self.runs]
+        if self.comparison is None:
+            return "compare", documents[0]
+        return "compare-several", {"runs": documents, **self.comparison.to_document()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class TakenBack:
     """A run that was removed from the ledger and the profiles."""
 
     run_id: str
     was_recorded: bool
+
+
+def review_all(store: Store, texts: Sequence[str], *, record: bool | None, plan: Path | None = None) -> Compared:
+    """Review each run and compare several with each other; raises AdvisorError as `review` does."""
+    runs = tuple(review(store, text, record=record, plan=plan) for text in texts)
+    several = compare_runs([run.case for run in runs], [run.name for run in runs]) if len(runs) > 1 else None
+    return Compared(runs=runs, comparison=several)
 
 
 def review(store: Store, text: str, *, record: bool | None, plan: Path | None = None) -> Reviewed:
@@ -69,7 +93,9 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     `record` None: unless it was taken back.
     """
     path, ours = _find(store, text)
-    promised = _plan_beside(path) or (load_plan(plan) if plan else None)
+    folder = path if path.is_dir() else path.parent
+    beside = read_run_plan(folder) if (folder / PLAN).is_file() else None
+    promised = beside or (load_plan(plan) if plan else None)
     flow = flow_of(trainer_of_run(path))
     if ours:
         reviewed = flow.read(path, promised)
@@ -109,11 +135,6 @@ def _find(store: Store, text: str) -> tuple[Path, bool]:
         path = path.parent
     ours = is_run_folder(path) or not path.exists()
     return (store.find_run(path if path.exists() else text) if ours else path), ours
-
-
-def _plan_beside(path: Path) -> Plan | None:
-    folder = path if path.is_dir() else path.parent
-    return read_run_plan(folder) if (folder / PLAN).is_file() else None
 
 
 def read_adopted(run_dir: Path, plan: None) -> Reviewed:

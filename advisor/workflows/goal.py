@@ -114,7 +114,15 @@ def goal_from(typed: Options) -> Goal:
     shaped = dict(given) if given.get("layout") == "any" else with_shape(given, mixtures="finetune" in given)
     if "finetune" in given:  # as long as its examples are, not as the model was trained
         shaped["seq_len"] = given.get("seq_len")
-    given = _with_counts(shaped)
+    # Name GPUs by their keys, and take the number of GPUs that --gpu says, as in 8xh100.
+    asked, gpus = shaped.get("gpu", OPTIONS["gpu"].default), shaped.get("gpus")
+    read = [read_gpus(text) for text in asked.split(",") if text.strip()]
+    counts = {one.count for one in read}
+    if counts != {None} and (len(counts) > 1 or (gpus and set(gpus) != counts)):
+        hint = "name the GPUs alone, and all the numbers to choose from: --gpu h100,a100 --gpus 8,16"
+        raise AdvisorError(f"--gpu {asked} says several numbers of GPUs", hint, exit_code=2)
+    said = tuple(count for count in counts if count is not None)
+    given = {**shaped, "gpu": ",".join(one.key for one in read), "gpus": said or gpus}
     alone, by_card = read_prices(given.get("price", ()))
     keys, own, by_card = _devices(given, by_card)
     gpu = ",".join(keys)
@@ -339,18 +347,6 @@ def _in_hub_cache(name: str) -> Path | None:
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
     found = (hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def _with_counts(options: Options) -> dict[str, Any]:
-    """Returns the options with GPUs by their keys and with the number of GPUs in --gpu, as in 8xh100."""
-    asked, gpus = options.get("gpu", OPTIONS["gpu"].default), options.get("gpus")
-    named = [read_gpus(text) for text in asked.split(",") if text.strip()]
-    counts = {one.count for one in named}
-    if counts != {None} and (len(counts) > 1 or (gpus and set(gpus) != counts)):
-        hint = "name the GPUs alone, and all the numbers to choose from: --gpu h100,a100 --gpus 8,16"
-        raise AdvisorError(f"--gpu {asked} says several numbers of GPUs", hint, exit_code=2)
-    said = tuple(count for count in counts if count is not None)
-    return {**options, "gpu": ",".join(one.key for one in named), "gpus": said or gpus}
 
 
 def _devices(

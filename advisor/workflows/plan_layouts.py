@@ -92,8 +92,10 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed.append(
             f"--tokens {tokens / 1e9:.0f}B ({goal.ratio or TOKENS_PER_PARAMETER:g} for each active parameter)"
         )
-    sequences = _sequences(goal, tokens, seq_len)
-    if goal.global_batch_tokens is None:
+    if goal.global_batch_tokens is not None:
+        sequences = max(1, round(goal.global_batch_tokens / seq_len))
+    else:
+        sequences = int(2 ** round(math.log2(max(1.0, step_law_batch(float(tokens)) / seq_len))))
         assumed.append(f"--global-batch {sequences * seq_len} (Step Law, to a power of two)")
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
@@ -132,6 +134,21 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         hint = "name more GPUs: --gpus 64,256,1024; or a larger batch: --global-batch 8M"
         raise AdvisorError(message, hint, exit_code=3)
 
+    return LayoutPlan(
+        goal=goal,
+        architecture=architecture,
+        software=software.words,
+        seq_len=seq_len,
+        sequences=sequences,
+        tokens=tokens,
+        choices=tuple(_best_first(goal, choices)),
+        does_not_fit=tuple(dict.fromkeys(does_not_fit)),
+        assumed=tuple(assumed),
+        own_runs=own_runs,
+    )
+
+
+def _best_first(goal: Goal, choices: Sequence[LayoutChoice]) -> list[LayoutChoice]:
     priced = [choice.usd.value for choice in choices if choice.usd is not None and all(choice.keeps)]
     least = min(priced, default=0.0)
 
@@ -140,26 +157,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         # nobody waits for months to save a few per cent
         return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
 
-    choices.sort(key=rank)
-    return LayoutPlan(
-        goal=goal,
-        architecture=architecture,
-        software=software.words,
-        seq_len=seq_len,
-        sequences=sequences,
-        tokens=tokens,
-        choices=tuple(choices),
-        does_not_fit=tuple(dict.fromkeys(does_not_fit)),
-        assumed=tuple(assumed),
-        own_runs=own_runs,
-    )
-
-
-def _sequences(goal: Goal, tokens: int, seq_len: int) -> int:
-    if goal.global_batch_tokens is not None:
-        sequences = max(1, round(goal.global_batch_tokens / seq_len))
-        return sequences
-    return int(2 ** round(math.log2(max(1.0, step_law_batch(float(tokens)) / seq_len))))
+    return sorted(choices, key=rank)
 
 
 def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:

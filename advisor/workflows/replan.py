@@ -140,7 +140,17 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         asked = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
         workload, unsure = asked.workload, asked.unsure
         if workload is None:
-            raise _not_known(text, asked.missing)
+            # Name the options that say what the log does not.
+            supply = {
+                "context length": "--seq-len 2048",
+                "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
+                "family": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
+                "vocabulary": "--vocab-size 50304",
+                "batch": "--global-batch 512k",
+            }
+            options = dict.fromkeys(o for words in asked.missing for name, o in supply.items() if name in words)
+            hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
+            raise AdvisorError(f"{text} does not say {'; '.join(asked.missing)}", hint, exit_code=2)
     assert workload is not None
     _refuse_part(text, analysis.case, workload, typed, store)
     each = round(step_tokens(analysis.case) or workload.step_tokens)
@@ -168,20 +178,6 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         unseen=why,
         config=read_run_config(path) if is_run_folder(path) else None,
     )
-
-
-def _not_known(text: str, missing: tuple[str, ...]) -> AdvisorError:
-    """Which options say what a log does not."""
-    supply = {
-        "context length": "--seq-len 2048",
-        "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
-        "family": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
-        "vocabulary": "--vocab-size 50304",
-        "batch": "--global-batch 512k",
-    }
-    options = dict.fromkeys(o for words in missing for name, o in supply.items() if name in words)
-    hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
-    return AdvisorError(f"{text} does not say {'; '.join(missing)}", hint, exit_code=2)
 
 
 def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any], store: Store) -> None:
@@ -309,9 +305,30 @@ def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
     predicted, words = _predicted_there(origin, store), origin.unseen
     if origin.seen is not None:
         words = _speed(origin.seen, predicted, plan, store)
+    case, outlook, found = origin.case, origin.analysis.forecast, origin.analysis
+    losses, evals = curve(case.run, "loss").value, curve(case.run, "eval_loss").value
+    done, planned = steps_done(case.run), planned_steps(case)
+    over = not outlook.rest_hours or outlook.rest_hours.value == 0
     return Replan(
         source=origin.source,
-        there=_there(origin),
+        there=There(
+            gpu=origin.workload.gpu if origin.card_known else None,
+            gpus=origin.workload.gpus,
+            steps_done=done,
+            steps_planned=planned,
+            tokens=origin.tokens,
+            step_seconds=run_metrics.step_seconds(case),
+            tokens_per_second=found.tokens_per_second,
+            mfu=found.mfu,
+            memory_bytes=_most_memory(case.run, run_metrics.memory_used_share(case)),
+            spent_hours=found.spent_hours,
+            spent_usd=found.spent_usd,
+            whole_hours=None if over else outlook.total_hours,
+            whole_usd=None if over else outlook.total_usd,
+            usd_per_hour=price(case),
+            loss=float(losses[-1]) if len(losses) else None,
+            eval_loss=float(evals[-1]) if len(evals) else None,
+        ),
         predicted_there=predicted,
         workload=work,
         knobs=knobs(
@@ -400,31 +417,6 @@ def knobs(
         Knob(name="compile", there=there.compile if compile_known else None, here=here.compile),
         *rest,
         Knob(name="activation_checkpointing", there=there.activation_checkpointing, here=here.activation_checkpointing),
-    )
-
-
-def _there(origin: Origin) -> There:
-    case, outlook, found = origin.case, origin.analysis.forecast, origin.analysis
-    losses, evals = curve(case.run, "loss").value, curve(case.run, "eval_loss").value
-    done, planned = steps_done(case.run), planned_steps(case)
-    over = not outlook.rest_hours or outlook.rest_hours.value == 0
-    return There(
-        gpu=origin.workload.gpu if origin.card_known else None,
-        gpus=origin.workload.gpus,
-        steps_done=done,
-        steps_planned=planned,
-        tokens=origin.tokens,
-        step_seconds=run_metrics.step_seconds(case),
-        tokens_per_second=found.tokens_per_second,
-        mfu=found.mfu,
-        memory_bytes=_most_memory(case.run, run_metrics.memory_used_share(case)),
-        spent_hours=found.spent_hours,
-        spent_usd=found.spent_usd,
-        whole_hours=None if over else outlook.total_hours,
-        whole_usd=None if over else outlook.total_usd,
-        usd_per_hour=price(case),
-        loss=float(losses[-1]) if len(losses) else None,
-        eval_loss=float(evals[-1]) if len(evals) else None,
     )
 
 

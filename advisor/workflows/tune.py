@@ -79,7 +79,21 @@ def tune(
         return tuned
     try:
         best = tuning.best_config
-        asked = _calibration_of(best, key, options.price)
+        depth = best.model.depth
+        asked = CalibrationOptions(
+            gpu=key,
+            family=best.model.family,
+            depths=tuple(sorted({max(1, depth // 2), depth})),
+            seq_len=best.model.seq_len,
+            vocab_size=best.model.vocab_size,
+            data=Path(best.data.path) if best.data.path else None,
+            precision=best.precision,
+            compile=best.compile,
+            activation_checkpointing=best.activation_checkpointing,
+            optimizer=best.optimizer.name,
+            price=options.price,
+            fresh=True,
+        )
         calibrated = calibrate(asked, store, on_event=on_event, kernels=Kernels.of(best))
         return replace(tuned, calibrated=calibrated)
     except AdvisorError as error:  # what was tuned stands
@@ -125,22 +139,4 @@ def _own_config(options: TuneOptions, device: WorkerDevice) -> RunConfig:
         activation_checkpointing=options.activation_checkpointing,
         data=DataConfig(path=str(options.data.resolve()) if options.data else None),
         optimizer=OptimizerConfig(name=options.optimizer),
-    )
-
-
-def _calibration_of(config: RunConfig, key: str, price: float | None) -> CalibrationOptions:
-    depth = config.model.depth
-    return CalibrationOptions(
-        gpu=key,
-        family=config.model.family,
-        depths=tuple(sorted({max(1, depth // 2), depth})),
-        seq_len=config.model.seq_len,
-        vocab_size=config.model.vocab_size,
-        data=Path(config.data.path) if config.data.path else None,
-        precision=config.precision,
-        compile=config.compile,
-        activation_checkpointing=config.activation_checkpointing,
-        optimizer=config.optimizer.name,
-        price=price,
-        fresh=True,
     )

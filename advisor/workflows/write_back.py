@@ -126,7 +126,13 @@ class LiveTracker:
 
     def take(self, seen: Seen) -> None:
         """Write the numbers of a step that was not written yet, unless others were written just now."""
-        moment = _moment(seen)
+        # The numbers of a run for a tracker; each name begins with "advisor/".
+        found = {
+            f"advisor/{metric.name}" + ("" if bound == "value" else f"_{bound}"): value
+            for metric in metrics(seen)
+            for bound, value in metric.bounds.items()
+        }
+        moment: dict[str, Any] = {"step": int(seen.step or 0), "metrics": found}
         if moment["step"] <= self._last:
             return
         self._unsent = moment
@@ -144,16 +150,6 @@ class LiveTracker:
             self._written, self._last = time.monotonic(), self._unsent["step"]
             self._writer.write(self._unsent)
             self._unsent = None
-
-
-def _moment(seen: Seen) -> dict[str, Any]:
-    """Returns the numbers of a run for a tracker; each name begins with "advisor/"."""
-    found = {
-        f"advisor/{metric.name}" + ("" if bound == "value" else f"_{bound}"): value
-        for metric in metrics(seen)
-        for bound, value in metric.bounds.items()
-    }
-    return {"step": int(seen.step or 0), "metrics": found}
 
 
 def _refused(library: str, python: str, said: str) -> AdvisorError:
