@@ -218,7 +218,7 @@ def dense_of(mixture: Architecture) -> NamedModel:
     shape = replace(shape, ffn_width=max(1, round(left / (model.matrices * model.width))))
     tied = model.vocab_size * model.width if model.tied else 0
     assert model.experts is not None
-    words = f"its {model.experts.per_token} of {model.experts.count} experts for a token as one feed-forward block"
+    words = f"a token meets {model.experts.per_token} of its {model.experts.count} experts"
     return NamedModel(
         name=mixture.name,
         shape=shape,

@@ -117,7 +117,7 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     assert not at.exception and not at.error
     said = words(at)
     assert "This plan has no data" in said
-    assert "It cannot run on this machine" in said and "l4" in said
+    assert "It cannot run on this machine" in said and "L4 24 GB" in said
     assert any("runpod" in list(frame.value.get("Provider", frame.value.get("provider", []))) for frame in at.table)
     where = at.segmented_control(key="launch-where") if hasattr(at, "segmented_control") else at.button_group[0]
     assert "this machine" not in where.options and where.value == "as files"
