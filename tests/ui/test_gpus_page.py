@@ -55,7 +55,7 @@ def test_a_mixture_of_experts_is_fine_tuned_and_not_trained_from_scratch():
     at = app(card_model="qwen3-30b-a3b", card_method="qlora", cards="a6000").run()
     assert not at.exception and not at.error and "8 of its 128 experts" in words(at)
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
-    assert said.startswith("## Yes: ")
+    assert said.startswith("## RTX A6000 48 GB. Yes: ")
     at = app(card_model="qwen3-30b-a3b", card_method="scratch").run()
     assert "builds no mixtures of experts" in at.error[0].value and "--layout any" in at.error[0].value
 
