@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import cheapest_offer, unpriced
@@ -18,6 +20,7 @@ from advisor.planning.goal import make_brief
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import fits, predict_batch
 from advisor.prediction.intervals import reciprocal
+from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import fast_enough
 from advisor.prediction.profile import Profile
 from advisor.records import Estimate, Prediction, Software, Workload
@@ -95,18 +98,10 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
     return replace(row, usd_per_billion_tokens=per_token.scaled(GIGA))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adapted:
-    """The best batch of a fine-tune on one kind of GPU; if no batch fits, the prediction is for a single sequence."""
-
-    prediction: Prediction
-    longest_context: int | None  # tokens of one sequence that surely fit; None: not even the shortest fits
-
-
 def adapted(
     profile: Profile, shape: ModelShape, software: Software, gpus: int = 1, sharding: str = "none", together: int = 1
-) -> Adapted:
-    """Returns the fastest batch that surely fits, with or without activation checkpointing.
+) -> Prediction:
+    """Returns the fastest batch that surely fits, with or without activation checkpointing, or else the smallest.
 
     `profile` must be made for `software`. Several GPUs train data-parallel, and `sharding` says what they share out.
     `together` sequences make one example, so that a batch is a multiple of them.
@@ -121,16 +116,12 @@ def adapted(
     chosen = fast_enough(answers) or answers[tried.index(leanest)]
     if software.narrow_experts and (rate := chosen.tokens_per_second) is not None:
         chosen = replace(chosen, tokens_per_second=replace(rate, low=rate.low / _NARROW_LATE))
-    return Adapted(prediction=chosen, longest_context=largest_context(profile, leanest))
+    return chosen
 
 
 def largest_context(profile: Profile, workload: Workload) -> int | None:
     """Returns the longest context, doubling from 128, at which the workload's micro-batch fits; None if none does."""
-    longest = None
-    for power in range(7, 21):
-        shape = replace(workload.shape, seq_len=2**power)
-        needed = profile.memory.device_total_bytes(replace(workload, shape=shape, grad_accum=1))
-        if not fits(needed, profile.device_memory_bytes):
-            break
-        longest = 2**power
-    return longest
+    lengths = [2**power for power in range(7, 21)]
+    some = [replace(workload, shape=replace(workload.shape, seq_len=n), grad_accum=1) for n in lengths]
+    fitting = fits(profile.memory.device_total_many(WorkloadArrays.of(some)), profile.device_memory_bytes)
+    return max((n for n, up_to in zip(lengths, np.logical_and.accumulate(fitting), strict=True) if up_to), default=None)

@@ -179,7 +179,7 @@ def _market(asked: Question, stamped: tuple[int, ...]) -> list[CardRow]:
         row = CardRow(spec=spec, gpus=asked.gpus, price=price)
         try:
             profile = loaders.published_profile(key, shape.family, software)
-            row = predicted_row(row, adapted(profile, shape, software, asked.gpus).prediction)
+            row = predicted_row(row, adapted(profile, shape, software, asked.gpus))
         except AdvisorError as error:
             row = replace(row, problem=error.message)
         rows.append(row)

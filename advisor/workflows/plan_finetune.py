@@ -12,7 +12,7 @@ from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal
-from advisor.planning.cards import Adapted, adapted
+from advisor.planning.cards import adapted, largest_context
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
@@ -20,6 +20,7 @@ from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_n
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.micro_batch import ALIKE
+from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Prediction, Software
@@ -34,6 +35,7 @@ PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains
 SEQUENCES = {"sft": 1, "dpo": 2}
 # Two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
 _EIGHT_BIT_BYTES = 2.0
+_Batch = tuple[Profile, Prediction]
 _NARROW = 4096  # width of an expert: narrower ones may take longer than their products (`cards.adapted`)
 
 
@@ -163,7 +165,7 @@ def usual_epochs(goal: Goal) -> float:
     return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
 
 
-def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int) -> Adapted:
+def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int) -> _Batch:
     """The batch to take, with the plainest sharding of those the software has that is about as fast as any."""
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
@@ -183,12 +185,9 @@ def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Softw
             software=software,
             sharding=sharding,
         )
-        tried.append(adapted(profile, model.shape, software, gpus, sharding, together))
-    rates = [
-        one.prediction.tokens_per_second.value if one.prediction.fits and one.prediction.tokens_per_second else 0.0
-        for one in tried
-    ]
-    return next(one for one, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
+        tried.append((profile, adapted(profile, model.shape, software, gpus, sharding, together)))
+    rates = [one.tokens_per_second.value if one.fits and one.tokens_per_second else 0.0 for _, one in tried]
+    return next(both for both, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
 
 
 def _runs(
@@ -196,17 +195,17 @@ def _runs(
 ) -> Iterator[FinetuneRun]:
     """The runs on one GPU, one for each offer on which the model surely fits."""
     together = SEQUENCES[goal.stage or "sft"]
-    by_count: dict[int, Adapted] = {}
+    by_count: dict[int, _Batch] = {}
     for offer in offers:
         if offer.gpus not in by_count:
             by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software, together)
-        found = by_count[offer.gpus]
-        rate = found.prediction.tokens_per_second
-        if not found.prediction.fits or rate is None:
+        profile, found = by_count[offer.gpus]
+        rate = found.tokens_per_second
+        if not found.fits or rate is None:
             continue
         seconds = reciprocal(rate, tokens)
         if together > 1:
-            read_once = forward_share(found.prediction.workload) / (goal.epochs or usual_epochs(goal))
+            read_once = forward_share(found.workload) / (goal.epochs or usual_epochs(goal))
             seconds = seconds.scaled(1 + read_once)
         if offer.ordered:
             setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
@@ -219,11 +218,12 @@ def _runs(
             )
         usd = rent_usd(seconds, offer)
         late, dear = Limits.of(goal).broken(seconds, usd)
+        leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
         yield FinetuneRun(
             offer=offer,
-            prediction=found.prediction,
+            prediction=found,
             seconds=seconds,
             usd=usd,
-            longest_context=found.longest_context,
+            longest_context=largest_context(profile, leanest),
             keeps=(not late, not dear),
         )
