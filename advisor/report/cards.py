@@ -80,7 +80,7 @@ def price_age(row: PriceRow, today: datetime.date) -> str:
 # pixels of each column of `training_row`: together they fit a small window, and longer words are cut off
 TRAINING_WIDTHS = {
     "GPU": 130, "Fits": 50, "Takes": 70, "To spare": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
-    "From": 80, "80 % range of tokens/s": 100, "Micro-batch": 60, "Basis": 55,
+    "From": 80, "80 % range of tokens/s": 75, "Micro-batch": 60, "Basis": 55,
 }  # fmt: skip
 # columns of `training_row` that hold numbers: how a page writes them, with their unit
 TRAINING_NUMBERS = {

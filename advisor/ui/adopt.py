@@ -81,9 +81,9 @@ def page() -> None:
         with left:
             st.header("Options, and whether they work", anchor=False)
             _table(words.knobs_table(adopted))
+        with right:
             st.header("Short measurements", anchor=False)
             _table(words.bursts_table(adopted, done.held_out))
-        with right:
             _scatter(done)
         _plan(done.adopted)
         ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."

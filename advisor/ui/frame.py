@@ -66,10 +66,6 @@ svg.marks .role-mark text { paint-order: stroke; stroke: light-dark(#ffffff, #17
   position: sticky; top: 3.5rem; z-index: 5; padding-block: .25rem;
   background: light-dark(#ffffff, #171614);
 }
-@media (min-width: 641px) {
-  [data-testid="stTable"] td [data-testid="stMarkdownContainer"],
-  [data-testid="stTable"] td [data-testid="stMarkdownContainer"] p { white-space: inherit; }
-}
 @media (max-width: 1100px) {
   [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
   [class*="st-key-stack-"] [data-testid="stColumn"] { flex: 1 1 100%; min-width: 100%; }
