@@ -27,10 +27,6 @@ from advisor.records import Estimate, Prediction, Software, Workload
 from trainer.schema import ModelShape
 
 GIGA = 1e9
-# Eager code runs experts one after the other, so that many narrow ones take longer than their products. The factor on
-# the time is our judgement: the only comparable runs are of Mixtral, whose experts are 14,336 wide (0.82 to 1.09 times
-# the dense equivalent).
-_NARROW_LATE = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +109,7 @@ def adapted(
     leanest = replace(base, activation_checkpointing="full")
     tried = [replace(one, micro_batch=together * micro) for one in (base, leanest) for micro in MICRO_BATCHES]
     answers = predict_batch(profile, tried)
-    chosen = fast_enough(answers) or answers[tried.index(leanest)]
-    if software.narrow_experts and (rate := chosen.tokens_per_second) is not None:
-        chosen = replace(chosen, tokens_per_second=replace(rate, low=rate.low / _NARROW_LATE))
-    return chosen
+    return fast_enough(answers) or answers[tried.index(leanest)]
 
 
 def largest_context(profile: Profile, workload: Workload) -> int | None:

@@ -21,6 +21,9 @@ from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.trained import trained_share
 from advisor.records import Workload
 
+# Eager code runs experts one after the other, so that many narrow ones take longer than their products. The factor on
+# the high end of the time is our judgement: the only comparable runs are of Mixtral, whose experts are 14,336 wide.
+_NARROW_LATE = 3.0
 NF4_BYTES = 0.5 + 4 / 64  # of a 4-bit weight: 64 of them share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
 _DEVIATION = 0.12  # log standard deviation of the measurements around the formula
 _EAGER_DEVIATION = 0.25  # the same in eager code, between owners (`benchmarks/adapters.py`)
@@ -63,6 +66,11 @@ def forward_share(w: Workload) -> float:
     """
     adapters = w.software.adapters if w.software is not None else None
     return 2 / ((6 if adapters is None else 4) + (2 if w.activation_checkpointing == "full" else 0))
+
+
+def late(a: WorkloadArrays) -> float:
+    """Return the factor on the high end of step times: more than 1 for narrow experts."""
+    return _NARROW_LATE if a.software is not None and a.software.narrow_experts else 1.0
 
 
 def _apart(a: WorkloadArrays) -> bool:

@@ -17,6 +17,9 @@ USUAL_STATE = 0.75  # share of bf16 loops of unstated state that keep fp32 weigh
 OWN_NAME = "own"  # this project's trainer, which calibrations measure
 
 
+NARROW_EXPERT = 4096  # width of an expert: narrower ones may take longer than their products, see `adapters.late`
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)  # each row of the table exists once
 class Named:
     """One row of profiles/software.csv: a training software with its defaults."""
@@ -116,6 +119,7 @@ def software_of(
     fp8: bool = False,
     extra_parameters: int = 0,
     expert_parameters: int = 0,
+    expert_width: int | None = None,
 ) -> Software:
     """Return published software by name. `name` None means unknown software, in 16 bits if it trains only a part."""
     if name is None:
@@ -131,6 +135,7 @@ def software_of(
         fp8=fp8,
         extra_parameters=extra_parameters,
         expert_parameters=expert_parameters,
+        narrow_experts=expert_width is not None and expert_width < NARROW_EXPERT,
     )
 
 

@@ -36,7 +36,6 @@ SEQUENCES = {"sft": 1, "dpo": 2}
 # Two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
 _EIGHT_BIT_BYTES = 2.0
 _Batch = tuple[Profile, Prediction]
-_NARROW = 4096  # width of an expert: narrower ones may take longer than their products (`cards.adapted`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +140,13 @@ def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: st
     adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
     tied = model.tied and model.shape.family != "gpt2"
     less = -model.shape.vocab_size * model.shape.width if tied else 0
-    software = software_of(
-        name or "trl", adapters=adapters, extra_parameters=less, expert_parameters=model.expert_parameters
+    return software_of(
+        name or "trl",
+        adapters=adapters,
+        extra_parameters=less,
+        expert_parameters=model.expert_parameters,
+        expert_width=model.expert_width,
     )
-    return replace(software, narrow_experts=model.expert_width is not None and model.expert_width < _NARROW)
 
 
 def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:

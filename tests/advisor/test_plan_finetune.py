@@ -226,3 +226,14 @@ def test_a_gpu_without_bf16_trains_in_fp16():
 def test_only_plans_have_moments_of_eight_bits(verb):
     done = command(*verb, "--optimizer", "adamw-8bit")
     assert done.returncode == 2 and "adamw or muon" in done.stderr
+
+
+def test_narrow_experts_are_as_unsure_in_predict_as_in_a_plan():
+    words = {"gpu": "a100-80gb-sxm", "lora_rank": 16, "qlora": True, "lora_targets": "attention", "software": "trl"}
+    widths = {}
+    for name in ("mixtral-8x7b", "qwen3-30b-a3b"):
+        rate = advisor.predict(model=name, **words).record.tokens_per_second
+        widths[name] = rate.high / rate.low
+    assert widths["qwen3-30b-a3b"] > 2.5 * widths["mixtral-8x7b"]
+    rate = advisor.plan(model="qwen3-30b-a3b", finetune="qlora", examples=1000, gpu="a100-80gb-sxm").chosen.prediction
+    assert rate.tokens_per_second.high / rate.tokens_per_second.low > 2.5 * widths["mixtral-8x7b"]
