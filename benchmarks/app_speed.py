@@ -6,7 +6,7 @@ A rerun is timed by Streamlit's own test driver, which runs the page's script as
 back what it drew: a little more than the server's time. Sliders move to positions not seen before, so that nothing of
 the answer is remembered. The first page is timed in headless Chromium, from the moment the server's health check
 answers to the moment the answer's sentence is on the screen; without Chromium that part is left out, and said so.
-Targets: 300 ms at the 95th percentile, 3 s.
+Targets: 120 ms at the 95th percentile, 2.5 s.
 """
 
 from __future__ import annotations

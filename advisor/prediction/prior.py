@@ -231,7 +231,9 @@ class SharedBelief:
         """Return mean (k,) and covariance (k, k) of θ for a run without calibration."""
         picked = self.pick(generation, spec, setting)
         mean = picked @ self.mode
-        covariance = picked @ self.covariance @ picked.T
+        # A GPU has few of the unknowns. Products of whole matrices would start threads that wait for a busy core.
+        used = np.flatnonzero(picked.any(axis=0))
+        covariance = picked[:, used] @ self.covariance[np.ix_(used, used)] @ picked[:, used].T
         known = f"generation {generation} {TERMS[0]}" in self.place
         if not known:
             mean[TERMS.index("matmul")] += self.matmul_shifts.get(generation or "", 0.0)

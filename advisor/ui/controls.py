@@ -68,6 +68,11 @@ def in_words(text: str, controls: Mapping[str, str]) -> str:
     return in_controls(text, controls, str).replace("**", "").replace("`", "")
 
 
+def device_names() -> dict[str, str]:
+    """What people call each device, by its key in the catalog."""
+    return {"cpu": "this CPU"} | {key: spec.product for key, spec in load_gpus().items()}
+
+
 def products(text: str) -> str:
     """Words with GPUs by the names that people know, in place of the catalog's keys."""
     pattern, names = _products(tuple(load_gpus()))

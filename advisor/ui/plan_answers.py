@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from advisor.hardware.prices import live_prices_path
@@ -12,19 +14,21 @@ from advisor.records import Plan, Prediction
 from advisor.ui import loaders
 from advisor.workflows import plan as workflow
 from advisor.workflows.data import read_data
+from advisor.workflows.plan_finetune import FinetunePlan, plan_finetune
+from advisor.workflows.plan_layouts import LayoutPlan, plan_layouts
 
 World = tuple[object, ...]  # what answers rest on besides the goal; in the key of everything kept
 
 
 def world(goal: Goal) -> World:
-    """Changes whenever a calibration, a price or the goal's data do."""
+    """Changes whenever a calibration, a price, the goal's data or its measured runs do."""
     home = loaders.store().home
-    prices = live_prices_path()
+    files = [live_prices_path(), *([Path(goal.measured)] if goal.measured else [])]
     meta = read_data(goal.data)
     return (
         str(home),
         loaders.stamp(home / "calibrations"),
-        prices.stat().st_mtime_ns if prices.exists() else 0,
+        *(file.stat().st_mtime_ns if file.exists() else 0 for file in files),
         meta.fingerprint if meta else "",
     )
 
@@ -51,17 +55,31 @@ def profile(goal: Goal, key: str, now: World) -> Profile:
     return next(p for p in profiles if p.key == key)
 
 
-@st.cache_resource(max_entries=256, show_spinner="searching all GPUs, counts and depths")
+@st.cache_resource(max_entries=256, show_spinner="searching all GPUs, counts and depths", hash_funcs={Goal: repr})
 def plan(goal: Goal, now: World) -> Plan:
     """The plan for a goal: the function behind `advisor plan`."""
     del now
     return workflow.recommend(goal, loaders.store())
 
 
-@st.cache_resource(max_entries=1024, show_spinner=False)
+@st.cache_resource(max_entries=1024, show_spinner=False, hash_funcs={Goal: repr})
 def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -> Plan:
     """What a goal comes to that leaves nothing open: one evaluation."""
     return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
+
+
+@st.cache_resource(max_entries=64, show_spinner="trying every GPU", hash_funcs={Goal: repr})
+def finetune(goal: Goal, now: World) -> FinetunePlan:
+    """What a fine-tune takes on each machine."""
+    del now
+    return plan_finetune(goal, loaders.store())
+
+
+@st.cache_resource(max_entries=64, show_spinner="trying every layout", hash_funcs={Goal: repr})
+def layouts(goal: Goal, now: World) -> LayoutPlan:
+    """How a model is best cut over many GPUs."""
+    del now
+    return plan_layouts(goal)
 
 
 def throughput(shown: Plan, own: Profile) -> tuple[tuple[Prediction, ...], tuple[curves.MeasuredRate, ...]]:

@@ -13,13 +13,12 @@ from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.report import finetune, layouts
 from advisor.report.table import Table, capital
-from advisor.ui import loaders, plan_charts
+from advisor.ui import plan_answers, plan_charts
 from advisor.ui.controls import products
 from advisor.ui.plan_tabs import plain, worded
 from advisor.ui.tables import commands, grid
 from advisor.units import format_bytes, format_estimate
-from advisor.workflows.plan_finetune import plan_finetune
-from advisor.workflows.plan_layouts import LayoutPlan, plan_layouts
+from advisor.workflows.plan_layouts import LayoutPlan
 
 MOST = 40  # machines of a fine-tune
 
@@ -27,14 +26,12 @@ MOST = 40  # machines of a fine-tune
 def show(goal: Goal) -> bool:
     """The answer where the goal is one of these: its sentence, tables, notes, and the command. False: it is none."""
     if goal.layout == "any":
-        with st.spinner("trying every layout"):
-            cut = plan_layouts(goal)
+        cut = plan_answers.layouts(goal, plan_answers.world(goal))
         _show(layouts.sentence(cut), layouts.table(cut), (layouts.parts(cut),))
         _memory(cut)
         _show(f"Other layouts of the {cut.chosen.gpus} GPUs", layouts.others(cut), layouts.notes(cut), level=3)
     elif goal.finetune is not None:
-        with st.spinner("trying every GPU"):
-            tuned = plan_finetune(goal, loaders.store())
+        tuned = plan_answers.finetune(goal, plan_answers.world(goal))
         _show(finetune.sentence(tuned), finetune.table(tuned, MOST), finetune.notes(tuned))
     else:
         return False

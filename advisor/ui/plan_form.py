@@ -15,7 +15,7 @@ from advisor.planning.models import named_models
 from advisor.planning.offers import GPU_COUNTS
 from advisor.prediction.software import table
 from advisor.ui import loaders
-from advisor.ui.controls import ENTERED, PLAN, from_address, go, in_controls, to_address, typed_deadline
+from advisor.ui.controls import ENTERED, PLAN, device_names, from_address, go, in_controls, to_address, typed_deadline
 from advisor.ui.tables import plain
 from advisor.workflows.goal import goal_from, read_options, readings
 
@@ -76,9 +76,10 @@ def goal() -> Goal:
     try:
         return _read_form()
     finally:
-        now = {name: st.session_state[name] for name in OPTIONS if name in st.session_state}
+        held = st.session_state.to_dict()
+        now = {name: held[name] for name in OPTIONS if name in held}
         before = st.session_state.pop(BROUGHT_BACK, {})
-        if before and now != before:
+        if any(now.get(name) != value for name, value in before.items() if name in now or _says(name, value)):
             # the way back leads to an address that Streamlit has emptied, which its controls then follow
             st.session_state[_AGAIN] = before
             st.rerun()
@@ -87,12 +88,10 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = rows(_FIRST, _WIDTHS)
-    with st.expander("More: tokens, model, fine-tune, machines, prices", icon=":material/tune:"):
-        typed |= rows(_MORE)
-    with st.expander("Advanced: sizes, batch, precision, data", icon=":material/settings:"):
-        typed |= rows(_ADVANCED, (1,) * _A_ROW)
+    typed |= _drawer("More: tokens, model, fine-tune, machines, prices", "tune", _MORE)
+    typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
     # read only now that all is drawn: a control that is not drawn forgets what it held
-    if typed["model"]:
+    if typed.get("model"):
         del typed["family"]
     deadline = typed["deadline"] or ""
     typed["deadline"] = typed_deadline(deadline)
@@ -103,6 +102,23 @@ def _read_form() -> Goal:
     for words in readings(read, typed["deadline"] or ""):
         st.caption(words)
     return goal
+
+
+def _drawer(
+    label: str, icon: str, names: Sequence[Sequence[str]], widths: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Rows of controls that are drawn once they are opened, or hold something; empty before."""
+    drawer = st.expander(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun")
+    held, asked = st.session_state.to_dict(), st.query_params
+    if not drawer.open and not any(name in asked or _says(name, held.get(name)) for name in chain(*names)):
+        return {}
+    with drawer:
+        return rows(names, widths)
+
+
+def _says(name: str, value: Any) -> bool:
+    """Whether a control holds anything but what it begins with."""
+    return value not in (None, "", (), [], False, OPTIONS[name].default)
 
 
 def rows(
@@ -133,7 +149,9 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         return _folder(column, option, key, help)
     if option.kind is Kind.GPUS:
         from_address(key, known=choices or ())
-        chosen = column.multiselect(option.label, choices or (), key=key, format_func=called, help=help, **blank)
+        chosen = column.multiselect(
+            option.label, choices or (), key=key, format_func=device_names().__getitem__, help=help, **blank
+        )
         to_address(key, chosen)
         return tuple(chosen)
     if option.kind in (Kind.NUMBERS, Kind.PROVIDER):
@@ -170,11 +188,6 @@ def _folder(column: Any, option: Option, key: str, help: str) -> str:
         go("data")
     to_address(key, chosen)
     return chosen or ""
-
-
-def called(key: str) -> str:
-    """What people call a device."""
-    return "this CPU" if key == "cpu" else load_gpus()[key].product
 
 
 def devices() -> list[str]:

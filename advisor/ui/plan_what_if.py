@@ -16,7 +16,7 @@ from advisor.records import Run
 from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.ui import plan_answers, plan_form
-from advisor.ui.controls import to_address
+from advisor.ui.controls import device_names, to_address
 from advisor.ui.plan_tabs import plain, worded
 from advisor.ui.tables import grid
 from advisor.units import format_tokens, format_usd_rate
@@ -87,7 +87,7 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
         "GPU",
         plan_form.devices(),
         key=_CARD,
-        format_func=plan_form.called,
+        format_func=device_names().__getitem__,
         help="The same model, tokens and global batch on another GPU, at its catalog price and its own best "
         "micro-batch. The sliders are for the GPU of the plan.",
     )

@@ -16,3 +16,9 @@ def app(page: str, **query: str) -> AppTest:
     for name, value in query.items():
         at.query_params[name] = value
     return at
+
+
+def with_drawers_open(at: AppTest) -> AppTest:
+    """The page Plan with all its controls drawn, as after a click on "More" and "Advanced"."""
+    at.session_state["drawer-tune"] = at.session_state["drawer-settings"] = True
+    return at

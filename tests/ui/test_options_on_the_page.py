@@ -11,7 +11,9 @@ from streamlit.testing.v1 import AppTest
 from advisor.cli.plan import command
 from advisor.options import OPTIONS
 from advisor.planning.command import plan_command
+from advisor.ui.controls import ENTERED
 from tests.advisor.plans import goal_of
+from tests.ui.driver import with_drawers_open
 
 FORM = "from advisor.ui import plan_form\nfrom advisor.planning.command import plan_command\nimport streamlit as st\n"
 PAGE = f"{FORM}plan_form.begin()\nst.code(plan_command(plan_form.goal()))\n"
@@ -26,11 +28,24 @@ WORDS = """--gpu h100-80gb-sxm --gpus 8 --budget 50 --deadline 24h --params 1.5B
 
 
 def test_every_option_is_a_control_and_an_option_of_the_command():
-    at = AppTest.from_string(PAGE, default_timeout=60).run()
+    at = AppTest.from_string(PAGE, default_timeout=60)
+    with_drawers_open(at).run()
     assert not at.exception, at.exception
     kinds = ("text_input", "number_input", "selectbox", "multiselect", "checkbox", "button_group")
     assert {control.key for kind in kinds for control in at.get(kind)} >= set(OPTIONS)
     assert set(OPTIONS) <= {param.name for param in command.params}
+
+
+def test_controls_of_a_closed_drawer_hold_what_they_held():
+    at = AppTest.from_string(PAGE, default_timeout=60)
+    with_drawers_open(at).run()
+    at.session_state[ENTERED] = False  # as on any rerun of a page that is open
+    at.text_input(key="tokens").set_value("1B").run()
+    at.session_state["drawer-tune"] = at.session_state["drawer-settings"] = False
+    at.run()
+    assert not at.exception and "--tokens 1B" in at.code[0].value
+    assert at.text_input(key="tokens").value == "1B"  # drawn although closed: what it holds is part of the question
+    assert "precision" not in {box.key for box in at.selectbox}  # nothing is set there, so nothing is drawn
 
 
 def test_a_model_is_typed_as_well_as_chosen():

@@ -25,7 +25,7 @@ from advisor.ui.tables import typed
 from advisor.units import format_usd_rate
 from advisor.workflows.compare import review
 from tests.ui.adopting import adopted
-from tests.ui.driver import app
+from tests.ui.driver import app, with_drawers_open
 from tests.ui.serving import ROOT
 from tests.waiting import waited
 
@@ -309,7 +309,7 @@ def test_the_controls_named_are_on_their_pages(with_a_run):
             plan = read_run_plan(example_run())
             without_data = replace(plan.run, data=replace(plan.run.data, path=None, synthetic=False))
             at.session_state["plan-to-launch"] = str(with_a_run.save_plan(replace(plan, run=without_data)))
-        at.run()
+        with_drawers_open(at).run()
         labels = _labels(at)
         for control in expected.values():
             assert control.replace(" left empty", "").removesuffix(": any") in labels, page
