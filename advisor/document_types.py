@@ -116,7 +116,8 @@ _COMPARED = {
 }  # fmt: skip
 _CLAIM = {
     "id": str, "kind": str, "that": str, "line": int | None, "text": str, "quote": str | None, "opinion": str | None,
-    "because": str | None, "verdict": Ruling, "so": str, "arithmetic": Any, "consequence": str | None,
+    "because": str | None, "correct": str | None, "objection": bool, "verdict": Ruling, "so": str, "arithmetic": Any,
+    "consequence": str | None,
 }  # fmt: skip
 _AUDIT = {
     "card": str, "title": str, "verdict": str, "counts": dict[str, int], "claims": [_CLAIM], "volunteered": [_CLAIM],

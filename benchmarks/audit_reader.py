@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from advisor.auditing.audit import Judged
+from advisor.auditing.audit import Judged, objects
 from advisor.auditing.card import Claim
 from advisor.auditing.reader import card_in
 from advisor.auditing.verdict import BAD, Judgement, Ruling
@@ -41,9 +41,9 @@ def accusations(text: Path, answer: str, store: Store) -> tuple[list[Judged], li
     judged = {one.claim.text: one for one in audit.judged}
     opinions = [_opinion(claim, judged) for claim in card_in(answer).get("claims", ()) if isinstance(claim, Mapping)]
     alone = [one for one in opinions if one.judgement.ruling in BAD]
-    held = {one.claim.id for one in audit.judged if one.judgement.ruling is Ruling.HOLDS}
+    refuted = {one.claim.id for one in audit.judged if not objects(one)}
     named = {one.claim.id for one in program}
-    both = [*program, *(one for one in alone if one.claim.id not in held | named)]
+    both = [*program, *(one for one in alone if one.claim.id not in refuted | named)]
     return program, both, alone
 
 
@@ -76,7 +76,14 @@ def scores(answers: Path, texts: Path) -> dict[str, tuple[Score, Score, Score]]:
 
 def _scored(keys: list[Key], rows: tuple[list[Judged], list[Judged], list[Judged]]) -> tuple[Score, Score, Score]:
     program, both, alone = rows
-    return score(keys, program), score(keys, both), score(keys, alone)
+    # what only rests on a wrong claim is listed with it: it is named, and accused of nothing
+    resting = {one.claim.id for one in program if one.finding is None}
+
+    def fair(accused: list[Judged]) -> Score:
+        found = score(keys, accused)
+        return replace(found, accused=[pair for pair in found.accused if pair[1].claim.id not in resting])
+
+    return fair(program), fair(both), score(keys, alone)
 
 
 def main() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from advisor.auditing.quantity import LEAST_SLACK, SHAPE, Quantity, parse_quantity
 from advisor.auditing.relations import Graph, Term, interval
-from advisor.auditing.verdict import Judgement, Question, compare, holds, show_as, unknown, wrong
+from advisor.auditing.verdict import Judgement, Question, between, compare, holds, show_as, unknown, wrong
 from advisor.findings.case import Severity
 from advisor.units import HOUR
 
 OPERAND = re.compile(r"\[([^\]]+)\]")
 _EXACT, _ABOUT = 0.02, 0.06  # what rounding on the way may move a result: nobody is misled by less
+_ENDS = 3.0  # readings that lie further apart are no ends of one range
 _WIDE, _END = 1.05, 0.2  # a range is one from so much on; its ends may be off by so much
 # what a number without a unit may leave out: thousands and millions, minutes and hours, per cent, bits
 _OF_BITS = (8.0, 1024.0, 1024.0**2, 1024.0**3)
@@ -85,6 +86,12 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
         if claimed.admits(*sorted((result.low * (1 - room), result.high * (1 + room)))):
             bare = claimed.dimension != value.dimension  # the numbers alone agree
             return holds(_shown(result, claimed), result.text if bare else words)
+    # readings of the low and of the high ends of ranges: what lies between them can be meant
+    by_reading = [list(_senses(reading, value)) for reading in readings] if len(readings) > 1 else []
+    for across in zip(*by_reading, strict=False):
+        low, high = min(one.low for one, _ in across), max(one.high for one, _ in across)
+        if 0 < low <= high < _ENDS * low and across[0][1].admits(low, high):
+            return holds(between((low, high), show_as(value.dimension, value)), words)
     # counts and dollars have no other unit that a number may be in: what is so is said as the numbers stand
     plain = [result for _, result in solved] if value.dimension in ("count", "usd") else []
     signed = [result for result in plain or (one for one, _ in results) if min(result.middle, value.middle) > 0]

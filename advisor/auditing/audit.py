@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from advisor.auditing.arithmetic import OPERAND
 from advisor.auditing.card import Card, Claim
-from advisor.auditing.kinds import forms
-from advisor.auditing.quantity import Quantity
+from advisor.auditing.kinds import forms, kinds
+from advisor.auditing.quantity import Quantity, parse_quantity
 from advisor.auditing.relations import Row, judge_rows, row_of, table
 from advisor.auditing.verdict import BAD, Believe, Judgement, Question, Ruling, does_not_follow, unknown
 from advisor.findings.case import Evidence, Finding, Severity
 
+_ABOUT = 1.1  # two values that differ by less mislead nobody
 _NEAR, _TELLING = 12, 3  # lines within which, and digits from which on, the same number is the same quantity
 
 
@@ -48,7 +49,7 @@ class Audit:
 
 def audit(card: Card, believe: Believe) -> Audit:
     """Judges every claim of a card by its numbers alone. `believe` gives the profile of a GPU, None if it has none."""
-    first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
+    first = {claim.id: _with_its_reader(_judged(card, claim, believe)) for claim in card.claims}
     judged = tuple(_carried(judged, first) for judged in first.values())
     return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
 
@@ -96,6 +97,35 @@ def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
         so = f"{judgement.so}, reckoned from {_place(wrong[0])}, which is wrong"
         return replace(judged, judgement=replace(judgement, so=so))
     return judged
+
+
+def _with_its_reader(judged: Judged) -> Judged:
+    """Returns a claim as not judged if it is wrong only by statements that its reader holds to be compatible."""
+    claim, judgement = judged.claim, judged.judgement
+    if judgement.ruling in BAD and kinds()[claim.kind].placed and claim.opinion == Ruling.HOLDS:
+        because = f": {claim.because}" if claim.because else ""
+        so = f"{judgement.so}; whoever read it says that it holds{because}"
+        return replace(judged, judgement=unknown(so), finding=None)
+    return judged
+
+
+def objects(judged: Judged) -> bool:
+    """Whether the reader's objection to a claim stands beside the verdict.
+
+    It does not stand against arithmetic that holds, unless the reader states another value (`correct`) for the claim.
+    """
+    claim, judgement = judged.claim, judged.judgement
+    if claim.opinion not in BAD:
+        return False
+    try:
+        correct = parse_quantity(claim.correct) if claim.correct else None
+    except ValueError:
+        correct = None
+    value = claim.get("value")
+    if not isinstance(value, Quantity) or correct is None or correct.dimension != value.dimension:
+        return judgement.ruling is not Ruling.HOLDS
+    near = value.least <= _ABOUT * correct.most and correct.least <= _ABOUT * value.most
+    return not near if judgement.ruling is Ruling.HOLDS else not value.admits(correct.least, correct.most)
 
 
 def _wrong_premises(claim: Claim, others: Mapping[str, Judged]) -> list[Judged]:

@@ -117,6 +117,7 @@ class Claim:
     quote: str = ""  # the report's own words
     opinion: str = ""  # what whoever read the report thinks of it; decides nothing
     because: str = ""
+    correct: str = ""  # the value that the reader would have in its place
 
     def get(self, name: str) -> Any:
         """A field of the claim's kind, None if the claim leaves it out."""

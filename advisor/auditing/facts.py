@@ -434,6 +434,13 @@ def trainings() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
     return tuple((re.compile(around.format("|".join(row["names"])), re.IGNORECASE), row) for row in rows)
 
 
+def _bits_of(q: Question, name: str) -> Known:
+    """The bits of a number format, or its bytes where the claim states bytes."""
+    value, bits = q.get("value"), float(FORMATS[name][0])
+    in_bytes = value is not None and value.dimension == "bytes"
+    return (bits / 8, bits / 8, f"bytes of {name}") if in_bytes else (bits, bits, f"bits of {name}")
+
+
 def _published(q: Question, name: str, fact: str) -> Known:
     """The published tokens or GPU-hours of a training, or whether its GPU is the claimed one."""
     found = [(len(match[0]), at, row) for at, (names, row) in enumerate(trainings()) if (match := names.search(name))]
@@ -476,7 +483,7 @@ FUNCTIONS: dict[str, Callable[..., Known]] = {
     "peak_sense": _peak_sense,
     "machine_size": _machine_size,
     "machine_has": _machine_has,
-    "bits_of": lambda q, name: (*2 * (float(FORMATS[name][0]),), f"bits of {name}"),
+    "bits_of": _bits_of,
     "largest": _largest,
     "smallest": _smallest,
     "relates": _relates,

@@ -119,6 +119,8 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
     if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(_chips_in, quotes)):
         chip = _subject(above[1:])
         claim |= {"gpu": chip} if chip and chip not in _chips_in(gpu_of_run) else {}
+    if found and found[0].words and not re.search(found[0].words, around, re.IGNORECASE):
+        return f"its quote does not speak of what a claim of {found[0].name.replace('_', ' ')} is about"
     of_one = found is not None and found[0].name in _OF_ONE_DEVICE
     if of_one and _MANY.search(around) and not _EACH.search(around):
         return "it speaks of several GPUs and does not say how many"

@@ -36,6 +36,7 @@ class Form:
     so: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
     readings: Any = None
+    words: str = ""  # a pattern that its quote must have
 
     def judge(self, q: Question) -> Judgement:
         """The verdict of a claim of this form."""
@@ -62,6 +63,7 @@ class Kind:
     name: str
     about: str
     forms: tuple[str, ...]
+    placed: bool = False  # `kinds.yaml` says what that is
 
 
 def _spelt(template: str, q: Question) -> str:
@@ -78,7 +80,10 @@ def _spelt(template: str, q: Question) -> str:
 def kinds() -> dict[str, Kind]:
     """Every kind by its name."""
     return {
-        raw["kind"]: Kind(name=raw["kind"], about=raw["about"], forms=tuple(raw["forms"])) for raw in table()["kinds"]
+        raw["kind"]: Kind(
+            name=raw["kind"], about=raw["about"], forms=tuple(raw["forms"]), placed=raw.get("placed", False)
+        )
+        for raw in table()["kinds"]
     }
 
 
@@ -97,7 +102,7 @@ def _form(name: str, entry: Mapping[str, Any], kind: str, shared: Mapping[str, s
     for key, choices in _SPECS.items():
         specs = {n: spec.replace(key, choices) for n, spec in specs.items()}
     assert set(entry) <= {"fields", "rows", "always", *Form.__dataclass_fields__, *MORE}, entry
-    own = {key: entry[key] for key in ("says", "example", "so", "readings") if key in entry}
+    own = {key: entry[key] for key in ("says", "example", "so", "readings", "words") if key in entry}
     own |= {"always": Ruling(entry["always"]), "more": more_of(entry)} if "always" in entry else {}
     return Form(name=name, kind=kind, fields=specs, rows=tuple(map(row_of, entry.get("rows", ()))), **own)
 

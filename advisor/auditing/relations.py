@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from advisor.auditing.verdict import (
 )
 from advisor.findings.case import Confidence, Severity
 
+_DISCOUNT = re.compile(r"\b(?:spot|preemptible|reserved|committed|discount\w*)\b", re.IGNORECASE)
 _DEEPEST = 5  # relations in a chain
 # a claim that names its own model, GPU or work takes no number from the run: a number belongs to its subject
 _SUBJECTS = ("parameters", "gpu", "work", "layers", "flops_per_token")
@@ -332,6 +334,9 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
             return unknown("the steps of all, or those that are done, are not stated")
         left = facts.quantity_of(q.steps - q.setup.steps_done)
         q = replace(q, claim=replace(q.claim, says={**q.claim.says, "steps": left}))
+    own_price = any(q.get(name) is not None for name in ("price", "usd_per_hour"))
+    if target in ("usd", "usd_per_hour") and not own_price and _DISCOUNT.search(f"{q.claim.quote} {q.claim.text}"):
+        return unknown("the price of such a machine is not stated")
     graph = Graph(q, fields, target)
     senses = graph.derived(target, frozenset({target}))
     judgements = [_against(value, term) for term in senses]
@@ -362,6 +367,7 @@ def _premise(graph: Graph) -> Judgement | None:
     for name, stated in graph.q.claim.says.items():
         if name == "value" or not isinstance(stated, Quantity):
             continue
+        name = stated.dimension if name == "time" and stated.dimension == "gpu_hours" else name
         for term in graph.derived(name, frozenset({name, graph.target}))[:1]:
             judgement = _against(stated, term)
             if judgement.ruling is Ruling.WRONG and term.given:

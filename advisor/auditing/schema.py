@@ -8,6 +8,7 @@ from typing import Any
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA, SETUP_FIELDS
 from advisor.auditing.kinds import forms, kinds
 from advisor.auditing.quantity import DIMENSIONS
+from advisor.auditing.relations import table
 from advisor.auditing.verdict import Ruling
 
 _SHORT = 90  # characters of a list of choices that the prompt repeats
@@ -29,6 +30,7 @@ _CLAIM = {
     },
     "opinion": {"enum": [ruling.value for ruling in Ruling], "description": "what you yourself think of the claim"},
     "because": {"type": "string", "description": "why you think so, in one sentence"},
+    "correct": {"type": "string", "description": "if you think it wrong: the value in its place, in the same unit"},
 }
 
 
@@ -95,6 +97,7 @@ def _kind_lines() -> list[str]:
                     for field, spec in forms()[name].fields.items()
                     if "|" in spec and len(spec) < _SHORT
                 ]
+                choices += [f"name: {', '.join(table()['techniques'])}"] if name == "technique" else []
                 listed = f" ({'; '.join(choices)})" if choices else ""
                 lines.append(f"  - {name}: {one['says']!r} → {one['fields']}{listed}")
     return lines

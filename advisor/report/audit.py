@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.auditing.audit import Audit, Judged
-from advisor.auditing.verdict import Ruling
+from advisor.auditing.audit import Audit, Judged, objects
+from advisor.auditing.verdict import BAD, Ruling
 from advisor.findings.case import Severity
 from advisor.report.table import capital, markdown_table
 
@@ -17,6 +17,7 @@ _SEVERITIES = list(Severity)
 _CLAUSE = re.compile(r"(?:; |\. )")
 IS_SO, ARITHMETIC = "in fact", "arithmetic"
 BESIDES = "What else follows from the declared facts"
+OBJECTIONS = "What the reader objects to and this program does not find wrong"
 ASSUMED = "Assumed where the report says nothing"
 UNPLACED = "Stated, but assigned to no claim"
 _MOST_UNPLACED = 12  # on the console; pages have all
@@ -75,12 +76,21 @@ def sections(audit: Audit) -> Iterator[Section]:
 
 
 def where(judged: Judged) -> str:
-    """The claim's place in the report, its id, and what its reader thought, where that is something else."""
+    """The claim's place in the report, its id, and that its reader holds it right where it is found wrong."""
     line = f"line {judged.claim.line}, " if judged.claim.line else ""
-    thought, ruled = judged.claim.opinion, judged.judgement.ruling.value
     reason = f", because {judged.claim.because}" if judged.claim.because else ""
-    other = f"; the reader's opinion: {thought}{reason}" if thought and thought != ruled else ""
-    return f"{line}{judged.claim.id}{other}"
+    favours = judged.judgement.ruling in BAD and judged.claim.opinion == Ruling.HOLDS
+    return f"{line}{judged.claim.id}{f'; its reader says that it holds{reason}' if favours else ''}"
+
+
+def objections(audit: Audit) -> Iterator[str]:
+    """What the reader calls wrong and no reckoning here confirms or refutes, each with the reason."""
+    for judged in audit.judged:
+        claim = judged.claim
+        if judged.judgement.ruling not in BAD and objects(judged):
+            instead = f"{claim.correct} instead" if claim.correct else ""
+            reasons = "; ".join(filter(None, (claim.because, instead))) or claim.opinion
+            yield f"{claim.text} ({where(judged)}): {reasons}"
 
 
 def text_lines(audit: Audit) -> Iterator[str]:
@@ -96,6 +106,8 @@ def text_lines(audit: Audit) -> Iterator[str]:
         for group in section.groups:
             yield from (f"  {j.claim.text} ({where(j)}) [{j.judgement.severity.value}]" for j in group.claims)
             yield from (f"      {label}: {text}" for label, text in group.details)
+    if lines := list(objections(audit)):
+        yield from ("", f"{OBJECTIONS}:", *(f"  {line}" for line in lines))
     if audit.volunteered:
         yield from ("", f"{BESIDES}:", *(f"  {line}" for line in besides(audit)))
     if audit.card.assumed:
@@ -145,6 +157,8 @@ def _claim(judged: Judged) -> dict[str, object]:
         "quote": claim.quote or None,
         "opinion": claim.opinion or None,
         "because": claim.because or None,
+        "correct": claim.correct or None,
+        "objection": objects(judged),
         "verdict": judgement.ruling,
         "so": judgement.so,
         "arithmetic": judgement.arithmetic,
@@ -166,6 +180,8 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
             yield "* " + "; ".join(f"**{_plain(j.claim.text)}** ({where(j)})" for j in group.claims)
             yield from (f"  * {label}: {_plain(text)}" for label, text in group.details)
         yield ""
+    if lines := list(objections(audit)):
+        yield from (f"## {OBJECTIONS}", "", *(f"* {_plain(line)}" for line in lines), "")
     if audit.volunteered:
         yield from (f"## {BESIDES}", "", *(f"* {_plain(line)}" for line in besides(audit)), "")
     if audit.card.assumed:

@@ -60,6 +60,7 @@ def page() -> None:
                 )  # fmt: skip
     for section in words.sections(judged):
         _section(section)
+    _lines(words.OBJECTIONS, list(words.objections(judged)))
     _lines(words.BESIDES, list(words.besides(judged)))
     _lines(words.ASSUMED, judged.card.assumed)
     _lines(words.UNPLACED, judged.card.unplaced)

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from advisor.auditing.verdict import Ruling
 from advisor.mcp_server import audit_judge
+from advisor.report.audit import objections
+from advisor.store.store import Store
+from advisor.workflows.audit import audit_cards
 
 BILL = "We train on 4 A100 GPUs at $1.20 per GPU-hour for 36 hours, which costs {} in all."
 
@@ -125,3 +129,71 @@ def test_attention_over_long_sequences_is_no_fault_of_an_mfu():
 
 def test_a_claim_that_cannot_be_settled_needs_no_reason():
     assert row_of("It is fast", kind="not_judged", that="not_judged")["verdict"] == "cannot be judged"
+
+
+def one(text: str, run: dict[str, Any] | None = None, **claim: Any) -> dict[str, Any]:
+    entry = {"id": "c", "text": "claimed", "quote": text, **claim}
+    return audit_judge(text, json.dumps({"title": "t", "run": run or {}, "claims": [entry]}))["rows"][0]
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("$400,000", "holds"), ("$102,400,000", "wrong")])
+def test_gpu_hours_are_paid_once_however_many_gpus_the_run_has(value, verdict):
+    text = f"200,000 GPU-hours on 256 H100 at $2.00 an hour cost {value}."
+    run = {"gpus": 256, "gpu": "h100", "price": "$2.00/h"}
+    bill = {"kind": "quantity", "that": "usd", "value": value, "time": "200,000 GPU-hours"}
+    assert one(text, run, **bill)["verdict"] == verdict
+    assert one(text, run, **bill, gpu="h100")["verdict"] == verdict
+
+
+def test_the_price_of_a_machine_on_demand_says_nothing_of_a_spot_machine():
+    text = "On a spot machine the 2 hours on 8 H100 cost only $15."
+    run = {"price": "$3/h", "gpus": 8, "gpu": "h100"}
+    row = one(text, run, kind="quantity", that="usd", value="$15", time="2 hours", gpus="8")
+    assert row["verdict"] == "cannot be judged"
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("4 bytes", "holds"), ("32 bits", "holds"), ("2 bytes", "wrong")])
+def test_the_width_of_a_format_is_in_bits_or_in_bytes(value, verdict):
+    text = f"A number in FP32 takes {value}."
+    assert one(text, kind="number_format", that="number_format", format="fp32", fact="bits", value=value)[
+        "verdict"
+    ] == (verdict)
+
+
+@pytest.mark.parametrize(("total", "verdict"), [("90 min", "holds"), ("75 min", "holds"), ("150 min", "wrong")])
+def test_a_sum_of_ranges_may_lie_anywhere_between_its_ends(total, verdict):
+    text = f"Setup takes 5 min, pretraining 30-45 min and fine-tuning 35-55 min, in all {total}."
+    ends = ["[5 min] + [30 min] + [35 min]", "[5 min] + [45 min] + [55 min]"]
+    assert one(text, kind="arithmetic", that="expression", value=total, readings=ends)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("opinion", "verdict"), [("holds", "cannot be judged"), ("wrong", "wrong"), (None, "wrong")])
+def test_statements_that_their_reader_holds_compatible_do_not_contradict_each_other(opinion, verdict):
+    text = "It takes 4 hours, of which the training alone takes 1.5 hours."
+    said = {} if opinion is None else {"opinion": opinion}
+    assert one(text, kind="agreement", that="agreement", words=["4 hours", "1.5 hours"], **said)["verdict"] == verdict
+
+
+def test_a_conclusion_from_the_utilisation_needs_a_utilisation():
+    said = {"kind": "conclusion", "that": "compute_bound"}
+    row = one("It is compute-bound, since the GPU-hours were halved.", **said)
+    assert row["verdict"] == "unplaced" and "does not speak of" in row["claim"]
+    assert one("It is compute-bound: utilisation is 99 %.", **said)["verdict"] == "does not follow"
+
+
+@pytest.mark.parametrize(
+    ("correct", "objected"),
+    [("170 k", False), ("180 k", False), ("400 k", True), ("", False)],
+)
+def test_an_objection_stands_against_arithmetic_that_holds_only_with_another_value(tmp_path, correct, objected):
+    text = "24 sequences of 7,000 tokens are 168 k tokens."
+    claim = {"id": "c", "text": "claimed", "quote": text, "kind": "arithmetic", "that": "expression", "value": "168 k",
+             "readings": ["[24] * [7,000]"], "opinion": "wrong", "because": "the length is longer"}  # fmt: skip
+    report = tmp_path / "report.md"
+    report.write_text(text)
+    answer = json.dumps({"title": "t", "run": {}, "claims": [claim | ({"correct": correct} if correct else {})]})
+    (audit,) = audit_cards([report], Store(tmp_path), answer=answer)
+    assert [judged.judgement.ruling for judged in audit.judged] == [Ruling.HOLDS]
+    assert list(objections(audit)) == (
+        [f"claimed (line 1, c): the length is longer; {correct} instead"] if objected else []
+    )
