@@ -86,7 +86,9 @@ def score(keys: list[Key], accused: list[Judged]) -> Score:
 def _matches(keys: list[Key], judged: Judged) -> list[int]:
     """Claims that an accusation can be about: of its line, else of a neighbouring one; those that share its numbers."""
     line = judged.claim.line or 0
-    own = [i for i, key in enumerate(keys) if key.line == line]
+    # a contradiction is on each of its lines
+    lines = {line, *judged.claim.lines} if judged.claim.form == "agreement" else {line}
+    own = [i for i, key in enumerate(keys) if key.line in lines]
     near = [i for i, key in enumerate(keys) if 0 < abs(key.line - line) <= NEAR]
     numbers = _numbers([str(judged.claim.get("value").text)]) if judged.claim.get("value") is not None else set()
     sharing = [i for i in own if numbers & _numbers([keys[i].claim])]

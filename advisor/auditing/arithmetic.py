@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from advisor.auditing.quantity import LEAST_SLACK, SHAPE, Quantity, parse_quantity
+from advisor.auditing.quantity import ABOUT, EXACT, LEAST_SLACK, SHAPE, Quantity, parse_quantity
 from advisor.auditing.relations import Graph, Term, interval
 from advisor.auditing.verdict import Judgement, Question, between, compare, holds, show_as, unknown, wrong
 from advisor.findings.case import Severity
 from advisor.units import HOUR
 
 OPERAND = re.compile(r"\[([^\]]+)\]")
-_EXACT, _ABOUT = 0.02, 0.06  # what rounding on the way may move a result: nobody is misled by less
 _ENDS = 3.0  # readings that lie further apart are no ends of one range
 _WIDE, _END = 1.05, 0.2  # a range is one from so much on; its ends may be off by so much
 # what a number without a unit may leave out: thousands and millions, minutes and hours, per cent, bits
@@ -73,7 +72,7 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
         if not any(abs(r.low / value.low - 1) < room and abs(r.high / value.high - 1) < room for r in spread):
             consequence = "the range promises what its own numbers do not give"
             return wrong(f"{_shown(spread[0], value)}, not {value.text}", words, consequence=consequence)
-    room = 0.0 if spelt else _ABOUT if value.text.startswith("~") else _EXACT
+    room = 0.0 if spelt else ABOUT if value.text.startswith("~") else EXACT
     if spelt and value.dimension == "fraction":  # of measured numbers, each rounded by whoever printed it
         for reading, exact in solved:
             rounded = reckon(reading, _terms(reading, exact=True, rounded=True))

@@ -57,6 +57,8 @@ class Setup:
     warmup_steps: int | None = _stated("whole")
     grad_clip: float | None = _stated("float")
     data: str | None = _stated("text|random")
+    parameters: Quantity | None = _stated("count")  # as printed; the shape, where it is stated, decides
+    active_parameters: Quantity | None = _stated("count")  # that a token passes, of a mixture of experts
     dataset: Quantity | None = _stated("bytes")
     dataset_tokens: Quantity | None = _stated("count")
     bytes_per_token: float | None = _stated("float")
@@ -111,6 +113,7 @@ class Claim:
     form: str  # of its kind: `kinds.yaml`
     text: str  # short paraphrase
     line: int | None = None  # of the report
+    lines: tuple[int, ...] = ()  # of all that it quotes
     about: str = "run"  # name of a setup
     says: Mapping[str, Any] = field(default_factory=dict)  # the fields of its form
     premises: tuple[str, ...] = ()  # ids of the claims that it rests on

@@ -95,6 +95,7 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
         return f"the text does not have the words “{quotes[spans.index(None)][:80]}”"
     places = [span for span in spans if span is not None]
     claim["line"] = places[0][0] + 1
+    claim["lines"] = sorted({top + 1 for top, _ in places})
     quoted = []
     for top, last in places:
         quoted.append("\n".join(lines[top : last + 1]))

@@ -18,6 +18,7 @@ _CARD_FIELDS = {"schema": "whole", "id": "text", "title": "text", "source": "tex
 _CARD_FIELDS |= {"unplaced": "[text]?"}
 _PARTS = ("run", "others", "rows", "timing", "claims")
 _CLAIM_FIELDS = {"id": "text", "text": "text", "line": "whole?", "about": "setup?", "premises": "[text]?"}
+_CLAIM_FIELDS |= {"lines": "[whole]?"}
 _CLAIM_FIELDS |= dict.fromkeys(("quote", "opinion", "because", "correct"), "text?")
 _MOST_BYTES = 4 * 2**20
 

@@ -34,7 +34,8 @@ DIMENSIONS = (
     "bits",
 )
 _ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of itself
-LEAST_SLACK = 0.005  # reports round intermediate results; half a per cent accuses nobody
+LEAST_SLACK = 0.01  # reports round intermediate results; one per cent accuses nobody
+EXACT, ABOUT = 0.02, 0.06  # what rounding on the way may move a result, one that is said to be about so: nobody is misled
 
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 SHAPE = re.compile(
@@ -79,7 +80,8 @@ class Quantity:
         return self.least <= (low if high is None else high) and low <= self.most
 
     def _give(self, end: float) -> float:
-        return max(self.slack, LEAST_SLACK * abs(end)) if math.isfinite(end) else 0.0
+        share = EXACT if self.text.startswith("~") else LEAST_SLACK
+        return max(self.slack, share * abs(end)) if math.isfinite(end) else 0.0
 
     def _end(self) -> float:
         return self.low if math.isfinite(self.low) else self.high

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.auditing.card import Setup
-from advisor.auditing.counts import VOCABULARIES, Counts, counts, vocabulary, with_batch, workload_of
+from advisor.auditing.counts import VOCABULARIES, counts, vocabulary, with_batch, workload_of
 from advisor.auditing.quantity import Quantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
 from advisor.findings.detectors.data_budget import FLOOR_MARGIN, loss_floor
@@ -80,11 +80,10 @@ def expected(q: Question, setup: Setup | None = None) -> Prediction | None:
 
 def _utilization(q: Question) -> Known | None:
     """The MFU of the measured speed, over every reading of the declared shape."""
-    s, model, most = q.setup, counts(q.setup), peak(spec_of(q.setup), q.setup.precision)
-    if most is None or model is None or s.rate is None or s.seq_len is None:
+    s, each, most = q.setup, _flops_per_token(q), peak(spec_of(q.setup), q.setup.precision)
+    if most is None or each is None or s.rate is None:
         return None
-    each = model.flops(s.seq_len)
-    low, high = (flops.mfu(f, r, s.gpus, most) for f, r in zip(each, s.rate, strict=True))
+    low, high = (flops.mfu(f, r, s.gpus, most) for f, r in zip(each[:2], s.rate, strict=True))
     return low, high, between((low, high), format_percent)
 
 
@@ -275,9 +274,21 @@ def _run_bill(q: Question) -> Known | None:
     return low, high, f"{between((low, high), '{:,.1f} h'.format)}{bill}"
 
 
-def _of_model(q: Question, figure: Callable[[Counts], tuple[float, float]]) -> Known | None:
-    model = counts(q.setup)
-    return (*figure(model), between(figure(model), format_count)) if model else None
+def _parameters(q: Question) -> Known | None:
+    """Those of the declared shape; those that are stated where there is no shape, or one of experts."""
+    model, stated = counts(q.setup), q.setup.parameters
+    if stated is not None and (model is None or q.setup.active_parameters is not None):
+        return stated.low, stated.high, stated.text
+    return (*model.parameters, between(model.parameters, format_count)) if model else None
+
+
+def _flops_per_token(q: Question) -> Known | None:
+    """6 FLOPs for each parameter that a token passes; with a shape also those of attention."""
+    active = q.setup.active_parameters
+    if active is not None:
+        return 6 * active.low, 6 * active.high, f"6 × {active.text} active"
+    model, length = counts(q.setup), q.setup.seq_len
+    return (*model.flops(length), between(model.flops(length), format_count)) if model and length else None
 
 
 def _step_tokens(q: Question) -> Known | None:
@@ -305,8 +316,8 @@ def _timed(phase: str) -> Callable[[Question], Known | None]:
 
 
 NODES: dict[str, Callable[[Question], Known | None]] = {
-    "parameters": lambda q: _of_model(q, lambda model: model.parameters),
-    "flops_per_token": lambda q: _of_model(q, lambda m: m.flops(q.setup.seq_len or 0)) if q.setup.seq_len else None,
+    "parameters": _parameters,
+    "flops_per_token": _flops_per_token,
     "step_tokens": _step_tokens,
     "run_tokens": _run_tokens,
     "run_bill": _run_bill,

@@ -77,7 +77,8 @@ def sections(audit: Audit) -> Iterator[Section]:
 
 def where(judged: Judged) -> str:
     """The claim's place in the report, its id, and that its reader holds it right where it is found wrong."""
-    line = f"line {judged.claim.line}, " if judged.claim.line else ""
+    lines = judged.claim.lines or ((judged.claim.line,) if judged.claim.line else ())
+    line = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}, " if lines else ""
     reason = f", because {judged.claim.because}" if judged.claim.because else ""
     favours = judged.judgement.ruling in BAD and judged.claim.opinion == Ruling.HOLDS
     return f"{line}{judged.claim.id}{f'; its reader says that it holds{reason}' if favours else ''}"

@@ -197,3 +197,28 @@ def test_an_objection_stands_against_arithmetic_that_holds_only_with_another_val
     assert list(objections(audit)) == (
         [f"claimed (line 1, c): the length is longer; {correct} instead"] if objected else []
     )
+
+
+@pytest.mark.parametrize(("active", "verdict"), [("2 billion", "holds"), ("20 billion", "wrong")])
+def test_a_mixture_of_experts_computes_with_its_active_parameters(active, verdict):
+    # 8 x 6 x 2e9 x 12,500 / (8 x 312e12): an MFU of 48 %; ten times that is impossible
+    text = f"100,000 tok/s on 8 A100 with 20 billion parameters, {active} of them active, are an MFU of 48 %."
+    run = {"gpu": "a100", "gpus": 8, "parameters": "20 billion", "active_parameters": active}
+    claim = {"kind": "quantity", "that": "mfu", "value": "48 %", "rate": "100,000 tok/s"}
+    assert one(text, run, **claim)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("start", "end"), [("6.32 min", "4.80 min"), ("1.58 it/s", "2.08 it/s")])
+def test_faster_is_said_of_times_and_of_speeds(start, end):
+    text = f"From {start} to {end} it is 31 % faster."
+    units = {"from": start.removesuffix(" it/s"), "to": end.removesuffix(" it/s")}
+    row = one(text, kind="arithmetic", that="change", value="31 %", way="faster", **units)
+    assert row["verdict"] == "holds"
+
+
+@pytest.mark.parametrize(("size", "verdict"), [("12 GB", "holds"), ("24 GB", "wrong")])
+def test_the_bytes_of_tokens_are_not_those_of_the_parameters(size, verdict):
+    text = f"6 B tokens of 2 bytes each take {size}."
+    run = {"depth": 12, "width": 768, "vocab_size": 50257}
+    row = one(text, run, kind="quantity", that="bytes", value=size, tokens="6 B", bytes_each="2")
+    assert row["verdict"] == verdict
