@@ -35,7 +35,7 @@ DIMENSIONS = (
 )
 _ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of itself
 LEAST_SLACK = 0.01  # reports round intermediate results; one per cent accuses nobody
-EXACT, ABOUT = 0.02, 0.06  # what rounding on the way may move a result, one that is said to be about so: nobody is misled
+EXACT, ABOUT = 0.02, 0.06  # what rounding on the way may move a result, and one that is said to be "about" so
 
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 SHAPE = re.compile(
