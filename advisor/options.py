@@ -160,13 +160,13 @@ class Goal:
     )  # fmt: skip
     tokens: int | None = _option(
         "tokens", Kind.COUNT, _GOAL, "Training tokens",
-        "Training tokens, e.g. 500M. Default: as many as the limits or the ratio allow.", empty="what fits", least=1,
-        most=1e16,
+        "Training tokens, e.g. 500M. Default: as many as the limits or the ratio allow.", empty="within the limits",
+        least=1, most=1e16,
     )  # fmt: skip
     ratio: float | None = _option(
         "ratio", Kind.NUMBER, _GOAL, "Tokens per parameter",
         "Training tokens per counted parameter (Chinchilla's ratio). Default: the family's, 12 for nanochat and 20 for "
-        "the others, or what fits.", empty="what fits", least=1e-6, most=1e6,
+        "the others, or what fits.", empty="within the limits", least=1e-6, most=1e6,
     )  # fmt: skip
     ratio_counts: str = _option(
         "ratio_counts", Kind.CHOICE, _GOAL, "Parameters counted", "Which parameters --ratio counts.",
@@ -179,7 +179,7 @@ class Goal:
     data_tokens: int | None = _option(
         "data_tokens", Kind.COUNT, _GOAL, "Tokens of data",
         "Number of tokens in your data, e.g. 3B, if the data are not on this machine.",
-        empty="without end", least=1, most=1e16,
+        empty="unlimited", least=1, most=1e16,
     )  # fmt: skip
     epochs: float | None = _option(
         "epochs", Kind.NUMBER, _GOAL, "Epochs", "Number of passes over the data. Default: the best.", empty="the best",
@@ -206,7 +206,7 @@ class Goal:
     )  # fmt: skip
     examples: int | None = _option(
         "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples, or of pairs, to fine-tune on, e.g. 50k.",
-        empty="of a fine-tune", least=1, most=1e12,
+        empty="fine-tunes only", least=1, most=1e12,
     )  # fmt: skip
     length: int | None = _option(
         "length", Kind.WHOLE, _GOAL, "Tokens per example",
@@ -239,20 +239,20 @@ class Goal:
     )  # fmt: skip
     width: int | None = _option(
         "width", Kind.WHOLE, _MODEL, "Width",
-        "Size of the residual stream. Default: the family's.", empty="the family's",
+        "Size of the residual stream. Default: the family's.", empty="default",
         least=1, most=1_000_000,
     )  # fmt: skip
     heads: int | None = _option(
-        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: the family's.", empty="the family's",
+        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: the family's.", empty="default",
         least=1, most=100_000,
     )  # fmt: skip
     kv_heads: int | None = _option(
         "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads", "Number of key/value heads. Default: the family's.",
-        empty="the family's", least=1, most=100_000,
+        empty="default", least=1, most=100_000,
     )  # fmt: skip
     ffn_width: int | None = _option(
         "ffn_width", Kind.WHOLE, _MODEL, "Feed-forward width",
-        "Hidden size of the feed-forward blocks. Default: the family's.", empty="the family's", least=1,
+        "Hidden size of the feed-forward blocks. Default: the family's.", empty="default", least=1,
         most=10_000_000,
     )  # fmt: skip
     seq_len: int | None = _option(
@@ -261,7 +261,7 @@ class Goal:
     )  # fmt: skip
     vocab_size: int | None = _option(
         "vocab_size", Kind.WHOLE, _MODEL, "Vocabulary",
-        "Rows of the embedding table. Default: the data's, else as calibrated, else 32768.", empty="the data's",
+        "Rows of the embedding table. Default: the data's, else as calibrated, else 32768.", empty="default",
         least=2, most=10_000_000,
     )  # fmt: skip
     software: str | None = _option(
@@ -272,7 +272,7 @@ class Goal:
     # Machines
     gpu: str = _option(  # one key, several keys with commas, "any" (all rented types), or "own" (only those of `own`)
         "gpu", Kind.GPUS, _MACHINES, "GPUs", "The GPU: auto, cpu, h100, 8xh100, several (l4,h200), or any.",
-        empty="any for rent", default="auto", needed=True,
+        empty="any for rent, or this CPU", default="auto", needed=True,
     )  # fmt: skip
     gpus: int = _option(
         "gpus", Kind.NUMBERS, _MACHINES, "How many GPUs",
@@ -311,7 +311,7 @@ class Goal:
     )  # fmt: skip
     power_cap_watts: float | None = _option(
         "power_cap", Kind.NUMBER, _MACHINES, "Power cap",
-        "Power limit of each GPU in watts (nvidia-smi -pl): less energy and less speed.", empty="the GPU's own",
+        "Power limit of each GPU in watts (nvidia-smi -pl): less energy and less speed.", empty="not set",
         least=1.0, most=100_000,
     )  # fmt: skip
     interruption_seconds: float | None = _option(
@@ -367,12 +367,12 @@ class Goal:
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",
         "The optimizer; adamw-8bit holds its moments in 8 bits and is for --finetune full. Default: adamw, or the "
         "software's.",
-        empty="the software's", holds="adamw", choices=(*_OPTIMIZERS, EIGHT_BIT),
+        empty="default", holds="adamw", choices=(*_OPTIMIZERS, EIGHT_BIT),
     )  # fmt: skip
     checkpoint_seconds: float | None = _option(
         "checkpoint_every", Kind.SECONDS, _ADVANCED, "Checkpoint every",
         "Time between checkpoints, e.g. 30min. Default: Daly's interval, with at most 1 % of the time on writing.",
-        empty="Daly's interval", least=1.0, most=_DECADE,
+        empty="automatic", least=1.0, most=_DECADE,
     )  # fmt: skip
 
     @property

@@ -255,7 +255,7 @@ def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: floa
     note = "start-up, stalls and what else the log does not tell"
     if spent is not None:
         causes += _told_by_processes(plan, spent)
-        note = "witnesses, logging, shutdown"
+        note = "speed checks, logging, shutdown"
     order = {name: place for place, name in enumerate(_ORDER)}
     yield from sorted(causes, key=lambda cause: order[cause.name])
     yield Cause(name="unexplained", seconds=gap - sum(cause.seconds for cause in causes), note=note)
@@ -276,7 +276,7 @@ def _told_by_any_log(
     if plain is not None:
         note = f"{steps:.0f} steps at {step:.4g} s predicted, machine drift {'taken out' if drift else 'included'}"
         yield Cause(name="steps slower", seconds=plain - steps * step - drift_seconds, note=note)
-        speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: no steady witness of its speed"
+        speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: the run did not measure it"
         yield Cause(name="machine drift", seconds=drift_seconds, note=speed)
     run = case.run
     if spent is not None or len(curve(run, "eval_seconds")):
@@ -293,7 +293,7 @@ def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
     again = spent.restarts + spent.lost
     return [
         Cause(name="start-up", seconds=spent.startup - clock.startup_seconds.value, note="until the second step"),
-        Cause(name="compile", seconds=spent.compile - clock.compile_seconds.value, note="beyond steady steps"),
+        Cause(name="compile", seconds=spent.compile - clock.compile_seconds.value, note="time beyond steady steps"),
         Cause(name="stalls", seconds=spent.stalls, note=stalls),
         Cause(name="restarts", seconds=again, note=f"{spent.lost:.3g} s of work lost"),
     ]

@@ -111,9 +111,11 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
         gains = [SURE] if may_break(space, plan) else []
         own, other = (_free(one) for one in (plan, run))
         if own is not None and other is not None and other > own + ROOMIER:
-            gains.append(f"{format_percent(other)} of memory free instead of {format_percent(max(own, 0.0))}")
-        terms = "a spot machine as asked" if spot[chosen.place] else "on demand"
-        found += [run.judged(why=f"{', '.join(gains)}; {terms}")] if gains else []
+            gains.append(
+                f"at least {format_percent(other)} of the memory stays free, not {format_percent(max(own, 0.0))}"
+            )
+        terms = "; a spot machine as asked" if spot[chosen.place] else "; on demand" if plan.offer.spot else ""
+        found += [run.judged(why=f"{', '.join(gains)}{terms}")] if gains else []
     chosen = None if plan.offer.spot else select(space, space.limits, spot=True)
     if chosen is not None and space.offer(chosen.place).spot and chosen.score <= LEVEL * plan.score:
         run = make_run(space.candidates, chosen, name="aggressive")

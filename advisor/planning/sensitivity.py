@@ -66,7 +66,9 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
             choice = make_run(space.candidates, less)
             alike = less.score <= plan.score * (1 + BETTER)
             buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
-            yield Sensitivity(text=f"{format_usd(budget / 2)} would still buy {buys}", limits=half, depth=choice.depth)
+            yield Sensitivity(
+                text=f"{format_usd(budget / 2)} would be enough for {buys}", limits=half, depth=choice.depth
+            )
     if space.brief.limited and deadline is not None:
         later = [nice_seconds(share * deadline) for share in _LATER]
         put_off = [(replace(limits, deadline_seconds=deadline + m), f"{format_seconds(m)} more") for m in later]

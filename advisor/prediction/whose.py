@@ -31,7 +31,7 @@ def whose(profile: Profile, workload: Workload) -> str:
     own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"
     if profile.calibrated or profile.spec is None:
         return f"{own}, as measured here"
-    names = {name: table()[name].words if name else "an eager loop" for name in _OTHERS}
+    names = {name: table()[name].words if name else "a PyTorch loop without compilation" for name in _OTHERS}
     others = ", ".join(f"{words} {_times(profile, workload, name)}" for name, words in names.items())
     return f"{own}; the expected step time of other software, as a multiple of this: {others}"
 

@@ -18,8 +18,8 @@ _CLAUSE = re.compile(r"(?:; |\. )")
 IS_SO, ARITHMETIC = "in fact", "arithmetic"
 BESIDES = "What else follows from the declared facts"
 OBJECTIONS = "What the reader objects to and this program does not find wrong"
-ASSUMED = "Assumed where the report says nothing"
-UNPLACED = "Stated, but assigned to no claim"
+ASSUMED = "Assumed, because the report does not say"
+UNPLACED = "Numbers that were not checked"
 _MOST_UNPLACED = 12  # on the console; pages have all
 
 

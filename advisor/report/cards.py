@@ -79,12 +79,12 @@ def price_age(row: PriceRow, today: datetime.date) -> str:
 
 # pixels of each column of `training_row`: together they fit a small window, and longer words are cut off
 TRAINING_WIDTHS = {
-    "GPU": 130, "Fits": 50, "Takes": 70, "To spare": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
+    "GPU": 130, "Fits": 50, "Takes": 70, "Free": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
     "From": 80, "80 % range of tokens/s": 75, "Micro-batch": 60, "Basis": 55,
 }  # fmt: skip
 # columns of `training_row` that hold numbers: how a page writes them, with their unit
 TRAINING_NUMBERS = {
-    "Takes": "%.1f GiB", "To spare": "%.1f GiB", "Tokens/s": "localized", "$ per M tokens": "$%.3f",
+    "Takes": "%.1f GiB", "Free": "%.1f GiB", "Tokens/s": "localized", "$ per M tokens": "$%.3f",
     "$ per GPU-hour": "$%.2f",
 }  # fmt: skip
 
@@ -98,7 +98,7 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "GPU": row.spec.product,
         "Fits": "yes" if prediction else fits_sentence(row).partition(":")[0].split()[0].lower(),
         "Takes": needs,
-        "To spare": None if needs is None else row.spec.memory_bytes / GIB - needs,
+        "Free": None if needs is None else row.spec.memory_bytes / GIB - needs,
         "Tokens/s": units.format_rate.printed(rate.value, rate.low, rate.high) if rate else None,
         "$ per M tokens": per_token.value / 1000 if per_token else None,
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,

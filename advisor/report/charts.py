@@ -121,6 +121,11 @@ def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
     )  # fmt: skip
 
 
+def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
+    """A chart that is moved by dragging and zoomed by the wheel with Shift: the wheel alone scrolls the page."""
+    return chart.add_params(alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]"))
+
+
 def lines(
     rows: Rows,
     *,
@@ -271,8 +276,8 @@ def coverage(rows: Rows) -> alt.LayerChart:
         alt.Chart(frame(rows))
         .mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED})
         .encode(
-            alt.X("promised:Q", scale=scale, axis=share, title="outcomes that an interval was to hold"),
-            alt.Y("held:Q", scale=scale, axis=share, title="outcomes that it held"),
+            alt.X("promised:Q", scale=scale, axis=share, title="promised share inside the interval"),
+            alt.Y("held:Q", scale=scale, axis=share, title="actual share inside the interval"),
             tooltip=[alt.Tooltip("label:N", title="held of promised")],
         )
     )

@@ -164,7 +164,7 @@ def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: 
         log_y=scalar.log_y, marks=marks, behind=behind, dashes=dashes,
     )  # fmt: skip
     title = f"{'Loss' if validation and name == LOSS else scalar.title} against {_ACROSS[field]}"
-    return Plot(title=title, caption=_caption(names, shown, look, marked=bool(marks)), chart=chart.interactive())
+    return Plot(title=title, caption=_caption(names, shown, look, marked=bool(marks)), chart=charts.zoomable(chart))
 
 
 def _drawn(
@@ -215,7 +215,7 @@ def _marks(analyses: Sequence[Analysis], names: Sequence[str], look: Look) -> li
 
 def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: bool) -> str:
     missing = [name for name in names if name not in shown]
-    words = "Drag to move, scroll to zoom, double-click to go back. "
+    words = "Drag to move, turn the wheel with Shift to zoom, double-click to go back. "
     if look.smooth:
         words += f"Running median of {format_percent(look.smooth)} of the rows; faint: as logged. "
     words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # What each part of the wall clock and of the dollars is called, by its key in `planning.stages`.
 PARTS = {
-    "provisioning": "ordering the machine",
+    "provisioning": "waiting for the machine",
     "download": "software and data",
     "startup": "start-up",
     "compile": "compilation",
@@ -54,7 +54,11 @@ PARTS = {
 IN_ALL = "in all"
 GATE = "continues if the evaluation is at most"
 WHAT, BASIS = "what", "basis"  # titles around the estimates of a bill
-DEPENDS, RESTS_ON, LEFT_OUT = "What the choice depends on", "It rests on", "Not searched"  # headings of a plan's texts
+DEPENDS, RESTS_ON, LEFT_OUT = (
+    "What the choice depends on",
+    "Sources and assumptions",
+    "Not searched",
+)  # headings of a plan's texts
 COLUMNS = ("", "as planned", "as it goes on")
 _QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
@@ -64,7 +68,7 @@ def sentence(plan: Plan) -> str:
     cost = COST.of(plan.bill.cost_usd) if plan.bill.cost_usd else "unknown cost"
     tokens, epochs = f"{units.format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
     if epochs is not None and epochs > 1:
-        tokens += f", {units.format_number(epochs)} times over your {units.format_tokens(plan.chosen.tokens / epochs)}"
+        tokens += f", {units.format_number(epochs)} passes over your {units.format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.chosen.total_seconds)
     return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
@@ -120,7 +124,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their mean times, so that no lucky estimate wins; "
+            f" {count} kinds of GPU were compared by their mean times, so that no GPU wins by an optimistic estimate alone; "
             "a calibration narrows the estimates."
         )
     return text

@@ -49,9 +49,8 @@ def kept(goal: Goal, run: Run) -> str:
 
 
 def within(limit: str, chance: float) -> str:
-    """How likely one limit is kept, beside its number; never said to be certain."""
-    even = 0.45 <= chance <= 0.55
-    return f"even odds to stay within the {limit}" if even else f"{_percent(chance)} to stay within the {limit}"
+    """How likely a run stays within one limit, beside its number; never said to be certain."""
+    return f"{_percent(chance)} chance of staying within the {limit}"
 
 
 def _percent(chance: float) -> str:
@@ -77,7 +76,7 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
         "model": model(run),
         "batch": batch(run),
         memory_of(run.offer.gpu).column: DEVICE_MEMORY.of(run.prediction.device_bytes),
-        "headroom": units.format_bytes(run.headroom_bytes),
+        "free memory": units.format_bytes(run.headroom_bytes),
         STEP_TIME.column: STEP_TIME.of(run.step_seconds),
         TIME.column: TIME.of(run.total_seconds),
         "tokens": units.format_tokens(run.tokens),

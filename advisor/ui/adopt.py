@@ -112,7 +112,7 @@ def _form(busy: str, *, opened: bool) -> None:
             )
             name = right.text_input("Name", key="adopt-name", **kept, help="Name. Empty: that of its script.")
             knobs = left.text_input(
-                "Options that --help does not list", key="adopt-knobs", **kept,
+                "Further options, not in --help", key="adopt-knobs", **kept,
                 placeholder="micro_batch=--bsz steps=--iters",
                 help="KNOB=OPTION, separated by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
                 "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",

@@ -138,7 +138,7 @@ def _single(
         with st.expander(f"{len(analysis.insufficient)} checks were not possible: what they need"):
             pairs(
                 ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
-                ("Check", "Is missing"),
+                ("Check", "What is missing"),
             )
     _tables(analysis, uploads)
 
@@ -220,7 +220,7 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
         with column:
             for one in shown[place::2]:
                 _numbers(one)
-    with st.expander("Model, training and some of its steps, as the log has them"):
+    with st.expander("Model, training settings and some steps, as read from the log"):
         for one in report_rows.details(analysis, TABLE_ROWS):
             _numbers(one)
     with st.expander("How it was read, and how to get this report again"):

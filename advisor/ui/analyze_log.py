@@ -104,7 +104,7 @@ def close() -> None:
 
 def given() -> Given:
     """What is stated beside the log, in an expander."""
-    with st.expander("If the log does not state them: GPU, price, targets"):
+    with st.expander("What the log does not state: GPU, price, targets"):
 
         def number(column: DeltaGenerator, label: str, key: str, help: str, empty: str = "") -> float | None:
             return column.number_input(

@@ -34,8 +34,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Its written arithmetic and labelled values are judged at once; nothing is sent "
-            "anywhere. To have its sentences judged too, give the prompt that appears here to an assistant of yours, "
+            "Paste a plan or a report. Written-out arithmetic and labelled values are checked at once; nothing is sent "
+            "anywhere. To have the sentences checked too, give the prompt that appears here to your own assistant, "
             "and paste the answer.",
             icon=":material/lightbulb:",
         )

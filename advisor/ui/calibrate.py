@@ -41,7 +41,7 @@ def page() -> None:
     card = first_card()
     here = f"an {card}" if card else "no NVIDIA GPU: its CPU can be calibrated"
     st.markdown(
-        f"This machine has **{here}**. A calibration trains short bursts on the real device and fits its speed."
+        f"This machine has **{here}**. A calibration trains here in short bursts and fits a model of the speed to them."
     )
     entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
     now = background.look(loaders.store())
@@ -88,7 +88,7 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
             st.rerun()
     if held is not None:
         points = charts.held_out_rows(held, describe)
-        with st.expander("Predicted and measured: each configuration, predicted from the others", expanded=True):
+        with st.expander("Predicted against measured: each configuration is predicted from the others", expanded=True):
             square, _ = side_by_side("held-out", (2, 3))
             square.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
             st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
@@ -191,8 +191,8 @@ def _known(entries: list[CalibrationEntry]) -> None:
         key="calibrations",
     ).selection.rows
     st.caption(
-        "Typical error: the median of configurations that were predicted from the others. Inside: the share of them "
-        "within their 80 % intervals. Tick one to remove it, two of one GPU to compare them."
+        "Typical error: the median error when each configuration is predicted from the others. Inside: the share of them "
+        "within their 80 % intervals. Tick one to remove it, or two of the same GPU to compare them."
     )
     if len(picked) == 1 and picked[0] < len(entries):
         _one(entries[picked[0]])
@@ -247,7 +247,7 @@ def _compare(entries: list[CalibrationEntry]) -> None:
             "Matrix products": format_flops(rates.matmul_flops),
             "Memory bandwidth": format_bandwidth(rates.bandwidth),
             "Launch": format_seconds(rates.launch_seconds),
-            "Machine's drift": format_percent(profile.posterior.drift),
+            "Speed drift": format_percent(profile.posterior.drift),
             "Start-up of a run": format_centre(profile.costs.startup_seconds, format_seconds),
         }
     names = list(next(iter(columns.values())))

@@ -21,11 +21,11 @@ PLAN = {"--gpu any": "GPUs left empty", "--spot any": "Spot machines: any"} | {
 }
 SPEED_TEST = "Start a speed test on random tokens"
 LAUNCH = {
-    "--budget": "Stop before more than ($)", "--deadline": "Stop after (hours)", "--synthetic": SPEED_TEST,
+    "--budget": "Stop before spending more than ($)", "--deadline": "Stop after (hours)", "--synthetic": SPEED_TEST,
 }  # fmt: skip
 ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU-hour)"}
 ADOPT = {option.flag: option.label for option in options_of(AdoptedGoal).values()} | {
-    "--budget-seconds": "Time for the bursts (seconds)", "--knob": "Options that --help does not list",
+    "--budget-seconds": "Time for the bursts (seconds)", "--knob": "Further options, not in --help",
     "--name": "Name",
 }  # fmt: skip
 # by the page's module

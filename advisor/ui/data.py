@@ -111,7 +111,7 @@ def _prepare() -> None:
 
 def _tokens(folder: Path, meta: TokenMeta) -> None:
     """Some tokens as text and by number, from where one likes."""
-    st.header("Some of the tokens", anchor=False)
+    st.header("A sample of the tokens", anchor=False)
     first = st.number_input(
         "From token number", 0, max(0, meta.tokens - 1), 0, step=_SHOWN, key="data_first", bind=QUERY,
         help="Sequence number in the training split, from 0 on.",
@@ -132,5 +132,5 @@ def _tokens(folder: Path, meta: TokenMeta) -> None:
     st.caption(
         f"{len(tokens)} tokens, {len(text)} characters"
         + (f"; {ends} {'document ends' if ends == 1 else 'documents end'} here" if ends else "")
-        + ". A placeholder stands for a token that is only part of a character."
+        + ". A token that is only part of a character is shown by a placeholder."
     )

@@ -118,7 +118,7 @@ def _question() -> Question | None:
     from_address(CARDS, known=specs)
     keys = columns[3].multiselect(
         "GPU", list(specs), key=CARDS, format_func=lambda key: specs[key].product, max_selections=MOST_COMPARED,
-        placeholder="all of them", help="Name one for a yes or no, several to compare them. Type to search: 4090.",
+        placeholder="all of them", help="Choose one for a yes-or-no answer, several to compare them. Type to search: 4090.",
     )  # fmt: skip
     to_address(CARDS, keys)
     gpus = columns[4].selectbox(
@@ -127,7 +127,7 @@ def _question() -> Question | None:
     with st.expander("More: a pasted config.json, rank of the adapters, provider", icon=":material/tune:"):
         left, right = st.columns((1, 2))
         rank = left.selectbox(
-            "Rank", RANKS, index=1, key="lora_rank", bind=QUERY, help="Rank of the adapters of LoRA and QLoRA."
+            "Rank", RANKS, index=1, key="card_rank", bind=QUERY, help="Rank of the adapters of LoRA and QLoRA."
         )
         provider = right.selectbox(
             "Provider", ["any", *provider_names()], key="card_provider", bind=QUERY, help="Whose prices."
@@ -207,13 +207,13 @@ def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None
         st.caption(plain(f"{task} on {number}{row.spec.product}{rent}{more}."))
     if not chosen:
         fitting = [row for row in rows if row.prediction is not None]
-        st.markdown(f"## {plain(f'It fits {len(fitting)} of {len(rows)} kinds of GPU')}")
+        st.markdown(f"## {plain(f'It fits on {len(fitting)} of {len(rows)} kinds of GPU')}")
         if fitting and fitting[0].usd_per_billion_tokens is not None:
             best = fitting[0]
             st.markdown(
                 plain(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).removeprefix('Yes: ')}.")
             )
-        st.caption(plain(f"{task}. Name a GPU above for a yes or no."))
+        st.caption(plain(f"{task}. Choose a GPU above for a yes-or-no answer."))
 
 
 def _filtered(rows: list[CardRow]) -> list[CardRow]:
@@ -223,7 +223,9 @@ def _filtered(rows: list[CardRow]) -> list[CardRow]:
         "Filter", key="card_filter", bind=QUERY, placeholder="4090, Ada, 24 GB …",
         help="Part of the name or of the architecture.",
     )  # fmt: skip
-    rentable = columns[1].checkbox("Has a price", True, key="card_priced", bind=QUERY, help="Only GPUs with a price.")
+    rentable = columns[1].checkbox(
+        "With a price only", True, key="card_priced", bind=QUERY, help="Only GPUs with a price."
+    )
     words = text.lower().split()
     return [
         row
@@ -280,7 +282,7 @@ def _prices(today: datetime.date) -> None:
     asked = (
         f"refreshed {datetime.datetime.fromtimestamp(last / 1e9, datetime.UTC):%Y-%m-%d %H:%M} UTC"
         if last
-        else "as they came with the program"
+        else "shipped with this program"
     )
     lacks = not can_refresh()
     needs = " Today's prices need one more package: `pip install 'training-advisor[prices]'`" if lacks else ""

@@ -60,7 +60,7 @@ def keep(name: str, these: Held) -> None:
     with st.popover(f"Kept as {plain(name)}" if known else "Keep…", icon=":material/bookmark:"):
         with st.form("kept-logs", border=False):
             wanted = st.text_input(
-                "Name", name if known else "", key=_NAME, placeholder="warm-up-against-none",
+                "Name", name if known else "", key=_NAME, placeholder="with-and-without-warm-up",
                 help="Writes the logs and settings of this page to this machine. The same name replaces the old "
                 "ones.",
             )  # fmt: skip

@@ -38,7 +38,6 @@ from trainer.schema import dump_config
 PLAN_KEY = "plan-to-launch"  # session state: path of the plan that the Plan page handed over
 WATCHED = "watched"  # session state: the run folder that is looked at
 SAID = "launch-said"  # session state: the run that was started last, and what was said of it
-_LIMITS = "launch-limits"  # session state: budget and deadline by the plan's id
 _CHECKED = "launch-checked"  # session state: what was asked of another place, and what it answered
 MOST_PLANS = 20
 LOOK_AGAIN_SECONDS = 5.0
@@ -125,7 +124,7 @@ def form(plan: Plan) -> None:
             st.warning("These files run a speed test on random tokens.", icon=":material/casino:")
         holds = "All files of the run except its data: unpack it there."
         offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
-        st.caption("The run's folder, brought back, is scored against the plan by `advisor runs --import FOLDER`.")
+        st.caption("Bring the run's folder back, and `advisor runs --import FOLDER` compares it with the plan.")
     else:
         _start(plan, where, checks)
 
@@ -150,23 +149,18 @@ def _data(plan: Plan) -> None:
     if again and folder:
         # The vocabulary is now that of the data's tokenizer.
         data = str(Path(folder).expanduser().resolve())
-        goal = replace(plan.goal, data=data, data_tokens=None, download_bytes_per_second=None, vocab_size=None)
+        goal = with_limits(plan, None, None).goal
+        goal = replace(goal, data=data, data_tokens=None, download_bytes_per_second=None, vocab_size=None)
         with st.spinner("planning again"):
             planned = plan_answers.plan(goal, plan_answers.world(goal))
-        remember_limits(planned, *_limits(plan))
+        planned = with_limits(planned, plan.goal.budget_usd, plan.goal.deadline_seconds)
         st.session_state[PLAN_KEY] = str(loaders.store().save_plan(planned))
         st.rerun()
 
 
-def remember_limits(plan: Plan, budget_usd: float | None, deadline_seconds: float | None) -> None:
-    """Keep the limits that a plan was made within: a plan of one run out of a search has none of its own."""
-    st.session_state.setdefault(_LIMITS, {})[plan.id] = (budget_usd, deadline_seconds)
-
-
-def _limits(plan: Plan) -> tuple[float | None, float | None]:
-    """The budget and the deadline of whoever made a plan."""
-    own = (plan.goal.budget_usd, plan.goal.deadline_seconds)
-    return st.session_state.get(_LIMITS, {}).get(plan.id, own)
+def with_limits(plan: Plan, budget_usd: float | None, deadline_seconds: float | None) -> Plan:
+    """A plan with the limits of the question: a plan of one run out of a search has none of its own."""
+    return replace(plan, goal=replace(plan.goal, budget_usd=budget_usd, deadline_seconds=deadline_seconds))
 
 
 @st.cache_data(ttl=LOOK_AGAIN_SECONDS, max_entries=16, show_spinner="looking at what the run needs here")
@@ -184,7 +178,7 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
     store, place, checks = loaders.store(), HERE, here
     if asked:
         question = (plan.id, engine, name, limits)
-        if st.button("Check what it needs there", icon=":material/fact_check:", key="launch-check"):
+        if st.button("Check that machine", icon=":material/fact_check:", key="launch-check"):
             place = parse_place(f"{engine}:{name}" if name else str(engine))
             with st.spinner(f"asking {where}"):
                 st.session_state[_CHECKED] = (question, place, looked_at(store, plan, place, limits))
@@ -208,11 +202,13 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
 
 def _guard(plan: Plan) -> Limits:
     """When the run must stop: the budget and the deadline that it was planned within, until somebody says otherwise."""
-    budget, deadline = _limits(plan)
+    budget, deadline = plan.goal.budget_usd, plan.goal.deadline_seconds
     columns = st.container(key="pair-guard").columns(3)
     usd = columns[0].number_input(
         LAUNCH["--budget"], min_value=0.0, value=budget if plan.offer.usd_per_hour else None, format="%.2f",
-        key=f"guard-usd-{plan.id}", help="Stops with a checkpoint. Needs a price. Empty: no limit.",
+        key=f"guard-usd-{plan.id}", disabled=not plan.offer.usd_per_hour,
+        placeholder=None if plan.offer.usd_per_hour else "this machine costs nothing",
+        help="Stops with a checkpoint. Needs a price. Empty: no limit.",
     )  # fmt: skip
     hours = columns[1].number_input(
         LAUNCH["--deadline"], min_value=0.0, value=deadline / HOUR if deadline else None, format="%.3g",

@@ -67,8 +67,8 @@ def curves(folder: Path, plan: Plan | None) -> None:
     band = (
         "Blue band: what the plan promised (80 % interval)."
         if expected is not None
-        else "Blue band: the throughput that the plan promised (80 % interval); the published loss laws say nothing of "
-        "runs this small."
+        else "Blue band: the throughput that the plan promised (80 % interval); the published loss laws do not "
+        "cover runs this small."
     )
     st.caption(f"Orange: this run. {band} {format_tokens(loss[-1].tokens)} tokens seen.")
 
@@ -144,7 +144,7 @@ def devices(folder: Path) -> None:
         st.caption(f"Telemetry cannot be read: {plain(error.message)}")
         return
     if not devices_now:
-        st.caption("Readings of the GPU come once a minute; there are none yet, or telemetry is off.")
+        st.caption("No readings of the machine yet. They come once a minute, unless telemetry is off.")
         return
     for device in devices_now:
         name = "Host" if device.gpu is None else f"GPU {device.gpu}"
@@ -208,5 +208,5 @@ def printed_last(folder: Path) -> None:
         text = file.read().decode("utf-8", "replace")
     lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :][-TAIL_LINES:]
     if lines:
-        with st.expander("Its last output", icon=":material/terminal:"):
+        with st.expander("Last output", icon=":material/terminal:"):
             st.code(hide_secrets("\n".join(lines)), language=None, wrap_lines=True)

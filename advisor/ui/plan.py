@@ -44,7 +44,7 @@ _LAST = "plan-last"  # session state: the last goal that had an answer
 # Validation losses of published models on OpenWebText, in nats per token (README of nanoGPT)
 ANCHORS = ((3.12, "GPT-2 small"), (2.84, "GPT-2 medium"), (2.67, "GPT-2 large"), (2.54, "GPT-2 XL"))
 NEAR = 0.1
-_ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "headroom")
+_ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "free memory")
 _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
     Basis.MEASURED: ("green", "This configuration was run on this device."),
     Basis.INTERPOLATED: ("green", "Inside the range that was calibrated on this device."),
@@ -207,19 +207,19 @@ def _anchored(loss: float) -> str:
     """A loss beside one that people know."""
     known, name = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))
     if abs(known - loss) <= NEAR:
-        return f"near {name} ({known} on web text)"
-    return f"{'not as good as' if loss > known else 'better than'} {name} ({known} on web text)"
+        return f"close to {name} ({known} on web text)"
+    return f"{'worse than' if loss > known else 'better than'} {name} ({known} on web text)"
 
 
 def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
-    """Launch, and everything to take away."""
+    """Launch, and everything to take away. What is launched has the limits of the question."""
+    limited = launch_form.with_limits(shown, goal.budget_usd, goal.deadline_seconds)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
-            launch_form.remember_limits(shown, goal.budget_usd, goal.deadline_seconds)
-            st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(shown))
+            st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(limited))
             go("watch")
         st.download_button(
-            "plan.yaml", dump_plan(shown), "plan.yaml", "application/yaml", icon=":material/download:",
+            "plan.yaml", dump_plan(limited), "plan.yaml", "application/yaml", icon=":material/download:",
             help="The whole plan, ready for `advisor launch plan.yaml` on any machine.", on_click="ignore",
         )  # fmt: skip
         st.download_button(
@@ -258,8 +258,8 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
                 shown=explore.run_id(option) == explore.run_id(shown),
             )
     if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
-        st.caption(plain(f"The same for all of them: {', '.join(alike)}."))
-    with st.expander("Memory, batch and grounds of each, side by side", icon=":material/table_rows:"):
+        st.caption(plain(f"Common to all: {', '.join(alike)}."))
+    with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
         grid(side_by_side)
 
@@ -277,7 +277,7 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         *heading[1:],
         " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
         f"{LOSS.column} {words[LOSS.column]}" if LOSS.column in words else "",
-        f"against balanced: {beyond}" if beyond else "",
+        f"compared with balanced: {beyond}" if beyond else "",
         f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
     ]
     st.markdown(plain("  \n".join(line for line in lines if line)))
@@ -317,8 +317,8 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
     st.caption(
-        "No other run is cheaper, faster and better than a dot. Crosses would be better, but break one limit. The ring "
-        "marks the run that was chosen, an open ring the what-if; click a dot for another run."
+        "A dot: no other run is cheaper, faster and better at once. A cross: better, but over one limit. The filled ring "
+        "is the run shown, the open ring the what-if. Click a dot to look at its run."
         + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])])

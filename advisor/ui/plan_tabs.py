@@ -42,12 +42,12 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
     """
     sensitivity = answered.search.sensitivity if answered.search else ()
     drawn: dict[str, Callable[[], None]] = {
-        **({"What would change it": lambda: _points(sensitivity)} if sensitivity else {}),
+        **({"What would change the plan": lambda: _points(sensitivity)} if sensitivity else {}),
         report.RESTS_ON: lambda: _points((*_notes(shown, own), *shown.inputs)),
         "Throughput": lambda: _throughput(shown, own),
         "Memory": lambda: _memory(shown, own),
         "Loss": lambda: _loss(goal, shown, own),
-        "The bill": lambda: _bill(shown),
+        "Cost": lambda: _bill(shown),
         "Scaling": lambda: _scaling(shown if shown.search else scaled()),
         "Considered and rejected": lambda: _considered(answered),
         "Why this one": lambda: _why(shown, answered),
@@ -96,13 +96,13 @@ def _throughput(shown: Plan, own: Profile) -> None:
         log_x=True,
     )
     st.altair_chart(chart, width="stretch")
-    words = "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit the memory. "
+    words = "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory. "
     if dots:
         words += "Orange: this device's calibration, carried from the shapes that were measured to this one."
     elif own.calibrated:
         words += "The calibration measured one GPU; several are predicted from it and the links between them."
     else:
-        words += f"No points: nobody measured {products(own.key)} here; this is from data sheets and published runs."
+        words += f"{products(own.key)} is not calibrated here: the curve is from data sheets and published runs."
     st.caption(words)
 
 
@@ -110,8 +110,8 @@ def _memory(shown: Plan, own: Profile) -> None:
     memory_bars(own, shown.workload)
     st.caption(
         f"At the peak of a step, at depth {shown.chosen.depth} and context {shown.run.model.seq_len}; the plan's "
-        f"micro-batch is {shown.run.micro_batch}; {_has(own)}. Grey: the 80 % interval of the sum, whose high end must "
-        "fit with a margin of 3 %. Overhead: workspaces, the allocator's holes, the driver's context."
+        f"micro-batch is {shown.run.micro_batch}; {_has(own)}. Grey: the 80 % interval of the sum; its high end must "
+        "leave 3 % free. Overhead: workspaces, fragmentation, the driver's context."
     )
 
 
@@ -152,9 +152,9 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
     marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in curve.marks]
     st.altair_chart(plan_charts.loss(rows, marks), width="stretch")
     st.caption(
-        f"This model with {format_count(shown.chosen.parameters)} parameters after more or fewer tokens, by a "
-        "published scaling law (a *prior*: another corpus or tokenizer moves the loss, and the band allows for "
-        "that). Each mark shows how many tokens that limit alone allows."
+        f"Loss of this model ({format_count(shown.chosen.parameters)} parameters) for other numbers of tokens, by a "
+        "published scaling law. It is a *prior*: another corpus or tokenizer moves the loss, and the band allows for "
+        "that. Each mark shows how many tokens that limit alone allows."
     )
     if way := report.course(shown):
         draw(way)

@@ -30,7 +30,7 @@ _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("micro_batch", "Micro-batch", str, "Sequences per GPU and forward pass. The global batch stays if it can."),
     ("seq_len", "Context length", str, "Tokens per sequence. Training tokens and the global batch stay."),
     ("gpus", "GPUs", str, "Data-parallel GPUs. The global batch stays; the price is the catalog's for this number."),
-    ("usd_per_gpu_hour", "$ per GPU and hour", format_usd_rate, "Your own price for a machine that is ready: "
+    ("usd_per_gpu_hour", "$ per GPU-hour", format_usd_rate, "Your own price for a machine that is ready: "
     "ordering, software and storage cost nothing extra."),
 )  # fmt: skip
 
@@ -102,8 +102,7 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
                 tried = value if value != own else next((option for option in options if option > value), None)
                 if tried is None:
                     continue
-                step = f"at {words(tried)}" if value == tried else f"one step up ({words(tried)})"
-                st.caption(worded(f"{step}: {_alone(goal, run, Changes(**{name: tried}), profile, now)}"))
+                st.caption(worded(f"at {words(tried)}: {_alone(goal, run, Changes(**{name: tried}), profile, now)}"))
 
 
 def _alone(goal: Goal, run: Run, change: Changes, profile: Profile, now: plan_answers.World) -> str:

@@ -81,7 +81,7 @@ def _score_new(summaries: list[RunSummary]) -> None:
 
 
 def _track_record(scores: list[ScoreRow]) -> None:
-    st.header("How right the predictions have been", anchor=False)
+    st.header("How accurate the predictions were", anchor=False)
     accuracies = accuracy(scores)
     quantities = [name for name in words.TITLES if any(item.quantity == name for item in accuracies)]
     name = st.selectbox(
@@ -116,8 +116,8 @@ def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> Non
         rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in words_of.items()]
         st.altair_chart(charts.coverage(rows), width="stretch")
         st.caption(
-            f"Of {found[0].runs} outcomes of all quantities: below the dashed line intervals were too narrow, above it "
-            "too wide. Quantities of one run are not independent of each other."
+            f"{found[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, above "
+            "it too wide. Quantities of one run are not independent of each other."
         )
 
 
@@ -227,7 +227,7 @@ def _table(rows_in_words: Table, right: Sequence[str]) -> None:
 def _several(reviewed: list[Reviewed]) -> None:
     st.header("Side by side", anchor=False)
     axis = st.segmented_control(
-        "At equal", list(AXES), default="tokens", required=True, help="The axis on which the runs are compared."
+        "Compare at equal", list(AXES), default="tokens", required=True, help="The axis on which the runs are compared."
     )
     _curves(reviewed, axis)
     try:
@@ -274,4 +274,4 @@ def _curves(reviewed: list[Reviewed], axis: str) -> None:
     colours = dict(zip([run.name for run in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
     across = Axis(field=axis, title=AXES[axis])
     upright = Axis(field="loss", title="training loss, nats per token")
-    st.altair_chart(charts.lines(rows, x=across, y=upright, colours=colours).interactive(), width="stretch")
+    st.altair_chart(charts.zoomable(charts.lines(rows, x=across, y=upright, colours=colours)), width="stretch")

@@ -82,7 +82,7 @@ def export_adopted(
         plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=place_there(to, options), here=here
     )
     target = TARGETS[to]
-    unlimited = f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: plan it with a deadline"
+    unlimited = f"only the engine ends it, after {format_seconds(job.limit_seconds)}: plan it with a deadline"
     return Exported(
         main=target.main,
         files=adopted_files(job) | dict(target.files(job)),

@@ -258,7 +258,7 @@ def _no_law(name: str) -> str:
     if name in ("seed", "data.seed"):
         return "another draw of the same run"
     if name.startswith(("eval.", "checkpoint.")):
-        return "evaluations and checkpoints are beside the steps that are compared here"
+        return "evaluations and checkpoints are not part of the steps compared here"
     if name.startswith(("optimizer.", "schedule.")):
         return "its effect on the loss is unknown: advisor ab measures it"
     if name.startswith("data.") or name == "init_from":

@@ -83,8 +83,8 @@ def export(
     found = []
     if limit_seconds(job.config.stop) is None:
         found.append(
-            f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: --budget or --deadline "
-            "make the run itself stop, with a checkpoint, and count restarts"
+            f"only the engine ends it, after {format_seconds(job.limit_seconds)}. With --budget or --deadline the "
+            "run stops by itself, with a checkpoint, and restarts count"
         )
     if job.data is not None and job.config.data.path != str(job.data):
         found.append(f"the tokens of {job.data} must be at {job.config.data.path} there")

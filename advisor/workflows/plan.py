@@ -155,4 +155,4 @@ def load_profiles(goal: Goal, store: Store, seen: MeasuredStep | None = None) ->
             too_old.append(key)
     if too_old:
         left_out.append(f"no official wheel of PyTorch {trainer_release()} or later runs {', '.join(too_old)}")
-    return profiles, [*left_out, f"no CUDA GPUs: {', '.join(others)}"]
+    return profiles, [*left_out, f"not CUDA GPUs: {', '.join(others)}"]

@@ -173,7 +173,7 @@ def data_checks(config: RunConfig) -> Iterator[Check]:
     lacking = [*_unfit(config, meta), *_damaged(Path(config.data.path))]
     words = (
         "; ".join(lacking)
-        or f"{format_tokens(meta.tokens)} tokens, {format_tokens(meta.validation_tokens)} to evaluate on"
+        or f"{format_tokens(meta.tokens)} tokens, {format_tokens(meta.validation_tokens)} of them for validation"
     )
     yield Check(of="data", finding=Finding.MISSING if lacking else Finding.FINE, words=f"{config.data.path}: {words}")
     if tokenizer_file(config.data.path) is None:

@@ -67,8 +67,8 @@ def test_what_does_not_fit_stays_in_the_list_with_by_how_much():
     assert said.startswith("## RTX 4090 24 GB. No: it takes ") and said.endswith(" more than the 24 GiB there are")
     listed = at.dataframe[0].value.set_index("GPU")
     row = listed.loc["RTX 4090 24 GB"]
-    assert row["Fits"] == "no" and row["To spare"] < -24
-    assert row["Takes"] + row["To spare"] == pytest.approx(24, abs=0.1)
+    assert row["Fits"] == "no" and row["Free"] < -24
+    assert row["Takes"] + row["Free"] == pytest.approx(24, abs=0.1)
     # numbers are numbers, so that they sort as such
     assert all(pd.api.types.is_numeric_dtype(listed[name]) for name in TRAINING_NUMBERS)
 

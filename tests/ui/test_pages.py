@@ -211,7 +211,7 @@ def test_a_calibration_that_is_not_believed_says_why(advisor_home):
 def test_prices_say_their_age_and_can_be_asked_for_anew(advisor_home, monkeypatch):
     monkeypatch.setattr("advisor.ui.gpus.can_refresh", lambda: False)
     at = app("gpus").run()
-    assert "as they came with the program" in words(at)
+    assert "shipped with this program" in words(at)
     assert at.button(key="refresh-prices").disabled and "pip install 'training-advisor[prices]'" in words(at)
     monkeypatch.setattr("advisor.ui.gpus.can_refresh", lambda: True)
     at.run()
@@ -284,7 +284,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
         ),
         ("there narrow them: advisor calibrate --gpu l4", "plan", "there narrow them: `advisor calibrate --gpu l4`"),
         ("drop --provider: `advisor gpus` lists all", "plan", "drop **Providers**: `advisor gpus` lists all"),
-        ("--budget needs a price", "watch", "**Stop before more than ($)** needs a price"),
+        ("--budget needs a price", "watch", "**Stop before spending more than ($)** needs a price"),
         ("state --gpu and --gpus", "analyze", "state **GPU** and **Number of GPUs**"),
         ("--format NAME forces one", "analyze", "`--format` NAME forces one"),
         (

@@ -87,7 +87,7 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
     assert all(products(line).replace("$", "\\$")[1:] in said for line in plan.search.sensitivity)
     assert all(briefly(option.grounds) in said for option in plan.options)
     # nobody calibrated: it says so, on how little the choice rests, and what to do
-    at.session_state["tab"] = "It rests on"
+    at.session_state["tab"] = "Sources and assumptions"
     said = words(ok(at.run()))
     assert speed_rests_on(plan) in said and "were compared by their mean times" in speed_rests_on(plan)
     assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
@@ -185,7 +185,7 @@ def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan
 
 def test_what_all_options_have_in_common_is_said_once():
     at = ok(app(gpu="l4", gpus="1", depth="12").run())
-    assert any("The same for all of them: on 1 x L4 24 GB" in c.value for c in at.caption)
+    assert any("Common to all: on 1 x L4 24 GB" in c.value for c in at.caption)
     assert sum("1 x L4 24 GB, " in m.value for m in at.markdown if "than balanced" in m.value) == 0
 
 
@@ -373,8 +373,8 @@ def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
 
 
 TABS = {
-    "What would change it": "would buy",
-    "It rests on": "Loss: Besiroglu",
+    "What would change the plan": "would buy",
+    "Sources and assumptions": "Loss: Besiroglu",
     "Throughput": "80 % band",
     "Memory": "allocator's holes",
     "Loss": "scaling law",

@@ -120,7 +120,7 @@ def detect_machine_busy(case: Case) -> Verdict:
     if quiet is not None and len(quiet.steady_seconds) >= _FEW_STEPS:
         mean = f"{format_seconds(series.median(slowed))} (mean {format_seconds(float(slowed.mean()))})"
         beside = (
-            f"steps beside such readings took {mean}, the others {format_seconds(series.median(quiet.steady_seconds))}"
+            f"steps during slow readings took {mean}, the others {format_seconds(series.median(quiet.steady_seconds))}"
         )
     return finding(
         "machine_busy",

@@ -87,7 +87,7 @@ def test_terminal_and_markdown_have_the_same_sections(tmp_path: Path) -> None:
     headings = [line.removeprefix("## ") for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "## "]
     assert len(headings) == 6 and headings[4] == "What else follows from the declared facts"
     assert "Does not follow (13)" in headings
-    assert headings[-1] == "Assumed where the report says nothing"
+    assert headings[-1] == "Assumed, because the report does not say"
     assert [line.removesuffix(":") for line in shown.splitlines() if line.removesuffix(":") in headings] == headings
     counts = [int(number) for number in re.findall(r"\((\d+)\)$", "\n".join(headings), re.M)]
     assert sum(counts) == int(shown.splitlines()[1].split()[0])
