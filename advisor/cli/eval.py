@@ -24,7 +24,7 @@ from advisor.units import format_count, format_percent
               "Default: forty everyday sentences that come with the program.")  # fmt: skip
 @options("device", "tokenizer")
 def command(run: str, max_tokens: int, tasks: tuple[Path, ...], **asked: Any) -> None:
-    """Evaluate a run's newest checkpoint: held-out loss, and multiple-choice questions. RUN is given as in `model sample`."""
+    """Evaluate a run's newest checkpoint: held-out loss, and multiple-choice questions. RUN: see `model sample`."""
     from advisor.store.folders import profiles_folder
     from advisor.store.store import default_store
     from advisor.workflows.trained import evaluate
