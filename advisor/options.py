@@ -140,23 +140,23 @@ class Goal:
     )
     deadline_seconds: float | None = _option(
         "deadline", Kind.DEADLINE, _GOAL, "Deadline",
-        "Finish within this time, e.g. 90s, 30min or 8h, or by this moment, e.g. 'Monday 9:00', 2026-12-01T09:00 (this "
-        "machine's clock).", empty="no limit", least=1e-3, most=_DECADE,
+        "Finish within this time, e.g. 90s, 30min or 8h, or before this moment by this machine's clock, e.g. "
+        "'Monday 9:00' or 2026-12-01T09:00.", empty="no limit", least=1e-3, most=_DECADE,
     )  # fmt: skip
     objective: str = _option(
         "objective", Kind.CHOICE, _GOAL, "Minimise",
-        "What to minimise within the limits. Cost and time need a fixed amount of work: tokens or a depth.",
+        "What to minimise within the limits. Cost and time need fixed work: give --tokens or --depth.",
         choices=("loss", "cost", "time"), default="loss",
     )  # fmt: skip
     sure: bool = _option(
         "sure", Kind.SWITCH, _GOAL, "Keep the limits 9 times in 10",
-        "Keep budget and deadline in 9 of 10 cases. Otherwise the expected cost and time keep them, and about every "
-        "second run exceeds them.", default=False,
+        "Stay within budget and deadline in 9 of 10 cases. By default only the expected cost and time stay within "
+        "them, so about every second run exceeds them.", default=False,
     )  # fmt: skip
     usd_per_waiting_hour: float | None = _option(
         "value_of_time", Kind.USD, _GOAL, "Value of time",
-        "Dollars that an hour of waiting is worth, within the budget. Default, with several machines and no deadline: "
-        "nothing on the first day, then the square root of the budget per day.", empty="$ per hour", least=0, most=1e9,
+        "Dollars of the budget that an hour of waiting is worth. Default, with several machines and no deadline: "
+        "nothing for the first day, then the square root of the budget per day.", empty="$ per hour", least=0, most=1e9,
     )  # fmt: skip
     tokens: int | None = _option(
         "tokens", Kind.COUNT, _GOAL, "Training tokens",
@@ -165,8 +165,8 @@ class Goal:
     )  # fmt: skip
     ratio: float | None = _option(
         "ratio", Kind.NUMBER, _GOAL, "Tokens per parameter",
-        "Training tokens per counted parameter (Chinchilla's ratio). Default: the family's, 12 for nanochat and 20 for "
-        "the others, or what fits.", empty="within the limits", least=1e-6, most=1e6,
+        "Training tokens per counted parameter (Chinchilla's ratio). Default: 12 for nanochat and 20 for the other "
+        "families, or what the limits allow.", empty="within the limits", least=1e-6, most=1e6,
     )  # fmt: skip
     ratio_counts: str = _option(
         "ratio_counts", Kind.CHOICE, _GOAL, "Parameters counted", "Which parameters --ratio counts.",
@@ -182,8 +182,8 @@ class Goal:
         empty="unlimited", least=1, most=1e16,
     )  # fmt: skip
     epochs: float | None = _option(
-        "epochs", Kind.NUMBER, _GOAL, "Epochs", "Number of passes over the data. Default: the best.", empty="the best",
-        least=1e-3, most=1e6,
+        "epochs", Kind.NUMBER, _GOAL, "Epochs", "Number of passes over the data. Default: the best number.",
+        empty="the best", least=1e-3, most=1e6,
     )  # fmt: skip
     synthetic: bool = _option(
         "synthetic", Kind.SWITCH, _GOAL, "Train on random tokens",
@@ -191,13 +191,13 @@ class Goal:
     )  # fmt: skip
     inference_tokens: float | None = _option(
         "inference_tokens", Kind.COUNT, _GOAL, "Tokens to serve",
-        "Tokens that the model will serve later. More of them favour a smaller model that is trained longer.",
-        empty="not counted", least=1, most=1e18,
+        "Number of tokens that the trained model will serve. A larger number favours a smaller model that is "
+        "trained longer.", empty="not counted", least=1, most=1e18,
     )  # fmt: skip
     finetune: str | None = _option(
         "finetune", Kind.CHOICE, _GOAL, "Fine-tune",
-        "Train adapters of --model with frozen weights (lora), frozen 4-bit weights (qlora), or all weights (full).",
-        empty="train from scratch", choices=("lora", "qlora", "full"),
+        "How to fine-tune --model: train adapters beside frozen weights (lora), adapters beside frozen 4-bit "
+        "weights (qlora), or all weights (full).", empty="train from scratch", choices=("lora", "qlora", "full"),
     )  # fmt: skip
     stage: str | None = _option(
         "stage", Kind.CHOICE, _GOAL, "Stage",
@@ -205,12 +205,12 @@ class Goal:
         empty="sft", choices=("sft", "dpo"),
     )  # fmt: skip
     examples: int | None = _option(
-        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples, or of pairs, to fine-tune on, e.g. 50k.",
+        "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples (with dpo: pairs) to fine-tune on, e.g. 50k.",
         empty="fine-tunes only", least=1, most=1e12,
     )  # fmt: skip
     length: int | None = _option(
         "length", Kind.WHOLE, _GOAL, "Tokens per example",
-        "Mean number of tokens in an example, or in one answer of a pair with its prompt. Default: 1024.",
+        "Mean number of tokens in an example (with dpo: in the prompt and one of the two answers). Default: 1024.",
         empty="1024", least=1, most=10_000_000,
     )  # fmt: skip
     lora_rank: int | None = _option(
@@ -220,13 +220,13 @@ class Goal:
     # Model
     model: str | None = _option(
         "model", Kind.MODEL, _MODEL, "Published model",
-        "A published model, e.g. gpt2-xl or meta-llama/Llama-3.1-8B, or a config.json. If the name is unknown, all are "
-        "listed.",
+        "A published model, e.g. gpt2-xl or meta-llama/Llama-3.1-8B, or a config.json. If the name is unknown, all "
+        "known names are listed.",
         empty="none",
     )  # fmt: skip
     parameters: int | None = _option(
         "params", Kind.COUNT, _MODEL, "Parameters",
-        "Number of parameters, e.g. 1.5B: the nearest shape of the family.", empty="the best", least=1, most=1e14,
+        "Number of parameters, e.g. 1.5B. The family's nearest shape is used.", empty="the best", least=1, most=1e14,
     )  # fmt: skip
     family: str = _option(
         "family", Kind.CHOICE, _MODEL, "Model family",
@@ -234,8 +234,8 @@ class Goal:
         default="nanochat",
     )  # fmt: skip
     depth: int | None = _option(
-        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: the best.", empty="the best",
-        also=("--layers",), least=1, most=MOST_DEPTH,
+        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: the best number.",
+        empty="the best", also=("--layers",), least=1, most=MOST_DEPTH,
     )  # fmt: skip
     width: int | None = _option(
         "width", Kind.WHOLE, _MODEL, "Width",
@@ -266,8 +266,8 @@ class Goal:
     )  # fmt: skip
     software: str | None = _option(
         "software", Kind.SOFTWARE, _MODEL, "Software",
-        "The training software, with its defaults: nanogpt, hf-trainer, megatron, … If the name is unknown, similar "
-        "ones are listed. Default: own, this project's trainer, the only one that can be launched.",
+        "The training software, with its default settings: nanogpt, hf-trainer, megatron, … If the name is unknown, "
+        "similar names are listed. Default: own, this project's trainer, the only software that can be launched.",
     )  # fmt: skip
     # Machines
     gpu: str = _option(  # one key, several keys with commas, "any" (all rented types), or "own" (only those of `own`)
@@ -276,19 +276,19 @@ class Goal:
     )  # fmt: skip
     gpus: int = _option(
         "gpus", Kind.NUMBERS, _MACHINES, "How many GPUs",
-        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1. With several kinds of GPU, or any: "
+        "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1; for several types of GPU, or any: "
         "1,2,4,8, and also 16,32,64 if a run takes days.", empty="automatic", holds=1, least=1, most=100_000,
     )  # fmt: skip
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: exactly `gpus`
     own: tuple[OwnMachine, ...] = _option(
         "own", Kind.OWN, _MACHINES, "Own machines",
-        "Your own machine with this many GPUs, or a file of machines: you pay only electricity. "
-        "With --gpu, rented GPUs are searched too.",
+        "Your own machine with its number of GPUs, or a file that lists your machines. You pay only their "
+        "electricity. With --gpu, rented GPUs are searched too.",
         empty="rtx-4090:2 rtx-3090:1", default=(), several=True, metavar="GPU:N|FILE",
     )  # fmt: skip
     usd_per_gpu_hour: float | None = _option(  # None: the catalog's price, or 0 on the user's machine
         "price", Kind.PRICE, _MACHINES, "Own prices",
-        "Dollars per GPU-hour; for one kind of GPU: l4=0.50. Default: the catalog's; 0 on your own machine.",
+        "Dollars per GPU-hour; l4=0.50 for one type of GPU. Default: the catalog's price; 0 on your own machine.",
         empty="l4=0.50 h200=2.10", default=(), holds=None, several=True, metavar="[GPU=]USD", least=0, most=1e6,
     )  # fmt: skip
     prices: tuple[GpuPrice, ...] = ()  # replace the catalog's prices
@@ -298,20 +298,20 @@ class Goal:
     )  # fmt: skip
     spot: str = _option(
         "spot", Kind.CHOICE, _MACHINES, "Spot machines",
-        "Rent cheaper machines that may be taken back; the lost time is counted. any: spot or on demand.",
-        choices=("none", "any", "only"), default="none",
+        "Rent cheaper machines that the provider may take back. The plan counts the time that this loses. any: "
+        "spot or on demand.", choices=("none", "any", "only"), default="none",
     )  # fmt: skip
     usd_per_kwh: float | None = _option(
         "kwh_price", Kind.USD, _MACHINES, "Electricity", "Dollars per kWh of electricity, added to the price.",
         empty="$ per kWh", least=0, most=10_000,
     )  # fmt: skip
     grid_grams_per_kwh: float | None = _option(
-        "grid_carbon", Kind.NUMBER, _MACHINES, "Grid carbon", "Grams of CO2e per kWh. Default: 475, the world's mean.",
-        empty="475 g/kWh", least=0, most=100_000,
+        "grid_carbon", Kind.NUMBER, _MACHINES, "Grid carbon",
+        "Grams of CO2e per kWh. Default: 475, the world average.", empty="475 g/kWh", least=0, most=100_000,
     )  # fmt: skip
     power_cap_watts: float | None = _option(
         "power_cap", Kind.NUMBER, _MACHINES, "Power cap",
-        "Power limit of each GPU in watts (nvidia-smi -pl): less energy and less speed.", empty="not set",
+        "Power limit of each GPU in watts (nvidia-smi -pl). It saves energy and costs speed.", empty="not set",
         least=1.0, most=100_000,
     )  # fmt: skip
     interruption_seconds: float | None = _option(
@@ -321,7 +321,7 @@ class Goal:
     )  # fmt: skip
     download_bytes_per_second: float | None = _option(
         "download_rate", Kind.BYTES, _MACHINES, "Download rate",
-        "Download rate of the data in bytes a second, e.g. 100MB.", empty="25 to 400 MB/s",
+        "Download rate of the data in bytes per second, e.g. 100MB.", empty="25 to 400 MB/s",
     )  # fmt: skip
     # Advanced
     micro_batch: int | None = _option(
@@ -343,9 +343,8 @@ class Goal:
     )  # fmt: skip
     activation_checkpointing: str | None = _option(
         "activation_checkpointing", Kind.CHOICE, _ADVANCED, "Activation checkpointing",
-        "Which activations are recomputed in the backward pass. Default: none, or more if nothing else fits.",
-        empty="where needed",
-        choices=RECOMPUTED,
+        "Which activations are recomputed in the backward pass. Default: none, or more if the run would not fit "
+        "otherwise.", empty="where needed", choices=RECOMPUTED,
     )  # fmt: skip
     sharding: str | None = _option(
         "sharding", Kind.CHOICE, _ADVANCED, "Sharding",
@@ -354,24 +353,24 @@ class Goal:
     )  # fmt: skip
     layout: str | None = _option(
         "layout", Kind.CHOICE, _ADVANCED, "Layout",
-        "any: plan for other software, which also cuts the model itself over the GPUs (tensor, pipeline, context, "
-        "expert parallelism). Default: data parallelism alone, which is what this project's trainer does.",
+        "any: plan for other software, which can also split the model over the GPUs (tensor, pipeline, context, "
+        "expert parallelism). Default: only data parallelism, which is what this project's trainer does.",
         empty="data", choices=("data", "any"),
     )  # fmt: skip
     measured: str | None = _option(
         "measured", Kind.FILE, _ADVANCED, "Own measured runs",
-        "With --layout any: a CSV of your own timed runs on fewer GPUs or layers, with the columns tp, pp, n_gpus, "
-        "micro_batch, grad_accum, step_seconds and others of `predict --rows`. They correct the times.",
+        "With --layout any: a CSV file of runs that you timed on fewer GPUs or layers, to correct the predicted times. "
+        "Columns: tp, pp, n_gpus, micro_batch, grad_accum, step_seconds and others of `predict --rows`.",
     )  # fmt: skip
     optimizer: str = _option(
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",
-        "The optimizer; adamw-8bit holds its moments in 8 bits and is for --finetune full. Default: adamw, or the "
+        "The optimizer. adamw-8bit stores its moments in 8 bits and needs --finetune full. Default: adamw, or the "
         "software's.",
         empty="default", holds="adamw", choices=(*_OPTIMIZERS, EIGHT_BIT),
     )  # fmt: skip
     checkpoint_seconds: float | None = _option(
         "checkpoint_every", Kind.SECONDS, _ADVANCED, "Checkpoint every",
-        "Time between checkpoints, e.g. 30min. Default: Daly's interval, with at most 1 % of the time on writing.",
+        "Time between checkpoints, e.g. 30min. Default: Daly's interval, but at least a minute.",
         empty="automatic", least=1.0, most=_DECADE,
     )  # fmt: skip
 
@@ -407,26 +406,26 @@ _A_DAY = 86400.0
 SHARED: Final[Mapping[str, Option]] = MappingProxyType({
     "one_price": Option(name="price", kind=Kind.USD, help="Dollars per GPU-hour.", label="Price ($ per GPU-hour)",
                         least=0, most=1e6),
-    "one_count": Option(name="gpus", kind=Kind.WHOLE, help="How many GPUs.", section=_MACHINES, least=1, most=100_000),
+    "one_count": Option(name="gpus", kind=Kind.WHOLE, help="Number of GPUs.", section=_MACHINES, least=1, most=100_000),
     "budget_seconds": Option(name="budget_seconds", kind=Kind.SECONDS, help="Time for the measurements, e.g. 90s.",
                              least=10.0, most=_A_DAY),
     "grad_accum": Option(name="grad_accum", kind=Kind.WHOLE, help="Micro-batches per optimizer step.",
                          section=_ADVANCED, least=1, most=10_000_000),
     "depths": Option(name="depths", kind=Kind.NUMBERS,
-                     help="Also predict step time and memory by part at these depths, e.g. 16,20,24."),
+                     help="Also predict the parts of step time and memory at these depths, e.g. 16,20,24."),
     "gate": Option(name="gate", kind=Kind.TEXT, several=True, metavar="STEP[:LOSS]",
-                   help="Evaluate at STEP and stop if the loss is above LOSS, e.g. 10k:4.2, or without LOSS above the "
-                   "predicted loss, e.g. 10k or 50%."),
+                   help="Evaluate at STEP and stop if the loss is above LOSS, e.g. 10k:4.2. Without LOSS (10k or "
+                   "50%), stop if it is above the predicted loss."),
     "stop_loss": Option(name="stop_loss", kind=Kind.TEXT, several=True, metavar="STEP:LOSS",
-                        help="Stop if the loss is above LOSS from STEP on."),
+                        help="From STEP on, stop if the loss is above LOSS."),
     "account": Option(name="account", kind=Kind.TEXT, help="Slurm account."),
     "qos": Option(name="qos", kind=Kind.TEXT, help="Slurm quality of service."),
     "constraint": Option(name="constraint", kind=Kind.TEXT, help="Slurm constraint, e.g. h100."),
     "device": Option(name="device", kind=Kind.CHOICE, help="Where the model runs.", choices=("auto", "cpu", "cuda"),
                      default="auto"),
     "tokenizer": Option(name="tokenizer", kind=Kind.FILE,
-                        help="A tokenizer.json or SentencePiece .model. Default: the one of the run's data."),
-    "plan": Option(name="plan", kind=Kind.FILE, help="The plan.yaml of the run. Default: the one in its folder."),
+                        help="A tokenizer.json or SentencePiece .model. Default: the tokenizer of the run's data."),
+    "plan": Option(name="plan", kind=Kind.FILE, help="The run's plan.yaml. Default: the one in the run's folder."),
     "md": Option(name="md", kind=Kind.NEW_FILE, help="Write a report to this Markdown file."),
 })  # fmt: skip
 
@@ -449,7 +448,7 @@ class PredictOptions:
     """The options of `predict`. None: not given."""
 
     gpu: str = _like("gpu", "auto, cpu, or a GPU: h100, 8xh100, l4, …")
-    gpus: int | None = _like("one_count", "Data-parallel GPUs. Default: 1, or the number in --gpu 8xh100.")
+    gpus: int | None = _like("one_count", "Data-parallel GPUs. Default: 1, or the number in --gpu, e.g. 8xh100.")
     model: str | None = _like("model")
     params: int | None = _like("params")
     family: str = _like("family")
@@ -460,7 +459,7 @@ class PredictOptions:
     head_dim: int | None = _own("head_dim", Kind.WHOLE, "Size of a head. Default: width / heads.", section=_MODEL,
                                 least=1, most=100_000)  # fmt: skip
     ffn_width: int | None = _like("ffn_width")
-    tied: bool = _own("tied", Kind.SWITCH, "The head is the embedding table, as it always is in gpt2.", section=_MODEL,
+    tied: bool = _own("tied", Kind.SWITCH, "Use the embedding table as the head, as gpt2 always does.", section=_MODEL,
                       default=False)  # fmt: skip
     seq_len: int | None = _like("seq_len")
     vocab_size: int | None = _like("vocab_size")
@@ -469,12 +468,12 @@ class PredictOptions:
         "micro_batch", "Sequences per GPU and forward pass. Default: the smallest that is within 2 % of the fastest."
     )
     grad_accum: int = _like("grad_accum", default=1)
-    precision: str = _like("precision", "fp8: products of the blocks in 8-bit floats, the rest in bf16.",
+    precision: str = _like("precision", "fp8: 8-bit floats for the products of the blocks, bf16 for the rest.",
                            choices=(*PRECISIONS, "fp8"))  # fmt: skip
     compile: bool | None = _like("compile")
     activation_checkpointing: str | None = _like(
         "activation_checkpointing",
-        "Which activations are recomputed in the backward pass. Default: none, or as the software does.",
+        "Which activations are recomputed in the backward pass. Default: none, or the software's default.",
     )
     sharding: str | None = _like(
         "sharding", "What is divided among the GPUs: nothing (DDP), the moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
@@ -483,18 +482,18 @@ class PredictOptions:
     optimizer: str | None = _like("optimizer", "The optimizer. Default: adamw, or the software's.", choices=_OPTIMIZERS)
     lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
                                   section=_ADVANCED)  # fmt: skip
-    lora_targets: str = _own("lora_targets", Kind.CHOICE, "The matrices of a block that have adapters.",
+    lora_targets: str = _own("lora_targets", Kind.CHOICE, "Which matrices of a block have adapters.",
                              section=_ADVANCED, choices=("all", "attention"), default="all")  # fmt: skip
-    qlora: bool = _own("qlora", Kind.SWITCH, "With --lora-rank: hold the frozen weights of the blocks in 4 bits.",
+    qlora: bool = _own("qlora", Kind.SWITCH, "With --lora-rank: store the frozen weights of the blocks in 4 bits.",
                        section=_ADVANCED, default=False)  # fmt: skip
     freeze_blocks: int | None = _own(
-        "freeze_blocks", Kind.WHOLE, "Freeze the embeddings and this many first blocks; train the rest.",
+        "freeze_blocks", Kind.WHOLE, "Number of blocks to freeze, from the first on, with the embeddings.",
         section=_ADVANCED, least=1, most=100_000,
     )  # fmt: skip
     depths: tuple[int, ...] | None = _like("depths")
-    tokens: int | None = _like("tokens", "Also say how much text this many tokens are, in shards and gigabytes.")
+    tokens: int | None = _like("tokens", "Also show how much text this number of tokens is, in shards and gigabytes.")
     download_rate: float | None = _like(
-        "download_rate", "Download rate of that text in bytes a second, e.g. 100MB. Default: 25 to 400 MB."
+        "download_rate", "Download rate of the text of --tokens in bytes per second, e.g. 100MB. Default: 25 to 400 MB."
     )
 
 
@@ -515,7 +514,7 @@ class _BurstOptions:
         "activation_checkpointing", "Which activations are recomputed in the backward pass.", default="none"
     )  # fmt: skip
     optimizer: str = _like("optimizer", "The optimizer of the bursts.", default="adamw", choices=_OPTIMIZERS)
-    price: float | None = _like("one_price", "Dollars per GPU-hour, for the cost of the measurement.")
+    price: float | None = _like("one_price", "Dollars per GPU-hour, to compute the cost of the measurement.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -552,18 +551,18 @@ class TuneOptions(_BurstOptions):
 class _StartOptions:
     """The options of a run that is started here or elsewhere, or exported."""
 
-    budget: float | None = _like("budget", "Stop the run, with a checkpoint, before more than this is spent.")
+    budget: float | None = _like("budget", "Save a checkpoint and stop before the run costs more than this.")
     deadline: float | None = _like(
-        "deadline", "Stop the run, with a checkpoint, after this time (8h) or at this moment ('Monday 9:00')."
+        "deadline", "Save a checkpoint and stop before this time is over (8h) or before this moment ('Monday 9:00')."
     )
     synthetic: bool = _like("synthetic", "Train on random tokens if the plan has no data: a speed test.")
     bootstrap: str | None = _own(
-        "bootstrap", Kind.TEXT, "For an adopted command on another machine: the shell line that makes its environment.",
-        metavar="LINE",
+        "bootstrap", Kind.TEXT,
+        "For an adopted command on another machine: the shell line that sets up its environment.", metavar="LINE",
     )  # fmt: skip
     folder: str | None = _own(
-        "folder", Kind.TEXT, "For an adopted command on another machine: the folder where it runs. Default: as here.",
-        metavar="FOLDER",
+        "folder", Kind.TEXT, "For an adopted command on another machine: the folder in which it runs. Default: the "
+        "same path as here.", metavar="FOLDER",
     )  # fmt: skip
     account: str | None = _like("account")
     qos: str | None = _like("qos")
@@ -580,19 +579,19 @@ class LaunchOptions(_StartOptions):
     stop_loss: tuple[str, ...] = _like("stop_loss")
     gate: tuple[str, ...] = _like("gate")
     notice: str | None = _own(
-        "notice", Kind.TEXT, "Save and end when FILE appears or this URL of the machine answers: signs that the "
-        "machine is about to be taken away.", metavar="FILE|URL",
+        "notice", Kind.TEXT, "Save a checkpoint and stop when FILE appears or when this URL on the machine "
+        "answers. Either means that the machine is about to be taken away.", metavar="FILE|URL",
     )  # fmt: skip
-    again: bool = _own("again", Kind.SWITCH, "Start the run even if another run of the same plan is still going on.",
+    again: bool = _own("again", Kind.SWITCH, "Start the run even if another run of the same plan is still active.",
                        default=False)  # fmt: skip
     calibrate: bool | None = _own(
-        "calibrate", Kind.YES_NO, "First measure this machine, two minutes at most, and plan again within the same "
-        "limits. On by default if the plan's GPU was never calibrated.",
+        "calibrate", Kind.YES_NO, "First measure this machine (at most two minutes) and plan again within the same "
+        "limits. Default: yes if the plan's GPU was never calibrated.",
     )  # fmt: skip
-    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan change the depth too, not only steps "
-                                  "and batch.", choices=("depth",))  # fmt: skip
+    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan also change the depth, not only "
+                                  "steps and batch.", choices=("depth",))  # fmt: skip
     stop_if_over: float | None = _own(
-        "stop_if_over", Kind.SHARE, "Do not start if the new plan makes the planned work this much dearer, e.g. 10%."
+        "stop_if_over", Kind.SHARE, "Do not start if the planned work costs this much more by the new plan, e.g. 10%."
     )
     gpu_ids: str | None = _own(
         "gpu_ids", Kind.TEXT, "GPUs of this machine to use. Default: the first free ones.", metavar="0,1"
@@ -603,12 +602,12 @@ class LaunchOptions(_StartOptions):
 class ResumeOptions:
     """The options of `resume`."""
 
-    price: float | None = _like("one_price", "GPU-hour price when the run resumes; earlier attempts keep theirs.")
-    budget: float | None = _like("budget", "New limit on dollars, earlier attempts included.")
-    deadline: float | None = _like("deadline", "New limit on time, earlier attempts included, e.g. 8h.")
-    stop_loss: tuple[str, ...] = _like("stop_loss", "New stop on the loss, or `none`.")
+    price: float | None = _like("one_price", "Dollars per GPU-hour from now on. Earlier attempts keep their price.")
+    budget: float | None = _like("budget", "New limit on the dollars of all attempts together.")
+    deadline: float | None = _like("deadline", "New limit on the time of all attempts together, e.g. 8h.")
+    stop_loss: tuple[str, ...] = _like("stop_loss", "New rule for stopping on the loss; `none` removes it.")
     synthetic: bool = _like(
-        "synthetic", "Train on random tokens from here on, even if the run's run.yaml does not ask for them."
+        "synthetic", "Train on random tokens from now on, even if the run's run.yaml does not ask for them."
     )
 
 
@@ -616,7 +615,7 @@ class ResumeOptions:
 class ExportOptions(_StartOptions):
     """The options of `export` for a plan."""
 
-    data_at: str | None = _own("data_at", Kind.TEXT, "Path of the token folder on the machines that run it.")
+    data_at: str | None = _own("data_at", Kind.TEXT, "Path of the token folder on the machines that will train.")
     partition: str | None = _own("partition", Kind.TEXT, "Slurm partition.")
     image: str | None = _own("image", Kind.TEXT, "Container image for Kubernetes, to be built from the Dockerfile.")
     volume_claim: str | None = _own(
@@ -631,13 +630,13 @@ class ExportOptions(_StartOptions):
 class AnalyzeOptions:
     """The options of `analyze` that state what a log does not say, or ask about the rest of its run."""
 
-    gpu: str | None = _like("gpu", "The GPU, if the log does not say: h100, 8xh100, l4, … or cpu.", default=None)
+    gpu: str | None = _like("gpu", "The GPU, if the log does not name it: h100, 8xh100, l4, … or cpu.", default=None)
     gpus: int | None = _like("one_count")
-    price: float | None = _like("one_price", "Dollars per GPU-hour. Default: the catalog's cheapest for the GPU.")
+    price: float | None = _like("one_price", "Dollars per GPU-hour. Default: the catalog's lowest price for the GPU.")
     config: Path | None = _own("config", Kind.EXISTING, "The run's configuration, if the log does not contain it.")
     telemetry: Path | None = _own("telemetry", Kind.EXISTING, "Readings of the GPU by nvidia-smi or another program.")
     plan: Path | None = _like("plan")
-    format: str | None = _own("format", Kind.TEXT, "Read the log as this format instead of detecting it.")
+    format: str | None = _own("format", Kind.TEXT, "Read the log in this format instead of detecting its format.")
     target_loss: float | None = _own(
         "target_loss", Kind.NUMBER, "Say whether the run will reach this loss.", least=0, most=1e6
     )
@@ -663,11 +662,11 @@ class AdoptedGoal:
     steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", label="Steps", least=1, most=1e12)
     tokens: int | None = _like("tokens", "Plan this many training tokens; with --epochs: the tokens of one epoch.")
     rows: int | None = _own(
-        "samples", Kind.COUNT, "Plan so many samples, for data without tokens.", label="Samples", least=1, most=1e15
+        "samples", Kind.COUNT, "Plan this many samples, for data without tokens.", label="Samples", least=1, most=1e15
     )
     epochs: float | None = _like("epochs", "Plan this many passes over the data.", empty="")
     gpus: int | None = _like(
-        "one_count", "Plan for this many processes. Default: the command's own.", label="Processes", most=1024
+        "one_count", "Plan for this many processes. Default: the command's own number.", label="Processes", most=1024
     )
     memory_bytes: float | None = None  # that may be filled; None: not limited
 
@@ -676,12 +675,12 @@ class AdoptedGoal:
 class SampleOptions:
     """The options of `model sample`: how text is drawn."""
 
-    tokens: int = _own("max_tokens", Kind.WHOLE, "Tokens of each text, at most.", default=200, least=1, most=1e7)
+    tokens: int = _own("max_tokens", Kind.WHOLE, "Maximum number of tokens per text.", default=200, least=1, most=1e7)
     samples: int = _own("texts", Kind.WHOLE, "Number of texts, each with its own seed.", default=1, least=1, most=1e7)
-    temperature: float = _own("temperature", Kind.NUMBER, "0 takes the likeliest.", default=0.8, least=0, most=1e6)
-    top_k: int | None = _own("top_k", Kind.WHOLE, "Draw from this many likeliest tokens.", least=1, most=1e7)
+    temperature: float = _own("temperature", Kind.NUMBER, "0: the likeliest token.", default=0.8, least=0, most=1e6)
+    top_k: int | None = _own("top_k", Kind.WHOLE, "Draw only from this number of likeliest tokens.", least=1, most=1e7)
     top_p: float | None = _own(
-        "top_p", Kind.NUMBER, "Draw from the likeliest tokens that together have this probability.", least=1e-6, most=1
+        "top_p", Kind.NUMBER, "Draw only from the likeliest tokens of this total probability.", least=1e-6, most=1
     )
     seed: int = _own("seed", Kind.WHOLE, "Seed of the first text.", default=0, least=0, most=1e7)
     chat: bool = _own("chat", Kind.SWITCH, "Treat the prompt as a user's message to a chat model.", default=False)

@@ -49,9 +49,9 @@ class Verb:
 
 VERBS = {verb.name: verb for verb in (
     Verb("quickstart", START, "Calibrate, plan, train and compare on this machine, in minutes."),
-    Verb("app", START, "The same in the browser: plan, launch, watch, compare, explore."),
-    Verb("calibrate", MEASURE, "Measure this machine's GPU or CPU in short bursts, for predictions."),
-    Verb("adopt", MEASURE, "Calibrate and plan any other training command, as it is."),
+    Verb("app", START, "Plan, launch, watch, compare and explore in the browser."),
+    Verb("calibrate", MEASURE, "Measure this machine's GPU or CPU with short bursts, for predictions."),
+    Verb("adopt", MEASURE, "Calibrate and plan any other training command, unchanged."),
     Verb("tune", MEASURE, "Measure which settings make a run faster here, and by how much.", "calibrate --tune"),
     Verb("predict", MEASURE, "Predict step time, throughput and memory of one configuration."),
     Verb("plan", MEASURE, "Recommend depth, batch and tokens for a goal."),

@@ -22,8 +22,8 @@ def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None
     """Train BASE and each VARIANT (run.yaml or plan.yaml) here with several seeds, in turn, and compare them in pairs.
 
     Differences of loss, step time and peak memory have 95 % intervals. A difference within the noise is reported as
-    none, with the number of seeds that would show it. A checklist says whether each run trains, starts at a loss of
-    ln V, improves, fits in memory, uses the right device and resumes after a stop. Finished runs are not repeated.
+    no difference, with the number of seeds that could show it. A checklist says whether each run trains, starts at a
+    loss of ln V, improves, fits in memory, uses the right device and resumes after a stop. No finished run is repeated.
     """
     from advisor.report import ab as report
     from advisor.report.table import on_console

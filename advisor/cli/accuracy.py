@@ -8,7 +8,7 @@ from advisor.cli.verb import answer, verb
 
 
 @verb()
-@click.option("--gpu", "device", help="Show only this GPU (its key), or cpu.")
+@click.option("--gpu", "device", help="Show only the GPU with this key, or cpu.")
 def command(device: str | None) -> None:
     """Show the error of each predicted quantity so far, and how often its 80 % interval contained the outcome."""
     from advisor.history.ledger_rows import accuracy

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @verb(context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, metavar="[-- CMD...]", type=click.UNPROCESSED)
-@click.option("--name", help="Name of the adopted command. Without CMD: plan for the command with this name.")
+@click.option("--name", help="Name of the adopted command. Without CMD, plan for the command that has this name.")
 @click.option("--knob", "knobs", multiple=True, metavar="KNOB=OPTION",
               help="How CMD sets a knob, e.g. micro_batch=--bsz, micro_batch=bsz= or micro_batch=$BSZ.")  # fmt: skip
 @options("budget_seconds", budget_seconds={"default": "240s", "least": 20.0, "help": "Time for the bursts."})
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 @click.option("--out", type=ADOPTED_PLAN_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
 def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], budget_seconds: float,
             out: Path | None, **wanted: Any) -> None:  # fmt: skip
-    """Calibrate CMD, any command that trains, by short bursts on this machine, and plan a run of it.
+    """Calibrate any training command CMD with short bursts on this machine, and plan a run of it.
 
-    Its knobs (micro-batch, accumulation, sequence length, steps) are taken from its help or from the recipe of a known
-    trainer, and each is tested: a knob without effect is reported as dead. CMD is not changed and nothing is installed:
-    its steps are seen by a probe that PyTorch loads, or else in its log. Then use advisor launch PLAN, watch, stop,
-    resume and compare as for any run.
+    The knobs of CMD (micro-batch, accumulation, sequence length, steps) are taken from its help or from the recipe of a
+    known trainer. Each knob is tested, and one without effect is reported as dead. CMD is not changed and nothing is
+    installed: a probe that PyTorch loads times its steps, or else they are read from its log. Then use advisor launch
+    PLAN, watch, stop, resume and compare as for any run.
     """
     from advisor.adopt.plan import says_how_long
     from advisor.adopt.splits import batch_options

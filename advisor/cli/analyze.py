@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 @click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")
 @options("md")
 @click.option("--table", type=NEW_FILE, help="Write the table that was read to a CSV file.")
-@click.option("--tables", type=NEW_FOLDER, help="Write every column of each run as a CSV of its own in this folder.")
-@click.option("--plots", type=NEW_FOLDER, help="Write the charts as PNG and SVG in this folder.")
-@click.option("--all", "everything", is_flag=True, help="Name each check that could not be made, and what it needs.")
+@click.option("--tables", type=NEW_FOLDER, help="Write one CSV file per run, with all columns, to this folder.")
+@click.option("--plots", type=NEW_FOLDER, help="Write the charts as PNG and SVG to this folder.")
+@click.option("--all", "everything", is_flag=True, help="List each check that could not be made, and what it needs.")
 def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
     """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
 
-    Formats are recognised: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard, W&B and many
+    The format is recognised: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard, W&B and many
     more. Several paths, or the logs of one format in a folder, are compared with each other. A run started here may be
     given by its name, or as `latest`.
     """

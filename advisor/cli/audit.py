@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 @verb()
 @click.argument("papers", metavar="REPORT|CARD...", nargs=-1, type=FILE)
-@click.option("--card", type=CARD_FILE, help="Write the card drafted from the report's text to this file.")
+@click.option("--card", type=CARD_FILE, help="Draft a card from the report's text and write it to this file.")
 @click.option("--kinds", is_flag=True, help="List the kinds of claims that can be judged, each with an example.")
 @click.option("--schema", is_flag=True, help="Print the prompt for an assistant that reads the REPORT.")
 @click.option("--reader", metavar="CMD",
-              help="Command of the assistant that reads the report; it gets the prompt on stdin.")  # fmt: skip
+              help="Command of the assistant that reads the report. It gets the prompt on stdin.")  # fmt: skip
 @click.option("--reader-url", metavar="BASE", help="Address of an assistant with a chat-completions API.")
 @click.option("--reader-model", metavar="NAME", help="The model of --reader-url.")
-@click.option("--answer", "answered", metavar="FILE", help="The answer of an assistant; - reads it from stdin.")
+@click.option("--answer", "answered", metavar="FILE", help="File with an assistant's answer; - reads it from stdin.")
 @options("md", md="Write the audit to this Markdown file.")
 def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bool, reader: str | None,
             reader_url: str | None, reader_model: str | None, answered: str | None,
             md: Path | None) -> None:  # fmt: skip
     """Check every claim of a report: holds, wrong, does not follow, or cannot be judged, and why.
 
-    Your assistant reads the REPORT (Markdown, HTML or plain text) by --reader, --reader-url or --answer, and this
-    program judges each claim whose words and numbers are in the report. Without an assistant it reads only written
+    Your assistant (--reader, --reader-url or --answer) reads the REPORT, which is Markdown, HTML or plain text. This
+    program then judges each claim whose words and numbers are in the report. Without an assistant it reads only written
     arithmetic, labelled values and tables of steps. A CARD is YAML with the configuration, the tables and the claims
-    (docs/file-formats.md); --card writes one, which you can correct and have judged again. Speeds are compared with
+    (docs/file-formats.md); --card writes a card, which you can correct and have judged again. Speeds are compared with
     this machine's calibration of the GPU, or else with published runs.
     """
     from advisor import api

@@ -24,7 +24,7 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
     """Measure this device: its best rates first, then training bursts where they improve predictions most.
 
     The exit code is 1 for a rejected calibration, which no plan uses.
-    With --on, a job measures each machine that it names, and the calibrations are stored here.
+    With --on, a job measures each of the named machines, and the calibrations are stored here.
     """
     from advisor.workflows.calibrate import to_document
 

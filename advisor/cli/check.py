@@ -17,10 +17,10 @@ from advisor.report.render import table
 @option("slower", Kind.NUMBER, "Accepted loss of speed, as a share.", default=0.02, least=0, most=1)
 @options("md")
 def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
-    """Judge what `predict`, `plan`, `compare ACCEPTED NEW` or `ab` printed under --json, as a check in CI.
+    """Judge what `predict`, `plan`, `compare ACCEPTED NEW` or `ab` printed with --json, as a check in CI.
 
-    The check fails if a run does not fit, if no run keeps a plan's limits, or if speed is lost beyond the noise. Exit
-    code 0: nothing failed, 3: something failed. --md writes the comment for a pull request.
+    The check fails if a run does not fit, if no run stays within a plan's limits, or if speed is lost beyond the
+    noise. The exit code is 0 if nothing failed and 3 otherwise. --md writes a comment for a pull request.
     """
     from advisor.report.table import Table, in_markdown
     from advisor.store.disk import write_atomic

@@ -20,22 +20,22 @@ from advisor.report import render
 @options("plan")
 @click.option("--record/--no-record", default=None, help="Store the scores and let the run improve its GPU's profile. "
               "Default: yes, unless you removed this run by --forget.")  # fmt: skip
-@click.option("--forget", is_flag=True, help="Remove what was recorded of RUN, instead of comparing it.")
+@click.option("--forget", is_flag=True, help="Remove what was recorded about RUN, instead of comparing it.")
 @tracker("prediction, interval and score")
 def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forget: bool, write_to: Path | None,
             tracker_run: str | None, tracker_python: str | None) -> None:  # fmt: skip
-    """Compare RUN (a path, a name, a unique beginning of one, or `latest`) with its prediction.
+    """Compare RUN (a path, a name or its unique beginning, or `latest`) with its prediction.
 
-    For two plans, run configurations or calibrations, or two runs with --settings, it lists every setting that differs
-    and its effect.
+    Given two plans, run configurations or calibrations, or two runs with --settings, it lists every setting that
+    differs, and the effect of each.
 
-    RUN may also be the log or folder of another trainer with a plan.yaml beside it; quantities that the log does not
-    have are not scored. Several runs are compared with each other too, at equal tokens, time, dollars and shares of
+    RUN may also be the log or folder of another trainer with a plan.yaml beside it. Quantities that its log does not
+    contain are not scored. Several runs are also compared with each other, at equal tokens, time, dollars and shares of
     their schedules.
 
     A finished run's scores go into the ledger that `advisor runs --accuracy` reads, and its step time into the profile
-    of its device; --forget removes both. A run that ended early is recorded only if at least 100 steps were timed after
-    the warm-up, or at least 10 and a tenth of the planned ones.
+    of its device; --forget removes both. A run that ended early is recorded only if enough steps were timed after
+    the warm-up: 100, or a tenth of the planned steps if that is fewer, but at least 10.
     """
     if write_to is not None and (forget or len(runs) > 1):
         hint = "advisor compare RUN --write-to PATH"

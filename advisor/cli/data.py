@@ -36,11 +36,11 @@ def command() -> None:
         least=257, most=10_000_000)  # fmt: skip
 @options("tokenizer", tokenizer="Use this tokenizer.json, or SentencePiece .model, instead of training one.")
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
-@option("validation_fraction", Kind.NUMBER, "Part of the text to hold out.", default=0.01, least=1e-6, most=0.5)
-@click.option("--conversations", is_flag=True, help="INPUTS have `messages` (role, content): only the assistant's "
+@option("validation_fraction", Kind.NUMBER, "Share of the text to hold out.", default=0.01, least=1e-6, most=0.5)
+@click.option("--conversations", is_flag=True, help="INPUTS have `messages` (role, content), and only the assistant's "
               "words are trained on. Needs the --tokenizer of the run that is trained further.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")
-@click.option("--skip-bad", is_flag=True, help="List and leave out files that hold no data, instead of stopping.")
+@click.option("--skip-bad", is_flag=True, help="Leave out and list files that hold no data, instead of stopping.")
 def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Path | None, text_key: str,
             validation_fraction: float, conversations: bool, force: bool, skip_bad: bool) -> None:  # fmt: skip
     """Turn text, JSON lines (.jsonl, .jsonl.gz), Parquet files or folders of them into a token folder.

@@ -18,9 +18,9 @@ from advisor.cli.verb import answer, verb
 def command(one: str, other: str, gpu: str | None) -> None:
     """Compare the settings of A and B: each a run (folder, name, `latest`), a plan.yaml, a run.yaml, or a calibration.
 
-    Every setting that differs is listed with the predicted effect of changing only this one in A: step time, memory,
-    time and cost of all steps, loss; or why that cannot be predicted. Below are both runs as a whole, with measured
-    values beside the predicted ones if they were trained.
+    For each setting that differs, the table shows what happens if only that setting is changed in A: the predicted
+    effect on step time, memory and loss, and on the time and cost of all steps. If an effect cannot be predicted, the
+    reason is given. Below, both runs are compared as a whole, with measured values if they were trained.
     """
     from advisor.hardware.catalog import read_gpus
     from advisor.report import diff as report

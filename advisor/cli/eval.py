@@ -18,13 +18,13 @@ from advisor.units import format_count, format_percent
 
 @verb()
 @click.argument("run", default="latest")
-@option("max_tokens", Kind.COUNT, "Tokens of the validation split, at most.", default="1M", least=1, most=1e16)
+@option("max_tokens", Kind.COUNT, "Maximum number of validation tokens.", default="1M", least=1, most=1e16)
 @click.option("--task", "tasks", type=FILE, multiple=True,
-              help="Questions as JSON lines: context, choices, answer; or ctx, endings, label as in HellaSwag. "
+              help="Questions as JSON lines with context, choices, answer, or ctx, endings, label as in HellaSwag. "
               "Default: forty everyday sentences that come with the program.")  # fmt: skip
 @options("device", "tokenizer")
 def command(run: str, max_tokens: int, tasks: tuple[Path, ...], **asked: Any) -> None:
-    """Evaluate a run's newest checkpoint: held-out loss, and multiple-choice questions. RUN as in `model sample`."""
+    """Evaluate a run's newest checkpoint: held-out loss, and multiple-choice questions. RUN: see `model sample`."""
     from advisor.store.folders import profiles_folder
     from advisor.store.store import default_store
     from advisor.workflows.trained import evaluate

@@ -25,12 +25,12 @@ HUGGINGFACE = "huggingface"
 @verb("export")
 @click.argument("source", metavar="PLAN.yaml|RUN")
 @click.option("--to", type=click.Choice((*TARGETS, HUGGINGFACE)), required=True, help="Engine or library to write for.")
-@click.option("--out", type=NEW_FOLDER, help="Write all files to this folder. Default: print the job alone.")
+@click.option("--out", type=NEW_FOLDER, help="Write all files to this folder. Default: print only the job.")
 @options_in(ExportOptions)
 @options("tokenizer", tokenizer="With --to huggingface: the tokenizer. Default: that of the run's data.")
 @click.pass_context
 def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenizer: Path | None, **asked: Any) -> None:
-    """Write PLAN.yaml as files that run without this program: a script, a Slurm or Kubernetes job, a task.
+    """Write PLAN.yaml as files that run without this program: a script, a Slurm or Kubernetes job, a cloud task.
 
     The folder holds the trainer's sources, the run's configuration and a script that makes its environment. A stopped
     run continues from its last checkpoint when the same job is started again.

@@ -29,10 +29,10 @@ def command(
 ) -> None:
     """Train a run further on other data, stage by stage: base, then better text, then conversations.
 
-    RUN as in `model sample`; or a plan.yaml, whose run is the first stage: then all stages are planned before any runs.
-    Each stage is a separate run that begins with the weights of the previous one. Model, batch and device stay the
-    same, so the pace of RUN (or the plan's prediction) gives the time. Conversations are made by `advisor data prepare
-    --conversations`.
+    RUN is given as in `model sample`. If it is a plan.yaml, its run is the first stage, and all stages are planned
+    before any of them runs. Each stage is a separate run that begins with the weights of the previous stage. Model,
+    batch and device stay the same, so the speed of RUN (or the plan's prediction) gives the time. Conversations are
+    made by `advisor data prepare --conversations`.
     """
     from advisor.store.store import default_store
     from advisor.workflows.finetune import in_all, plan_stages, write_stages

@@ -34,12 +34,12 @@ from advisor.report.render import table
 
 @verb()
 @click.argument("gpu", required=False, type=GPUS)
-@options("one_count", one_count={"most": MOST_GPUS, "help": "GPUs to rent. Default: 1, or the number in 8xh100."})
+@options("one_count", one_count={"most": MOST_GPUS, "help": "GPUs to rent. Default: 1, or the number in GPU (8xh100)."})
 @click.option("--provider", help="Only this provider's prices.")
 @click.option("--refresh", is_flag=True,
               help="Ask providers for today's prices first (10 s; needs the extra `prices`).")  # fmt: skip
 def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bool) -> None:
-    """List GPU specifications and their cheapest on-demand price; with GPU, everything known about it.
+    """List all GPUs with specifications and lowest on-demand price. With GPU, show all that is known about it.
 
     GPU is a key from the list, the driver's name, a short name like h100 or 8xh100, or several names (l4,8xh100). Rates
     are dense, without the factor of 2 for sparsity. Add GPUs of your own to gpus.csv under ADVISOR_HOME.

@@ -13,13 +13,13 @@ from advisor.store.store import default_store
 
 @verb("import")
 @click.argument("run", metavar="RUN_FOLDER", type=EXISTING)
-@options("plan", plan="The plan.yaml of the run. Default: the one in the run's folder or next to it, as exported.")
+@options("plan", plan="The plan.yaml of the run. Default: the one in the run's folder, or next to it as in an export.")
 @click.option("--checkpoints", is_flag=True, help="Copy the checkpoints as well, so that the run can be resumed here.")
 def command(run: Path, plan: Path | None, checkpoints: bool) -> None:
     """Copy the run of RUN_FOLDER to the runs of this machine, compare it with its plan and learn from it.
 
-    RUN_FOLDER is the folder of a run of our trainer, wherever it ran, the export that it was started from, or a zip or
-    tar archive of either. The copy is listed, watched and compared like any run; the original is not changed.
+    RUN_FOLDER is the folder of a run of our trainer from any machine, or the export from which the run was started, or
+    a zip or tar archive of either. The copy is listed, watched and compared like any run; the original is not changed.
     """
     from advisor.report import terminal
     from advisor.report.comparison import kept

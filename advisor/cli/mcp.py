@@ -17,7 +17,7 @@ from advisor.cli.params import FOLDER
 def command(roots: tuple[Path, ...], port: int | None) -> None:
     """Serve an assistant by the Model Context Protocol: plan, predict, compare GPUs, explain, analyse, audit.
 
-    The assistant starts this server itself: put the command `advisor mcp` into its settings. No tool launches or rents.
+    The assistant starts this server itself: put `advisor mcp` into its settings. No tool starts runs or rents machines.
     """
     from advisor.mcp_server import serve
 

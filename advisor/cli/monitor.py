@@ -24,7 +24,7 @@ _PLAIN_SECONDS = 30.0  # between lines where stderr is no terminal
 def command(hz: float, csv: Path | None, **asked: Any) -> None:
     """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.
 
-    The summary has mean, minimum and maximum of each GPU, its energy, its throttling, and the achieved reading rate.
+    The summary shows mean, minimum and maximum for each GPU, its energy and throttling, and the achieved reading rate.
     """
     from rich.console import Group
     from rich.live import Live

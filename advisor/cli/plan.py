@@ -36,16 +36,16 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 
 
 @verb(cls=SectionedCommand)
-@click.option("--from", "again_of", metavar="RUN|LOG", help="Plan this run again: its model, tokens, global batch and "
-              "precision, on its own GPUs or those given here.")  # fmt: skip
+@click.option("--from", "again_of", metavar="RUN|LOG", help="Plan this run again, with its model, tokens, global batch "
+              "and precision, on its own GPUs or on the GPUs given here.")  # fmt: skip
 @click.option(
     "--was",
     type=GPU,
     metavar="GPU:N",
-    help="The GPUs of the run of --from, e.g. h100:8, if its log does not name them.",
+    help="The GPUs on which the run in --from was trained, e.g. h100:8, if its log does not name them.",
 )
 @click.option("--config", type=FILE,
-              help="Configuration file of the run of --from, if its log does not contain it.")  # fmt: skip
+              help="Configuration file of the run in --from, if its log does not contain it.")  # fmt: skip
 @options(*OPTIONS)
 @click.option(
     "--measure", is_flag=True, help="Train for a few seconds with the chosen configuration, to measure its speed."
@@ -54,8 +54,8 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 @click.option(
     "--out",
     type=PLAN_FILE,
-    help="Write the plan to this file, ready for `advisor launch`; "
-    "with --finetune or --layout any: the file with which its --software starts.",
+    help="Write the plan to this file, ready for `advisor launch`. "
+    "With --finetune or --layout any: the file from which its --software starts.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not only the answer.")
 @refused_parallelism
@@ -70,8 +70,8 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     With --gpu any it searches all GPUs that can be rented, at every number of GPUs. Without any limit it plans the
     deepest model that finishes within a day (an hour on a CPU) at the family's usual tokens per parameter.
 
-    With --from it plans a finished run or the run of a log again, on other GPUs, and compares the two. Other options
-    replace the run's settings, and the run's measured speed improves the prediction.
+    With --from it plans a finished run, or the run in a log, again on other GPUs and compares the two. Other options
+    replace settings of that run, and its measured speed improves the prediction.
     """
     from advisor.cli.plan_tables import in_brief, recommendation
     from advisor.planning.stages import with_gates

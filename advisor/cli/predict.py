@@ -24,12 +24,12 @@ NOTHING_FITS = 3
 
 @verb(cls=SectionedCommand)
 @options_in(PredictOptions)
-@click.option("--rows", type=FILE, help="Predict every row of this CSV file, one JSON object per line.")
+@click.option("--rows", type=FILE, help="Predict every row of this CSV file. Prints one JSON object per line.")
 @refused_parallelism
 def command(rows: Path | None, **typed: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
 
-    With --rows the columns of the table give every value; a row that cannot be predicted has an `error` in words.
+    With --rows all values come from the columns of the table. A row that cannot be predicted gets an `error`.
     Needed: gpu, layers, dim, heads, seq_len, micro_batch and precision. Also read: n_gpus, ffn_mult, vocab, kv_heads,
     params, grad_accum, global_batch_tokens, act_ckpt, flash_attn, compile, optimizer, parallelism, software, method,
     lora_rank, quantized, weights_dtype, fused_loss, notes; and for layouts tp, pp, virtual_pp, cp, ep, etp, experts,

@@ -20,7 +20,7 @@ from advisor.units import format_count, format_number, format_usd
 @verb("runs")
 @click.argument("run", required=False)
 @click.option("--name", help="Rename RUN to this; the folder keeps its name. '' removes the custom name.")
-@click.option("--note", help="Write this note on RUN, in place of the last one. '' removes it.")
+@click.option("--note", help="Store this note about RUN, in place of its last note. '' removes it.")
 @click.option("--tag", "tags", multiple=True,
               help="Tag RUN with this (repeat for several). Without RUN: list only runs with these tags.")  # fmt: skip
 @click.option("--untag", "untags", multiple=True, metavar="TAG", help="Remove this tag from RUN.")

@@ -14,7 +14,7 @@ from advisor.report.render import table
 @verb("schema")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """Print the JSON Schema of NAME: a document's name (its field `document`) or a file's, e.g. plan.yaml.
+    """Print the JSON Schema of NAME: a document, named by its field `document`, or a file, e.g. plan.yaml.
 
     Without NAME all names are listed. A document's number (`document_schema`) changes whenever its schema does.
     """

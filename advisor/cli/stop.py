@@ -16,9 +16,9 @@ from advisor.workflows import launch as flow
 @verb("stop")
 @click.argument("run")
 @option("timeout", Kind.SECONDS, "Wait this long for the checkpoint.", default="2min", least=0, most=1e6)
-@click.option("--force", is_flag=True, help="Kill the run if it has not ended by then.")
+@click.option("--force", is_flag=True, help="Kill the run if it has not exited after --timeout.")
 def command(run: str, timeout: float, force: bool) -> int:
-    """Ask RUN to finish its step, write a checkpoint and end, and wait until it has ended.
+    """Ask RUN to finish its step, save a checkpoint and exit, and wait until it has exited.
 
     RUN is a folder, a name or its beginning, or `latest`. A finished run does not change.
     """

@@ -16,10 +16,10 @@ from advisor.report import render
 @click.argument("plan", required=False, metavar="[PLAN.yaml]", type=FILE)
 @options_in(TuneOptions)
 def command(plan: Any, **asked: Any) -> None:
-    """Measure precision, compilation, recomputation, micro-batch, attention, loss chunks and optimizer, one by one.
+    """Measure the effects of precision, compilation, recomputation, micro-batch, attention, loss chunks and optimizer.
 
-    Each is compared with the run of PLAN, or with a run of the given size, at equal effective batch, in short, repeated
-    and interleaved bursts. A difference within the noise is reported as no effect.
+    One setting at a time is changed in the run of PLAN, or in a run of the given size, at equal effective batch. The
+    bursts are short, repeated and interleaved. A difference within the noise is reported as no effect.
     """
     from advisor.report import tuning as report
     from advisor.store.store import default_store

@@ -28,7 +28,7 @@ from advisor.workflows.live import Prometheus, Sink
 @tracker("the same numbers, while the run is active,")
 def command(run: str, once: bool, fetch: bool, port: int | None, write_to: Path | None, tracker_run: str | None,
             tracker_python: str | None) -> int:  # fmt: skip
-    """Follow RUN: its folder, its name or the beginning of it, or `latest` (the default); or another program's log.
+    """Follow RUN: a folder, a name or its beginning, `latest` (the default), or the log of another program.
 
     For a log, the time left is estimated from the steps seen while watching. Ctrl-C ends the display, not the run. The
     exit code is 0 for a run that is running, completed or was stopped, and 1 for others. --json implies --once.

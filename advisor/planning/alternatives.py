@@ -19,7 +19,7 @@ from advisor.prediction.micro_batch import group_keys
 from advisor.records import Run
 from advisor.units import format_percent
 
-SURE = "keeps the limits 9 times out of 10"
+SURE = "stays within the limits 9 times out of 10"
 ROOMIER = 0.05  # share of the GPU's memory; a smaller difference in free memory is no reason to prefer a run
 FRONT_SHOWN = 12  # rows of the front that are shown, not counting the plan
 SMALLEST_SHARE = 0.05  # of the plan's price and time; smaller runs are not shown to somebody who asked for this one

@@ -153,7 +153,7 @@ def gap(scored: ScoredRun) -> Table | None:
         return None
     rows = [(_CAUSES.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
     rows.append(("in all", f"{scored.gap_seconds:+.2f}", "actual minus predicted wall clock"))
-    columns = ("where the gap went", "seconds", "")
+    columns = ("what explains the difference", "seconds", "")
     return Table(columns=columns, rows=tuple(rows), numbers=("seconds",), chosen=(len(rows) - 1,))
 
 

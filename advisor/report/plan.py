@@ -124,8 +124,8 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their mean times, so that no GPU wins by an optimistic estimate alone; "
-            "a calibration narrows the estimates."
+            f" {count} kinds of GPU were compared by their mean times, so that no GPU wins by an optimistic estimate "
+            "alone; a calibration narrows the estimates."
         )
     return text
 

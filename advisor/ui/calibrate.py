@@ -191,7 +191,7 @@ def _known(entries: list[CalibrationEntry]) -> None:
         key="calibrations",
     ).selection.rows
     st.caption(
-        "Typical error: the median error when each configuration is predicted from the others. Inside: the share of them "
+        "Typical error: the median error when each configuration is predicted from the others. Inside: the share "
         "within their 80 % intervals. Tick one to remove it, or two of the same GPU to compare them."
     )
     if len(picked) == 1 and picked[0] < len(entries):

@@ -118,7 +118,8 @@ def _question() -> Question | None:
     from_address(CARDS, known=specs)
     keys = columns[3].multiselect(
         "GPU", list(specs), key=CARDS, format_func=lambda key: specs[key].product, max_selections=MOST_COMPARED,
-        placeholder="all of them", help="Choose one for a yes-or-no answer, several to compare them. Type to search: 4090.",
+        placeholder="all of them",
+        help="Choose one for a yes-or-no answer, several to compare them. Type to search: 4090.",
     )  # fmt: skip
     to_address(CARDS, keys)
     gpus = columns[4].selectbox(

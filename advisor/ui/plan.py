@@ -317,8 +317,8 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
     st.caption(
-        "A dot: no other run is cheaper, faster and better at once. A cross: better, but over one limit. The filled ring "
-        "is the run shown, the open ring the what-if. Click a dot to look at its run."
+        "A dot: no other run is cheaper, faster and better at once. A cross: better, but over one limit. The filled "
+        "ring is the run shown, the open ring the what-if. Click a dot to look at its run."
         + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])])

@@ -116,8 +116,8 @@ def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> Non
         rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in words_of.items()]
         st.altair_chart(charts.coverage(rows), width="stretch")
         st.caption(
-            f"{found[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, above "
-            "it too wide. Quantities of one run are not independent of each other."
+            f"{found[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, "
+            "above it too wide. Quantities of one run are not independent of each other."
         )
 
 
