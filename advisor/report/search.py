@@ -76,7 +76,7 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
         "model": model(run),
         "batch": batch(run),
         memory_of(run.offer.gpu).column: DEVICE_MEMORY.of(run.prediction.device_bytes),
-        "free memory": units.format_bytes(run.headroom_bytes),
+        "left free": units.format_bytes(run.headroom_bytes),
         STEP_TIME.column: STEP_TIME.of(run.step_seconds),
         TIME.column: TIME.of(run.total_seconds),
         "tokens": units.format_tokens(run.tokens),

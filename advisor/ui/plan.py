@@ -44,7 +44,7 @@ _LAST = "plan-last"  # session state: the last goal that had an answer
 # Validation losses of published models on OpenWebText, in nats per token (README of nanoGPT)
 ANCHORS = ((3.12, "GPT-2 small"), (2.84, "GPT-2 medium"), (2.67, "GPT-2 large"), (2.54, "GPT-2 XL"))
 NEAR = 0.1
-_ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "free memory")
+_ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "left free")
 _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
     Basis.MEASURED: ("green", "This configuration was run on this device."),
     Basis.INTERPOLATED: ("green", "Inside the range that was calibrated on this device."),

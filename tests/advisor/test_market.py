@@ -288,7 +288,7 @@ def test_any_card_by_the_command(call, tmp_path):
 def test_the_terminal_shows_all_of_it(call):
     code, out, _ = call("plan", "--gpu", "l4,a100-80gb-sxm", "--budget", "20", "--deadline", "8h", "--all")
     assert code == 0
-    for words in ("conservative", "balanced", "aggressive", "headroom", "Runs on the Pareto front", "the plan",
+    for words in ("conservative", "balanced", "aggressive", "left free", "Runs on the Pareto front", "the plan",
                   "What the choice depends on", "this choice holds", "more and fewer GPUs"):  # fmt: skip
         assert words in out
 

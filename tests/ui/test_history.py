@@ -131,8 +131,8 @@ def test_sliders_leave_one_entry_so_that_back_leads_to_the_page_before(page, add
 
 def test_a_reload_keeps_what_is_drawn(page, address):
     page.goto(f"{address}/plan?gpu=l4&tab=Memory&front-axes=time+and+loss")
-    page.get_by_text("allocator's holes").wait_for()
+    page.get_by_text("workspaces, fragmentation").wait_for()
     page.reload()
-    page.get_by_text("allocator's holes").wait_for()
+    page.get_by_text("workspaces, fragmentation").wait_for()
     assert page.get_by_role("radio", name="time and loss").get_attribute("aria-checked") == "true"
     assert "gpu=l4" in page.url and page.get_by_text("L4 24 GB").first.is_visible()

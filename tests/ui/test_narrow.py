@@ -41,7 +41,7 @@ def test_the_total_stays_in_view_beside_the_sliders_and_nothing_lies_over_them(t
             total, slider = page.get_by_text("As chosen:").bounding_box(), last.bounding_box()
             assert 0 <= total["y"] < slider["y"] and page.get_by_text("As chosen:").is_visible()
             ends = last.get_by_test_id("stSliderTickBar").bounding_box()
-            below = page.get_by_text("one step up ($").last.bounding_box()
+            below = page.get_by_text("at $").last.bounding_box()
             assert ends["y"] + ends["height"] <= below["y"] + 2
             page.close()
         browser.close()

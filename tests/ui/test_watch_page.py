@@ -215,7 +215,7 @@ def test_a_limit_that_makes_no_sense_is_one_sentence(store):
 def test_the_expected_loss_is_shown_where_the_laws_give_one(store):
     folder = example_in(store)
     plan = load_plan(folder / PLAN)
-    assert "say nothing of runs this small" in words(app("watch").run())
+    assert "do not cover runs this small" in words(app("watch").run())
     promised = altered(plan, id="with-a-loss", loss=guess(4.0))
     (folder / PLAN).write_text(dump_plan(promised))
     at = app("watch").run()
