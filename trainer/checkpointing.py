@@ -67,7 +67,7 @@ class Checkpoints:
             return
         self._guard.dead_man.doing(f"the checkpoint of step {step}", self._pace.usual_checkpoint)
         began = time.perf_counter()
-        self._began_at, self._tried_step = time.monotonic(), step  # a failure waits for the next due one too
+        self._began_at, self._tried_step = time.monotonic(), step  # after a failure, too: it is tried again when due
         try:
             self._saver.begin(self._trainer.snapshot(extra))
         except CheckpointError as error:

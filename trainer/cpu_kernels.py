@@ -67,8 +67,8 @@ class _BlockedAttention(torch.autograd.Function):
         g = _by_head(upstream)
         by_q, by_k, by_v = (torch.empty_like(q) for _ in range(3))
         starts = range(0, q.shape[1], ROWS)
-        # The last rows see all keys: their products initialise the gradients of keys and values, and other rows add to
-        # these.
+        # The last rows see all keys: their products initialise the gradients of keys and values. The other rows add to
+        # them.
         for begin in reversed(starts):
             end = min(q.shape[1], begin + ROWS)
             rows, seen = slice(begin, end), slice(0, end)

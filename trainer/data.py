@@ -2,7 +2,7 @@
 calls.
 
 Sample i depends only on (seed, i). Nothing is remembered between calls, so resuming needs only the step. Random numbers
-come from formulas given here, because the streams of a library's generator may change between versions. A run that is
+come from formulas given here, because a library's generator may change its streams between versions. A run that is
 resumed after an upgrade must see the same data.
 """
 

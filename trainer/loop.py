@@ -248,8 +248,7 @@ class Trainer:
         return load_weights(run_dir / CHECKPOINTS, self.model, on_message, self.world)
 
     def _eval_batches(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield this process's validation batches with weights. Each process has as many, as split models step
-        together.
+        """Yield this process's validation batches with weights, as many in each, since split models step together.
 
         If the batches do not divide evenly, some processes repeat their last one with weight 0.
         """

@@ -112,7 +112,7 @@ class BurstResult:
     last_loss: float | None = None
     losses: tuple[float, ...] = ()  # of the first steps that were done, up to the requested number
     grad_norm: float | None = None  # median
-    data_seconds: float | None = None  # this and the next: medians of the phases, on sampled steps
+    data_seconds: float | None = None  # median of this phase on sampled steps, as below
     forward_seconds: float | None = None
     backward_seconds: float | None = None
     clip_seconds: float | None = None
