@@ -33,5 +33,5 @@ class Offer:
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
-        """Return the price per GPU, over all GPUs that are paid for. None if unknown."""
+        """Return the price per GPU, over all GPUs that are paid for. Returns None if unknown."""
         return None if self.usd_per_hour is None else self.usd_per_hour / (self.rented or self.gpus)

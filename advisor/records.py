@@ -293,7 +293,7 @@ class Run:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Return the expected free memory of a GPU. None if unknown."""
+        """Return the expected free memory of a GPU. Returns None if unknown."""
         held, whole = self.prediction.device_bytes, self.prediction.device_memory_bytes
         return None if held is None or whole is None else whole - held.value
 

@@ -106,7 +106,7 @@ class ScoreRow:
 
     @property
     def log_error(self) -> float | None:
-        """Return ln(actual / predicted): 0.05 means 5 % above the prediction. None if one of them is not positive."""
+        """Return ln(actual / predicted): 0.05 means 5 % above the prediction. Returns None if one is not positive."""
         if self.actual <= 0 or self.predicted.value <= 0:
             return None
         return math.log(self.actual / self.predicted.value)

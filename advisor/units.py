@@ -225,7 +225,7 @@ def format_error(predicted: Estimate | None, actual: Estimate | float | None, fo
 
 
 def _printed(number: Estimate | float | None, formatter: Formatter) -> float | None:
-    """Round a number as it is printed; None if it is unknown."""
+    """Round a number as it is printed. Returns None if it is unknown."""
     if isinstance(number, Estimate):
         return formatter.printed(number.value, number.low, number.high) if abs(number.value) < _LARGEST else None
     return formatter.printed(number) if number is not None and abs(number) < _LARGEST else None

@@ -57,7 +57,7 @@ def not_data(head: bytes) -> tuple[str, str] | None:
 
 
 def damage(file: Path) -> str | None:
-    """Say what is wrong with a data file's content. None if nothing is. Compressed files are read in full.
+    """Say what is wrong with a data file's content. Returns None if nothing is. Compressed files are read in full.
 
     Raises OSError if the file cannot be read.
     """

@@ -40,7 +40,7 @@ class TokenSource(Protocol):
     unique_tokens: int | None  # training tokens before the first repeat; None if there is no repeat
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> int | None:
-        """Return how many of a step's targets count, over all devices and micro-batches. None if all count."""
+        """Return how many of a step's targets count, over all devices and micro-batches. Returns None if all count."""
         ...
 
     def train_batch(

@@ -49,7 +49,7 @@ class DeviceContext:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return the 16-bit type to which weights are cast for arithmetic. None if they are not cast."""
+        """Return the 16-bit type to which weights are cast for arithmetic. Returns None if they are not cast."""
         return _DTYPES.get(self.precision)
 
     def autocast(self) -> AbstractContextManager[Any]:

@@ -239,7 +239,7 @@ class Attention(nn.Module):
             return self.output(causal_attention(query, key, value).flatten(2))
         grouped = self.grouped
         if grouped and x.is_cuda and x.dtype != torch.bfloat16:
-            # PyTorch's fused kernels for fp32 and for GPUs without bf16 know no groups, so that all scores would be built.
+            # PyTorch's fused kernels for fp32 and for GPUs without bf16 lack groups, so that all scores would be built.
             repeats = query.shape[2] // key.shape[2]
             key, value = key.repeat_interleave(repeats, dim=2), value.repeat_interleave(repeats, dim=2)
             grouped = False

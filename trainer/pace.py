@@ -48,7 +48,7 @@ class Pace:
 
     @property
     def usual_step(self) -> float | None:
-        """Return the median of the latest steps, or else the expected time. None if neither is known."""
+        """Return the median of the latest steps, or else the expected time. Returns None if neither is known."""
         return statistics.median(self._steps) if len(self._steps) > 1 else self._expected
 
     @property
@@ -63,7 +63,7 @@ class Pace:
 
     @property
     def usual_checkpoint(self) -> float | None:
-        """Return the median checkpoint time. None if no checkpoint was timed."""
+        """Return the median checkpoint time. Returns None if no checkpoint was timed."""
         return max(self._checkpoints, default=self._budget.checkpoint_seconds)
 
     @property

@@ -43,7 +43,7 @@ def record_from_dict(cls: type[Record], raw: Any, *, pass_over_unknown: bool = F
 
 
 def build(cls: type, raw: Any, where: str, problems: list[str], tolerant: bool = False) -> Any:
-    """Build a dataclass from a dict. Problems are added to `problems`, not raised. None if it cannot be built."""
+    """Build a dataclass from a dict. Problems are added to `problems`. Returns None if it cannot be built."""
     if not isinstance(raw, dict):
         problems.append(f"{where or 'config'}: expected a mapping, found {type(raw).__name__}")
         return None

@@ -132,7 +132,7 @@ def fingerprint_of(corpus: Corpus, tokenizer: Path | None, vocab_size: int, frac
 
 
 def prepared_before(out: Path) -> TokenMeta | None:
-    """Return the metadata of a folder. None if the folder has none or is damaged."""
+    """Return the metadata of a folder. Returns None if the folder has none or is damaged."""
     try:
         meta = read_meta(out)
     except DataError:  # absent or damaged, so the folder will be written

@@ -204,7 +204,7 @@ class _Session:
         return f"{guard.budget.words} are used; there may be needed: {parts}"
 
     def _step_room(self) -> float | None:
-        """Return the usual time of a step. None for the first step of an attempt, which may have to compile."""
+        """Return the usual time of a step. Returns None for the first step of an attempt, which may have to compile."""
         return None if self.trainer.steps_done == self.resumed_from else self.pace.usual_step
 
     def _something_is_due(self) -> bool:

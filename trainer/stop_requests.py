@@ -65,7 +65,7 @@ class Notice:
         return stamp is not None and stamp != self._old
 
     def _stamp(self) -> str | None:
-        """Return the present state: a file's time, or an address's answer. None if there is nothing."""
+        """Return the present state: a file's time, or an address's answer. Returns None if there is nothing."""
         if self._url is not None:
             return _answer(self._url)
         try:

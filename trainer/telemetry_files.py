@@ -173,7 +173,7 @@ def read_telemetry(run_dir: str | Path, columns: Iterable[str] | None = None) ->
 
 
 def read_metadata(run_dir: str | Path) -> dict[str, Any] | None:
-    """Return what the newest file says about devices, rate and telemetry's cost. None if no file. Raises ValueError."""
+    """Return what the newest file says about devices, rate and cost, or None without files. Raises ValueError."""
     paths = _list_files(Path(run_dir))
     return _metadata_of(paths[-1]) if paths else None
 

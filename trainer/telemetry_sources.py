@@ -124,7 +124,7 @@ class HostSource:
         return round(100 * (1 - idle / total), 1), steal
 
     def _process_values(self) -> tuple[float | None, int | None]:
-        """Return percent of one processor, and resident bytes. None once the process is gone."""
+        """Return percent of one processor, and resident bytes. Returns None once the process is gone."""
         now, seconds = time.monotonic(), self._read_process_seconds()
         if seconds is None or self._process_seconds is None or now <= self._clock:
             return None, None
@@ -178,7 +178,7 @@ class EnergyMeter:
         self._last = self._read()
 
     def watts(self) -> float | None:
-        """Return the mean power since the last call. None without a counter or if no time has passed."""
+        """Return the mean power since the last call. Returns None if there is no counter or if no time has passed."""
         before, self._last = self._last, self._read()
         if before is None or self._last is None or self._last[1] <= before[1]:
             return None
@@ -379,7 +379,7 @@ def _find_handle(entry: str, everything: list[Any]) -> Any:
 
 
 def _read_all(paths: Iterable[Path]) -> list[int] | None:
-    """Return a number from each file. None if a file has none."""
+    """Return a number from each file. Returns None if a file has none."""
     numbers = []
     for path in paths:
         number = _read_int(path)

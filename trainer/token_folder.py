@@ -66,7 +66,7 @@ class TokenMeta:
 
 
 def tokenizer_file(path: str | Path) -> Path | None:
-    """Return the file of a token folder's tokenizer. None if it is missing."""
+    """Return the file of a token folder's tokenizer. Returns None if it is missing."""
     files = (Path(path) / name for name in (TOKENIZER_FILE, SENTENCEPIECE_FILE))
     return next((file for file in files if file.is_file()), None)
 

@@ -210,7 +210,7 @@ class _Server:
 
 
 def _evaluation(trainer: Trainer) -> float | None:
-    """Return the seconds of the second run of the configured evaluation. None if none is configured."""
+    """Return the seconds of the second run of the configured evaluation. Returns None if none is configured."""
     if not trainer.config.eval.tokens:
         return None
     trainer.evaluate()
@@ -288,7 +288,7 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _median(seconds: Iterable[float | None]) -> float | None:
-    """Return the median of the sampled steps. None without any."""
+    """Return the median of the sampled steps. Returns None if there is no any."""
     sampled = [s for s in seconds if s is not None]
     return round(statistics.median(sampled), _DIGITS) if sampled else None
 

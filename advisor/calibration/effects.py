@@ -96,7 +96,7 @@ def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect]
 def interaction(
     visits: Sequence[Visit], one: str, other: str, together: str, exponent: float, noise: Noise
 ) -> Interval | None:
-    """Return the log speed that two settings together gain beyond the sum of both. None if no round has all of them."""
+    """Return the log speed that two settings gain beyond the sum of both. Returns None if no round has them all."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     rounds = [r for r, found in speeds.items() if all(name in found for name in (None, one, other, together))]
     if not rounds:

@@ -125,7 +125,7 @@ def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
 
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
-    """Return the newest usable calibration of another GPU, preferring the same generation. None if there is none."""
+    """Return another GPU's newest usable calibration, of the same generation if possible. Returns None if none."""
     others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for found in store.list_calibrations():  # newest first
         other = find_gpu(found.device_key) if found.device_key != "cpu" else None
@@ -291,7 +291,7 @@ def run_costs(calibration: Calibration) -> RunCosts:
 def _power(
     calibration: Calibration, observed: Sequence[MeasuredStep], rates: Rates, spec: GpuSpec | None
 ) -> PowerModel | None:
-    """Return the power of bursts and finished runs as a function of MFU. None if the device has no energy counter."""
+    """Return power as a function of MFU, from bursts and runs. Returns None if there is no energy counter."""
     peak = rates.matmul_flops
     if spec is not None:
         peak = peak_flops(spec, calibration.settings.precision) or peak
@@ -350,7 +350,7 @@ def prior_profile(
 
 
 def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
-    """Return what similar published runs of the same software add to the coefficients. None for the trainer here."""
+    """Return what similar published runs of the same software add to the coefficients, or None for our trainer."""
     if software is None or software.name is None:
         return None
     switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)

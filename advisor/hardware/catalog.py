@@ -147,7 +147,7 @@ def load_published_gpus() -> dict[str, GpuSpec]:
 
 
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
-    """Return the GPU with this catalog key, driver (NVML) name or unique short name. None if unknown or ambiguous.
+    """Return the GPU that a catalog key, driver (NVML) name or short name means. Returns None if unclear or unknown.
 
     Drivers give some GPUs with different memory one name (RTX 4060 Ti). `memory_bytes`, as reported, tells them apart.
     """

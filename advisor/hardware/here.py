@@ -53,7 +53,7 @@ def device_key(asked: str) -> str:
 
 
 def first_card() -> str | None:
-    """Return the NVML name of the first NVIDIA GPU that a run would see. None without a driver or a GPU."""
+    """Return the NVML name of the first NVIDIA GPU a run would see. Returns None without a driver or a GPU."""
     found = visible_cards()
     return found[0].name if found else None
 
@@ -92,7 +92,7 @@ def named_by_words() -> bool:
 
 
 def used_by(processes: set[int]) -> int | None:
-    """Return the bytes that these processes hold on the fullest GPU, by NVML. None if NVML or a GPU is missing.
+    """Return the bytes that these processes hold on the fullest GPU, by NVML. Returns None if NVML or a GPU is missing.
 
     The bytes include what the driver holds for each process. In a container, NVML may number processes differently.
     """
@@ -209,7 +209,7 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
 
 
 def cpu_name() -> str | None:
-    """Return the name of this machine's processor, as calibrations record it. None if the system does not say."""
+    """Return the name of this machine's processor, as calibrations have it. Returns None if it is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -21,7 +21,7 @@ class Link:
 
 @cache
 def read_link(interconnect: str) -> Link | None:
-    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s). None if it names no rate.
+    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s). Returns None if it names no rate.
 
     Bridges between pairs of GPUs are ignored, because not every machine has them. Links to the host processor are
     ignored, because they connect no GPUs.

@@ -59,7 +59,7 @@ def cheapest_offer(
     rows: RowsByGpu | None = None,
     today: datetime.date | None = None,
 ) -> Offer | None:
-    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot. None if nobody rents so many together.
+    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot. Returns None if nobody rents so many.
 
     Only these `providers` count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times. `today`
     is the date from which the price's age is counted.
@@ -105,7 +105,7 @@ def priced_gpus(
 
 
 def price_row(offer: Offer) -> PriceRow | None:
-    """Return the row of the price list from which an offer comes. None if it does not come from a list."""
+    """Return the row of the price list from which an offer comes. Returns None if it does not come from a list."""
     for row in rows_by_gpu().get(offer.gpu, ()):
         price = row.usual_spot_usd_per_hour if offer.spot else row.on_demand_usd_per_hour
         same = (row.provider, row.instance_type, row.region) == (offer.provider, offer.instance_type, offer.region)

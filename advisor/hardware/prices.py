@@ -47,7 +47,7 @@ class PriceRow:
 
     @property
     def earliest(self) -> datetime.date | None:
-        """Return the earliest possible date of the price: the list's, or else that in its note. None if unknown."""
+        """Return the earliest possible date of the price: the list's, or that in its note. Returns None if unknown."""
         noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
         if self.snapshot_date or not noted:
             return self.snapshot_date
@@ -60,7 +60,7 @@ class PriceRow:
         return None if spot is not None and full is not None and spot < LEAST_SPOT_SHARE * full else spot
 
     def age_days(self, today: datetime.date) -> int | None:
-        """Return the days since the price list was read. Without a date, the most possible; None if unknown."""
+        """Return the days since the price list was read. Without a date, the most possible. Returns None if unknown."""
         return (today - self.earliest).days if self.earliest else None
 
     @property
@@ -123,7 +123,7 @@ FLOOR_USD_PER_TFLOPS = 0.0008
 
 
 def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
-    """Say why a row of a price list is invalid. None for a valid price. A share of a GPU is judged by that share."""
+    """Say why a price-list row is invalid. Returns None for a valid price. A GPU's share is judged by that share."""
     for dollars in (row.on_demand_usd_per_hour, row.spot_usd_per_hour):
         if dollars is not None and not (dollars > 0 and dollars != NOT_AVAILABLE):
             return f"{dollars} means that there is none"

@@ -125,7 +125,7 @@ def what_it_needs(spec: GpuSpec) -> str | None:
 
 
 def installed_problem(spec: GpuSpec, version: str) -> str | None:
-    """Say that an installed PyTorch ("2.13.0+cu130") has no kernels for a GPU. None if it has, or nothing is known.
+    """Say that an installed PyTorch ("2.13.0+cu130") has no kernels for a GPU. Returns None if it has, or if unknown.
 
     Wheels from PyPI have no variant in their version; they are the release's default.
     """

@@ -275,7 +275,7 @@ def _different_models(entrants: Sequence[_Entrant]) -> str | None:
 
 
 def _size(case: Case) -> float | None:
-    """Return the number of parameters, declared or computed from the sizes in the log. None if unknown."""
+    """Return the number of parameters, declared or computed from the sizes in the log. Returns None if unknown."""
     if (count := parameters(case)) is not None:
         return count
     workload = infer(case.run, {"gpu": "cpu"}).workload  # the count does not depend on the GPU
@@ -372,7 +372,7 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
 
 
 def _rates(runs: list[_Entrant]) -> np.ndarray | None:
-    """Return tokens per second of the steady steps of all runs in a group. None if a log has no such steps."""
+    """Return tokens per second of the steady steps of all runs in a group. Returns None if a log has no such steps."""
     rates = []
     for entrant in runs:
         times, pace = run_metrics.step_times(entrant.case), run_metrics.pace(entrant.case)

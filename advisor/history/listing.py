@@ -42,8 +42,8 @@ DAMAGED, GONE = "damaged", "gone"
 
 
 def files_state(folder: str) -> str | None:
-    """Return a text that changes whenever a file behind the run's line does. None if the folder holds no run or is
-    gone.
+    """Return a text that changes whenever a file behind the run's line does. Returns None if the folder holds no run or
+    is gone.
 
     A replaced file has another inode. So the change shows even if the file system's clock is coarse and both files are
     equally long.
@@ -156,7 +156,7 @@ def _summarize_copied(folder: Path, store: Store) -> RunSummary:
 
 
 def _from_line(line: Any, stamp: str) -> RunSummary | None:
-    """Return the stored summary with this stamp. None if there is none or another version wrote it."""
+    """Return the stored summary with this stamp. Returns None if there is none or another version wrote it."""
     try:
         known_by, fields = line
         return RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))}) if known_by == stamp else None

@@ -90,7 +90,7 @@ def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], com
 
 
 def seeds_needed(difference: float, deviation: float, comparisons: int = 1) -> int | None:
-    """Return how many pairs of runs detect a difference with 95 % confidence 4 times of 5. None if too many.
+    """Return how many pairs of runs detect a difference with 95 % confidence 4 times of 5. Returns None if too many.
 
     `deviation` is the standard deviation of one pair's difference. The formula is the usual sum of two quantiles of
     Student's t; the first is the quantile for a table with this many comparisons.

@@ -212,7 +212,7 @@ def make_progress(
 
 
 def recent_median(step_seconds: Sequence[float]) -> float | None:
-    """Return the median seconds of the newest steps, which one slow step does not change. None without any steps."""
+    """Return the median seconds of the newest steps, which one slow step cannot change. Returns None for no steps."""
     newest = list(islice(reversed(step_seconds), PACE_STEPS))
     return statistics.median(newest) if newest else None
 

@@ -214,7 +214,7 @@ def _most(run: RunTable, column: str) -> float | None:
 
 
 def _final_loss(run: RunTable) -> float | None:
-    """Return the validation loss after the last step, in nats per token. None if it was not measured then."""
+    """Return the validation loss after the last step, in nats per token. Returns None if it was not measured then."""
     evals, unit = curve(run, "eval_loss"), nats_per_unit(run, "eval_loss_unit")
     step, trained = run_metrics.main_column(run, "step"), np.isfinite(run_metrics.main_column(run, "loss_is_nan"))
     trained |= np.isfinite(run_metrics.main_column(run, "loss"))
@@ -300,7 +300,7 @@ def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
 
 
 def run_kwh(run: RunTable) -> float | None:
-    """Return the energy of a run's devices in kWh. None if it was not metered over the whole run.
+    """Return the energy of a run's devices in kWh. Returns None if it was not metered over the whole run.
 
     With GPUs it is the energy of the GPUs alone, as in predictions; otherwise it is the host's. The telemetry of our
     trainer lasts as long as its run. Another program's readings may cover only a part of the run, or an hour before it.
@@ -318,7 +318,7 @@ def _covers(telemetry: Mapping[str, np.ndarray], seconds: float | None) -> bool:
 
 
 def measured_kwh(telemetry: Mapping[str, np.ndarray]) -> float | None:
-    """Return the energy of all devices over their readings (`TELEMETRY_COLUMNS`) in kWh. None without counter or power.
+    """Return the energy of all devices over their readings (`TELEMETRY_COLUMNS`) in kWh. Returns None if unknown.
 
     A device's energy counter gives the difference of its readings. Without a counter, power × time is summed without
     the gaps (sources §6.4). Counters restart with the driver, so only increases are counted.

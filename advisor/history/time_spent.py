@@ -36,7 +36,7 @@ class TimeSpent:
 
 
 def time_spent(case: Case) -> TimeSpent | None:
-    """Split the time of all attempts into the parts of a bill. None if the log has no times of the process."""
+    """Split the time of all attempts into the parts of a bill. Returns None if the log has no times of the process."""
     run, wall = case.run, lifetime_seconds(case.run)
     if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
         return None
@@ -99,7 +99,7 @@ def _steps(case: Case) -> _Steps:
 
 
 def reference_seconds(run: RunTable) -> float | None:
-    """Return the reference kernel's seconds at the median step. None without readings, or if they disagree.
+    """Return the reference kernel's seconds at the median step. Returns None without readings, or if they disagree.
 
     Readings are taken at regular times, while the median is over steps. Each reading therefore stands for the steps
     nearest to it. Otherwise slow stretches, with many readings and few steps, would outweigh the rest.
@@ -116,7 +116,7 @@ def reference_seconds(run: RunTable) -> float | None:
 
 
 def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> float | None:
-    """Return the factor by which the machine is slower than during calibration. None if unknown."""
+    """Return the factor by which the machine is slower than during calibration. Returns None if unknown."""
     if reference is None or plan is None or not plan.reference_seconds:
         return None
     return (reference / plan.reference_seconds) ** plan.drift_exponent

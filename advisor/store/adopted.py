@@ -65,7 +65,7 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
     def knob(self, name: str) -> Knob | None:
-        """Return the knob with this canonical name. None if the trainer has no such knob that is known."""
+        """Return the knob with this canonical name. Returns None if the trainer has no such knob that is known."""
         return next((knob for knob in self.knobs if knob.name == name), None)
 
 

@@ -121,7 +121,7 @@ def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | No
 def _single(
     analysis: Analysis, judged: Judged | None, uploads: list[Upload], keep: Callable[[], None] | None = None
 ) -> None:
-    """Draw the report of one run. `judged` is what can be downloaded; None if the download is offered above."""
+    """Draw the report of one run. `judged` is what can be downloaded, or None if the download is offered above."""
     happened, cost, todo = analysis.verdict
     with st.container(border=True):
         st.markdown(f"**{plain(happened)}**  \n{plain(cost)}  \n:material/arrow_forward: {plain(todo)}")

@@ -52,7 +52,7 @@ def source() -> list[Upload]:
 
 
 def looked_at(uploads: list[Upload]) -> str | None:
-    """Return the report's name: of the form's content, else of the session or address. None if there is none."""
+    """Return the name of the report in the form, or else in the session or address. Returns None if there is none."""
     name: str | None = st.session_state.get(REPORT) or st.query_params.get(REPORT)
     if uploads:
         key = _keep(uploads)

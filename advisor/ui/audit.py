@@ -89,7 +89,7 @@ def _source() -> tuple[str, bytes] | None:
 
 
 def _answer(name: str, content: bytes) -> str | None:
-    """Show the prompt to copy, and return the assistant's answer from the field below it. None if it is empty."""
+    """Show the prompt to copy. Return the assistant's answer from the field below, or None if it is empty."""
     with st.expander("Have an assistant read the sentences", icon=":material/forum:"):
         st.caption(
             "Copy the prompt into any assistant and paste its answer below. It only reads: what it says is judged "

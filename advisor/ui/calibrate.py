@@ -96,7 +96,7 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _held_out(path: str, stamped: int) -> HeldOut | None:
-    """Return predictions of each configuration from the others. None if too few were measured."""
+    """Return predictions of each configuration from the others. Returns None if too few were measured."""
     return Evidence(loaders.calibration(path, stamped)).held_out()
 
 

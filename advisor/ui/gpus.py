@@ -96,7 +96,7 @@ def page() -> None:
 
 
 def _question() -> Question | None:
-    """Return the question from a row of controls. None if it names no model, which is then said below the row."""
+    """Return the question from a row of controls. Returns None, and says so below, if it names no model."""
     columns = st.container(key="pair-question").columns((2.2, 1.3, 1, 2.2, 0.8), vertical_alignment="bottom")
     name = columns[0].selectbox(
         "Model", [*known_names(), *mixture_rows()], index=known_names().index(OPENS_WITH), key="card_model", bind=QUERY,

@@ -44,7 +44,7 @@ def begin(name: str | None) -> None:
 
 
 def held(name: str) -> Held | None:
-    """Return the logs with this name: from the server's memory, or else stored ones. None if there are none."""
+    """Return the logs with this name: from the server's memory, or else stored ones. Returns None if there are none."""
     if (uploads := log.kept().get(name)) is not None:
         return Held(uploads=tuple(uploads))
     found = find_kept_logs(loaders.store().home, name)

@@ -189,7 +189,7 @@ def findings(folder: Path, over: bool) -> None:
 
 @st.cache_resource(max_entries=16, ttl=JUDGE_SECONDS, show_spinner=False)
 def _judged(folder: str, ended: int | None) -> Analysis | None:
-    """Return the analysis of the run, at most every 15 seconds. None if nothing can be said yet."""
+    """Return the analysis of the run, at most every 15 seconds. Returns None if nothing can be said yet."""
     del ended  # part of the cache key, so that a run is judged once more when it is over
     try:
         return analyze(Path(folder), Given(), loaders.store())

@@ -40,7 +40,7 @@ _AGAIN = "plan-again"  # session state: the values to which the next run sets th
 
 
 def _choices(option: Option) -> Sequence[Any] | None:
-    """Return what an option's control offers to choose from. None if the control takes text or a number."""
+    """Return what an option's control offers to choose from. Returns None if the control takes text or a number."""
     match option.kind:
         case Kind.CHOICE:
             return option.choices

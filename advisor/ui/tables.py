@@ -93,7 +93,7 @@ def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
 
 
 def _read_back(cell: str, words: Formatter) -> float | None:
-    """Return the number that a formatter wrote. None if the cell was not written by it."""
+    """Return the number that a formatter wrote. Returns None if the cell was not written by it."""
     written = re.fullmatch(rf"(-?){re.escape(words.prefix)}([\d,]+(?:\.\d+)?)(\D*)", cell)
     factor = next((factor for _, factor, suffix in words.steps if written and suffix == written[3]), None)
     if written is None or factor is None:
