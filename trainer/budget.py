@@ -141,8 +141,7 @@ class Budget:
         return None if price is None else self.earlier.usd(price) + self.own_seconds * price / 3600
 
     def seconds_left(self) -> float | None:
-        """Return the seconds to the first limit at this machine's price, negative beyond it, or None without a
-        limit."""
+        """Return the seconds to the first limit at this machine's price, negative beyond it. None if no limit."""
         left = [] if self._max_seconds is None else [self._max_seconds - self.seconds]
         if self._max_usd is not None and self.usd_per_hour:
             left.append((self._max_usd - self.earlier.usd(self.usd_per_hour)) / self.usd_per_hour * 3600

@@ -56,7 +56,7 @@ class Effect:
     speed: Interval | None  # log of steps per second; None if it never ran
     memory_bytes: float | None  # median difference of the peak: allocated GPU memory, or growth of the process on a CPU
     loss: Interval | None  # nats per token after equally many steps on the same tokens; None for fewer than two rounds
-    loss_steps: int  # how many steps that loss was compared after
+    loss_steps: int  # number of steps after which the loss was compared
     failure: str | None  # why it did not run
 
     @property

@@ -63,8 +63,7 @@ def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPr
     noise = np.array([o.noise for o in observations])
     tags = tuple(tag(o.workload) for o in observations)
     first = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
-    # Disturbed measurements get so much more noise that each stands at the outlier limit (Huber's weights, applied
-    # once).
+    # Disturbed measurements get so much noise that each stands at the outlier limit (Huber's weights, applied once).
     excess = np.abs(first.residuals) / first.deviations / _OUTLIER
     noise = np.where(excess > 1, noise + first.deviations * (excess - 1), noise)
     best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))

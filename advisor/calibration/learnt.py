@@ -42,8 +42,7 @@ def profile_after(
     if seen is None or seen.source in profile.sources:
         return profile
     if profile.calibration_id is not None and seen.own:
-        # The run counts as one more, long burst of the calibration. Runs elsewhere or on several devices change
-        # nothing.
+        # One more, long burst of the calibration. Runs on another machine or on several devices change nothing.
         if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
             return profile
         assert profile.calibration_id is not None

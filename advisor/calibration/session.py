@@ -213,7 +213,7 @@ def _rounds(
 def next_bursts(
     settings: Settings, memory: MemoryModel, posterior: Posterior, bursts: Sequence[Burst], seconds_left: float
 ) -> list[Workload]:
-    """Return the next round: the best by design, plus one that varies a depth, batch or context all bursts share."""
+    """Return the next round: the best by design, plus one that varies a depth, batch or context that all share."""
     pool = burst_pool(settings, memory, bursts)
     if not pool or seconds_left <= 0:
         return []
