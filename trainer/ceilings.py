@@ -1,7 +1,7 @@
 """Measures the device's ceilings: matrix-product rate by size, memory bandwidth, launch latency.
 
-These are raw timings, which the advisor turns into priors. The whole takes a few seconds, because the sizes are the
-shapes of a training step (tokens × width × FFN), not the square that is a datasheet's best case.
+These are raw timings, which the advisor turns into priors. The sizes are the shapes of a training step (tokens × width
+× FFN), not the best-case square of a datasheet, so that the whole takes a few seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads the tensors of a checkpoint: any rows of any tensor, whatever number of processes wrote it.
 
 Each process of a split run wrote a file with its rows of every tensor, in the order of the ranks. The first file also
-has what is not split. A whole tensor is therefore the rows of all files that have it, in that order, and a run on
-another number of processes reads just the rows that it needs. A checkpoint of a whole model has one file.
+has what is not split. A whole tensor is therefore the rows of all files that have it, in that order. A run on another
+number of processes reads only the rows that it needs. A checkpoint of a whole model has one file.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
 
 `trainer.messages` has the records. How a burst ended is a value in its answer (`outcome`). The process ends after it
-ran out of memory, because what the allocator then holds would falsify the next burst, and after any error of a GPU,
-because that error stays with the process. The answer then says `"last": true`, and the caller starts another process.
+ran out of memory, because what the allocator then holds would falsify the next burst. It also ends after any error of a
+GPU, which would stay with it. The answer then says `"last": true`, and the caller starts another process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compares runs at equal tokens, time, dollars and shares of their schedules.
 
 Losses are compared on the same data and in the same learning-rate phase (`laws/phase`). Runs that differ in no declared
-setting form one group, whose members are seeds. Differences carry bootstrap intervals. With at least two seeds in a
-group, seeds are resampled; else the rows near the point, which show a run's own noise but not that between seeds.
+setting form one group of seeds. Differences carry bootstrap intervals. If a group has at least two seeds, these are
+resampled. Otherwise the rows near the point are, which show a run's own noise but not that between seeds.
 """
 
 from __future__ import annotations
