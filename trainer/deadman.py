@@ -37,7 +37,7 @@ class DeadMan:
         self._doing, self._since = what, self._clock()
 
     def verdict(self) -> str | None:
-        """Say that the loop hangs. Returns None if it cannot be judged yet. Also arms the backstop."""
+        """Say that the loop hangs. Returns None if it may still be working. Also arms the backstop."""
         if self._factor is None:
             return None
         seconds, limit = self._clock() - self._since, self._limit

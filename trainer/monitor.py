@@ -2,7 +2,7 @@
 
 `python -m trainer.monitor --hz 100 --seconds 600` samples until the time is over, SIGTERM or SIGINT arrives, or nobody
 reads its output. The first line is a comment with the GPUs as JSON, the second line is the header. Every row has the
-power; quantities that a GPU reads more slowly are in two rows per second. No reader of the output can delay a reading.
+power; quantities that a GPU reads more slowly are in two rows per second. No program that draws can delay a reading.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def named_by_words() -> bool:
 
 
 def used_by(processes: set[int]) -> int | None:
-    """Return the bytes that these processes hold on the fullest GPU, by NVML. Returns None if NVML or a GPU is missing.
+    """Return the bytes that these processes hold on the fullest GPU. Returns None if NVML knows none of the processes.
 
     The bytes include what the driver holds for each process. In a container, NVML may number processes differently.
     """

@@ -36,7 +36,7 @@ class TimeSpent:
 
 
 def time_spent(case: Case) -> TimeSpent | None:
-    """Split the time of all attempts into the parts of a bill. Returns None if the log has no times of the process."""
+    """Split the time of all attempts into the parts of a bill. Returns None if the log has no process times."""
     run, wall = case.run, lifetime_seconds(case.run)
     if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
         return None
