@@ -76,7 +76,7 @@ class Progress:
     stops_early: bool = False  # a limit is expected to stop the run before its end
     checkpoint_step: int | None = None
     message: str | None = None  # the newest warning
-    more_hours: float | None = None  # with this limit for all attempts it could resume; None if it can resume as it is
+    more_hours: float | None = None  # limit, over all attempts, that lets it resume; None if it can resume as it is
 
 
 class History:
