@@ -1,6 +1,6 @@
-"""Plan, launch and judge language-model training runs on one's own or rented GPUs.
+"""Plan, launch and judge language-model training runs on your own or on rented GPUs.
 
-Functions and records are loaded at their first use, so that `import advisor` is fast.
+Functions and records are imported when they are first used, so that `import advisor` is fast.
 """
 
 from __future__ import annotations

@@ -45,21 +45,21 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, repr=False)
 class Answer(Generic[Record]):
-    """What a function found: the record itself, whose fields it has, its main sentence, its JSON and its table."""
+    """The result of a function. It has the fields of its record, a main sentence, a JSON document and a table."""
 
     record: Record
     sentence: str
-    name: str  # of the document, whose schema `advisor schema` prints
+    name: str  # of the document; `advisor schema` prints the schema of that name
     document: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]  # of the table
-    columns: Sequence[str] = ()  # of a table that may have no rows
+    columns: Sequence[str] = ()  # names for a table that may have no rows
 
     def to_json(self) -> str:
-        """The document that the command of the same name prints with --json."""
+        """Return the document that the command of the same name prints with --json."""
         return json.dumps(stamped(self.name, self.document), indent=2, ensure_ascii=False, allow_nan=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """The answer's table; an Estimate is three columns: its value and the two ends of its 80 % interval."""
+        """Return the answer's table. An Estimate fills three columns: its value and the ends of its 80 % interval."""
         import pandas as pd
 
         return pd.DataFrame([_flat(row) for row in self.rows], columns=None if self.rows else list(self.columns))
@@ -94,8 +94,8 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     """Recommend a model, its training tokens and a GPU within the goal that the options state, as `advisor plan` does.
 
     The options are those of `advisor.options.OPTIONS`. `measure` runs one more burst at the chosen configuration on
-    this machine; `gates` are evaluations at which the run is stopped, as "10k:4.2". The frame has a row for each run
-    that the search names.
+    this machine. `gates` are evaluations after which the run may be stopped, such as "10k:4.2". The frame has a row for
+    each run that the search names.
     """
     from advisor.planning.stages import with_gates
     from advisor.report.plan import document, sentence
@@ -116,7 +116,7 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
 
 
 def plan_of_other_software(goal: Goal, store: Store) -> Answer[Any]:
-    """Plan layouts or a fine-tune: a LayoutPlan or a FinetunePlan; the frame has a row for each machine."""
+    """Plan layouts (LayoutPlan) or a fine-tune (FinetunePlan). The frame has a row for each machine."""
     return _layouts(goal) if goal.layout == "any" else _finetune(goal, store)
 
 
@@ -167,7 +167,7 @@ def predict(**options: Any) -> Answer[Predicted]:
 
 
 def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any) -> Answer[Calibrated]:
-    """Measure this machine's GPU or CPU in short bursts, as `advisor calibrate` does; `on_text` hears of each burst.
+    """Measure this machine's GPU or CPU in short bursts, as `advisor calibrate` does. `on_text` gets a line per burst.
 
     The frame has a row for each configuration.
     """
@@ -184,10 +184,10 @@ def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any
 
 
 def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Started]:
-    """Start a plan, or the plan in a file, as `advisor launch` does, and return at once; the run goes on by itself.
+    """Start a plan, or the plan in a file, as `advisor launch` does, and return at once. The run continues by itself.
 
-    Unlike the command this calibrates first only with `calibrate=True`. The plan of an adopted command is given by its
-    file. What the command would say before the start is a Python warning.
+    Unlike the command, this function calibrates first only with `calibrate=True`. A plan of an adopted command must be
+    given as a file. What the command would say before the start becomes a Python warning.
     """
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_plan
@@ -208,7 +208,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
 
 
 def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
-    """Judge training logs, run folders or runs by name, as `advisor analyze` does: an Analysis for each run in them.
+    """Judge training logs, run folders or runs by name, as `advisor analyze` does. Returns an Analysis for each run.
 
     `given` has the options of the command: gpu, gpus, price (dollars per GPU-hour), config, telemetry, plan, format,
     target_loss, budget, deadline, next_data. The frame has a row for each finding.
@@ -230,7 +230,7 @@ def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
 
 
 def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | None = None) -> Answer[Any]:
-    """Set runs against their predictions, as `advisor compare` does: a Reviewed for each.
+    """Compare runs with their predictions, as `advisor compare` does. Returns a Reviewed for each run.
 
     The frame has a row for each quantity of each run.
     """
@@ -255,10 +255,10 @@ def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | No
 def audit(
     *papers: str | Path, reader: Callable[[str], str] | str | None = None, answer: str | None = None
 ) -> Answer[list[Audit]]:
-    """Check every claim of reports or cards in files, as `advisor audit` does: an Audit for each.
+    """Check every claim of reports or cards in files, as `advisor audit` does. Returns an Audit for each file.
 
-    `reader` is the assistant that reads a report: a function from a prompt to an answer, or a command; `answer` is what
-    it answered already. The frame has a row for each claim, and one for what became no claim, with the reason.
+    `reader` is the assistant that reads a report: a function from a prompt to an answer, or a command. `answer` is an
+    answer it gave already. The frame has a row for each claim, and for each text that became no claim, with the reason.
     """
     from advisor.auditing.reader import of_command
     from advisor.report.audit import document, verdict_line
@@ -286,8 +286,8 @@ def gpus(
 ) -> Answer[tuple[GpuSpec, ...]]:
     """List GPU specifications and the cheapest on-demand price for `count` of each, as `advisor gpus` does.
 
-    `gpu` is one name or several with commas; "8xh100" has a count of its own. Prices of marketplaces and spot machines
-    are left out.
+    `gpu` is one name, or several with commas; the count in "8xh100" applies to that name. Prices of marketplaces and
+    spot machines are left out.
     """
     from advisor.hardware.offers import priced_gpus
     from advisor.report.cards import gpus_document
@@ -312,7 +312,7 @@ def gpus(
 
 
 def runs(*, tags: Iterable[str] = ()) -> Answer[list[RunSummary]]:
-    """List the runs started on this machine, newest first, as `advisor runs` does; with `tags` those that have them."""
+    """List the runs started here, newest first, as `advisor runs` does; with `tags`, only runs that have them."""
     from advisor.history.listing import list_runs
     from advisor.store.store import default_store
 
@@ -323,9 +323,9 @@ def runs(*, tags: Iterable[str] = ()) -> Answer[list[RunSummary]]:
 
 
 def explain(answer: Answer[Any] | Plan, number: str) -> Answer[Explanation]:
-    """Say from what a number of a plan or a prediction was computed: `explain(plan(gpu="l4", budget=5), "cost")`.
+    """Say how a number of a plan or prediction was computed: `explain(plan(gpu="l4", budget=5), "cost")`.
 
-    The frame has a row for each number that went into it.
+    The frame has a row for each number that was used.
     """
     from advisor.explanation import explain as explained
 
@@ -355,7 +355,7 @@ def _run_row(run: Run) -> dict[str, Any]:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table with each Estimate as three columns."""
+    """Return a row of a table with three columns for each Estimate."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Estimate):
@@ -367,7 +367,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(record: type[Record], options: Mapping[str, Any]) -> Record:
-    """The record of a command's options, with their text read and their ranges checked as the table of options says."""
+    """Return the record of a command's options. The table of options defines how text is read, and valid ranges."""
     from advisor.planning.ranges import check_options
     from advisor.workflows.goal import read_options
 

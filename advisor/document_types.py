@@ -1,8 +1,8 @@
-"""What each JSON document and each file holds, as types; `python -m advisor.document_types` writes their schemas.
+"""Defines the contents of JSON documents and files as types. `python -m advisor.document_types` writes their schemas.
 
 A shape is a type, a mapping from names to shapes (a name that ends in ? may be missing), or a list of one shape. A
-record is described by its fields. A schema that changed gets the next number when it is written; a test fails as long
-as the shipped file is not what is written here.
+record is described by its fields. A schema that changed gets the next number when it is written. A test fails until the
+shipped file agrees with this module.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ from trainer.schema import ModelShape, Outcome, RunConfig
 from trainer.token_folder import TokenMeta
 
 Shape = Any
-LEFT_OUT = object()  # the shape of a field of a record that is not written
-_COMMENT = re.compile(r"^    (\w+):[^#\n]*#\s*(?!noqa)(.+)$", re.MULTILINE)  # beside a field of a record
-ROW = "predict-row"  # a line of `predict --rows`, printed without name and number
+LEFT_OUT = object()  # the shape of a record's field that is not written
+_COMMENT = re.compile(r"^    (\w+):[^#\n]*#\s*(?!noqa)(.+)$", re.MULTILINE)  # after a field of a record
+ROW = "predict-row"  # a line of `predict --rows`, which has neither name nor number
 
 _PRICE = {
     "usd_per_gpu_hour": float | None, "usd_per_hour": float | None,
@@ -227,7 +227,7 @@ DOCUMENTS: dict[str, Shape] = {
     "quickstart": {"calibration": Cost, "plan": str, "run_dir": str, "comparison": _COMPARED},
 }  # fmt: skip
 
-_LOGGED = float | Literal["nan", "inf", "-inf"] | None  # JSON has no other way to write these
+_LOGGED = float | Literal["nan", "inf", "-inf"] | None  # JSON cannot write these numbers in another way
 _LINES: dict[str, Shape] = {
     "header": {"attempt": int, "config": dict, "parameters": int, "world_size": int, "tokens_per_step": int,
                "precision": str, "device": dict, "schema": int, "resumed_from_step": int},
@@ -264,9 +264,9 @@ FILES: dict[str, Shape] = {  # those of docs/file-formats.md that other programs
 
 
 class Described:
-    """Turns shapes into JSON Schema, and keeps the records that they name.
+    """Turns shapes into JSON Schema, and collects the records that they name.
 
-    A command prints every field of a record and no other; a file may lack those that have a default, and have more.
+    A command prints every field of a record and no others. A file may lack fields with a default, and may have more.
     """
 
     def __init__(self, *, file: bool) -> None:
@@ -274,7 +274,7 @@ class Described:
         self._file = file
 
     def of(self, shape: Shape) -> dict[str, Any]:
-        """The schema of a shape."""
+        """Return the schema of a shape."""
         if isinstance(shape, Mapping):
             return self._object(shape)
         if isinstance(shape, list):
@@ -296,7 +296,7 @@ class Described:
         return self._plain(shape)
 
     def _plain(self, shape: Shape) -> dict[str, Any]:
-        """The schema of what holds no other shape."""
+        """Return the schema of a shape that contains no other shape."""
         if shape in (Any, object, dict, Mapping):
             return {}
         if isinstance(shape, type) and issubclass(shape, Enum):
@@ -321,12 +321,12 @@ class Described:
                 "minItems": len(arguments)}  # fmt: skip
 
     def _object(self, shape: Mapping[Any, Shape]) -> dict[str, Any]:
-        """The schema of a mapping: a record as a name stands for its fields, "*" for all other names."""
+        """Return the schema of a mapping. A record as a name stands for its fields, "*" for all other names."""
         fields: dict[str, Shape] = {}
         for name, kind in shape.items():
             fields |= self._fields_of(name) if isinstance(name, type) else {name: kind}
             if f"{name}?" in fields and not str(name).endswith("?"):
-                del fields[f"{name}?"]  # of a record that lacks it, and it is stated beside
+                del fields[f"{name}?"]  # optional in the record, required by the mapping
         others = self.of(fields.pop("*")) if "*" in fields else self._file
         written = {name: kind for name, kind in fields.items() if kind is not LEFT_OUT}
         return {
@@ -339,7 +339,7 @@ class Described:
     def _record(self, record: Any) -> dict[str, Any]:
         name = f"{'file.' if self._file else ''}{record.__module__.rpartition('.')[2]}.{record.__qualname__}"
         if name not in self.records:
-            self.records[name] = {}  # for a record that holds itself
+            self.records[name] = {}  # for a record that contains itself
             found = {"description": (record.__doc__ or "").partition("\n")[0], **self._object(self._fields_of(record))}
             for field, words in _COMMENT.findall(inspect.getsource(record)):
                 if field in found["properties"]:
@@ -356,7 +356,7 @@ class Described:
 
 
 def written() -> dict[str, Any]:
-    """What `schemas.json` is to hold: each schema with its number, one more than before where it has changed."""
+    """Return the content of `schemas.json`: each schema with its number, which is one higher if it changed."""
     before = documents.shipped() if documents.FILE.exists() else {"$defs": {}, "documents": {}}
     printed, filed = Described(file=False), Described(file=True)
     schemas = {ROW: printed.of(ROW_OF_TABLE)}
@@ -374,7 +374,7 @@ def written() -> dict[str, Any]:
 
 
 def _bare(schema: Any, records: Mapping[str, Any]) -> Any:
-    """A schema with its records and without words about them: what must not change under one number."""
+    """Return a schema with its records but without descriptions, which are all that may change under one number."""
 
     def bare(part: Any) -> Any:
         if isinstance(part, list):
@@ -387,7 +387,7 @@ def _bare(schema: Any, records: Mapping[str, Any]) -> Any:
 
 
 def as_text(schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """The file's text: a line for each record and document."""
+    """Return the text of the file, with one line for each record and document."""
     parts = []
     for part, entries in schemas.items():
         lines = [f'"{name}": {json.dumps(entry, ensure_ascii=False)}' for name, entry in entries.items()]
@@ -396,7 +396,7 @@ def as_text(schemas: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Write the schemas beside the package's code."""
+    """Write the schemas into the package's folder."""
     documents.FILE.write_text(as_text(written()), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""Every JSON document that a command prints says which one it is: its name, and the number of its schema.
+"""Prints JSON documents. Each one states which document it is: its name, and the number of its schema.
 
-The schemas lie in `schemas.json`, written by `advisor/document_types.py`.
+The schemas are in `schemas.json`, which `advisor/document_types.py` writes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 @cache
 def shipped() -> dict[str, Any]:
-    """The file of schemas: `$defs` are the records, `documents` the schema of each name and its number."""
+    """Return the file of schemas: records in `$defs`, and in `documents` the schema and number for each name."""
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
 def stamped(name: str, value: Any) -> dict[str, Any]:
-    """An answer as JSON holds it, with its document's name and the number of its schema in front."""
+    """Return an answer as JSON types, preceded by its document's name and the number of its schema."""
     return {"document": name, "document_schema": shipped()["documents"][name]["version"], **to_plain(value)}
 
 
 def print_json(name: str, value: Any) -> None:
-    """Write one JSON document to stdout: the only thing a command prints there under --json."""
+    """Write one JSON document to stdout. With --json, a command prints nothing else there."""
     sys.stdout.write(json.dumps(stamped(name, value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The JSON Schema of one document or file, complete in itself; raises AdvisorError where there is no such name."""
+    """Return the JSON Schema of one document or file, complete in itself. Raises AdvisorError for an unknown name."""
     documents = shipped()["documents"]
     if name not in documents:
         close = close_matches(name, documents)
@@ -52,7 +52,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def records_in(schema: Any, records: Mapping[str, Any]) -> dict[str, Any]:
-    """The records that a schema names, and those that they name in turn."""
+    """Return the records that a schema names, and all records that those name in turn."""
     found: dict[str, Any] = {}
     left = [schema]
     while left:

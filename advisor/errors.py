@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 from collections.abc import Iterable
 
-# The extra of this project that installs each optional package.
+# The extra of this project with which each optional package is installed.
 _EXTRAS = {
     **dict.fromkeys(("torch", "tokenizers", "safetensors", "pyarrow"), "train"),
     **dict.fromkeys(("streamlit", "altair", "vl_convert"), "app"),

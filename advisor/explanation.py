@@ -1,4 +1,4 @@
-"""From what a number of a plan or a prediction was computed: its formula, what went into it, what it rests on."""
+"""Explains how a number of a plan or prediction was computed: its formula, the numbers used, and its basis."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MEMORY = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_b
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """How a number comes about, the numbers that go into it by their names, and the section that derives it."""
+    """How a number is computed: the names of the numbers that are used, and the section that derives it."""
 
     words: str
     inputs: tuple[str, ...]
-    section: str  # of docs/how-it-predicts.md
+    section: str  # a section of docs/how-it-predicts.md
 
 
 _PEAK = Formula(
@@ -97,14 +97,14 @@ ALIASES = {"hours": "total_seconds", "seconds": "total_seconds", "time": "total_
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """One number with all that it was computed from. None: unknown."""
+    """One number, with everything from which it was computed. None means unknown."""
 
     number: str
     value: Any
     formula: str
     inputs: Mapping[str, Any]
-    basis: str | None  # what the number rests on, in words
-    section: str  # of docs/how-it-predicts.md
+    basis: str | None  # what the number is based on, in words
+    section: str  # a section of docs/how-it-predicts.md
     rests_on: tuple[str, ...]  # calibrations, tables, laws and prices
 
     @property
@@ -115,7 +115,7 @@ class Explanation:
 
 
 def explain(record: Any, number: str) -> Explanation:
-    """What a number of a plan or a prediction was computed from; AdvisorError where it has no such number."""
+    """Explain how a number of a plan or prediction was computed. Raises AdvisorError if it has no such number."""
     name = ALIASES.get(number, number)
     values = _numbers(record)
     if name not in FORMULAS or name not in values:
@@ -132,7 +132,7 @@ def explain(record: Any, number: str) -> Explanation:
 
 
 def _numbers(record: Any) -> dict[str, Any]:
-    """Every number of a record by its name: of a plan those of its chosen run."""
+    """Return every number of a record by its name. For a plan, these are the numbers of its chosen run."""
     if isinstance(record, Prediction):
         memory = getattr(record, "memory_parts", None)
         return _of_prediction(record) | {name: getattr(memory, name) for name in _MEMORY if memory is not None}
@@ -142,7 +142,7 @@ def _numbers(record: Any) -> dict[str, Any]:
     found = {"tokens": getattr(chosen, "tokens", None) or getattr(record, "tokens", None), **vars(chosen.offer)}
     if isinstance(record, LayoutPlan):
         best = record.chosen.search.best
-        assert best is not None  # it was chosen
+        assert best is not None  # a run was chosen
         run, spec = best.run, best.run.gpu
         layout = {"seq_len": record.seq_len, "step_tokens": record.seq_len * record.sequences,
                   "micro_batch": run.micro_batch, "layout": layout_words(run), "precision": run.precision,

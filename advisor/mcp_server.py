@@ -1,7 +1,7 @@
-"""The tools of `advisor mcp`: what an assistant asks before it guesses about training runs.
+"""The tools of `advisor mcp`: what an assistant can ask about training runs in place of guessing.
 
-Every answer is short: one sentence, the first rows of a table, what was assumed, and the command that gives the same.
-Numbers are their value with the ends of the 80 % interval. Nothing here starts a run or rents a machine.
+Every answer is short: one sentence, the first rows of a table, what was assumed, and the command for the same answer.
+Numbers are given as value and ends of the 80 % interval. No tool starts a run or rents a machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from advisor.planning.explain import COUNTED
 from advisor.records import Estimate, Plan
 from advisor.report.brief import broken
 
-ROWS, FINDINGS = 8, 12  # on one page of an answer
+ROWS, FINDINGS = 8, 12  # per page of an answer
 INSTRUCTIONS = """\
 Plans, predicts and judges language-model training: time, dollars, GPU memory, loss. Ask it before stating any such
 number yourself, and give its numbers with their 80 % interval and their basis.
@@ -36,7 +36,7 @@ basis: measured or interpolated (a calibration on that GPU), extrapolated (beyon
 runs: wide). If a basis is prior and the decision is close, say that `advisor calibrate` on the GPU narrows it. Never
 claim more digits than the interval holds, and never that a run was started: nothing here starts or rents anything.
 """
-# how a parameter is written, where its help as an option does not say it
+# how to write a parameter, if its help as an option does not say it
 _WRITTEN = {
     "gpus": "How many GPUs, as 8, or several numbers to choose from, as 64,256.",
     "gpu": "any, or names as h100, 8xh100, rtx-4090, l4, a100-80gb-sxm, several as l4,h200; compare_gpus lists all.",
@@ -53,7 +53,7 @@ _WRITTEN = {
     "provider": "A name of the price list, as lambda, runpod, aws.",
     "page": "Which page of the rows, from 1.",
 }
-_ONE_RUN = {  # of predict_run
+_ONE_RUN = {  # for predict_run
     "gpu": "One name as h100, 8xh100, rtx-4090, l4, a100-80gb-sxm, or cpu; compare_gpus lists all.",
     "gpus": "How many GPUs, as 8.",
     "depth": "Number of transformer blocks.",
@@ -84,7 +84,7 @@ def plan_training(
 
 
 def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, Any]:
-    """Say from what one number of an answer was computed: its formula, the numbers that went into it, its basis.
+    """Say how one number of an answer was computed: its formula, the numbers that went into it, its basis.
 
     Use it for "why so expensive", "where does this MFU come from". of is plan_training or predict_run, options are
     those that you gave it, number is a name in its rows: hours, usd, loss, tokens_per_second, mfu, step_seconds,
@@ -93,7 +93,7 @@ def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, A
     tools: dict[str, Callable[..., api.Answer[Any]]] = {"plan_training": api.plan, "predict_run": api.predict}
     if (ask := tools.get(of)) is None:
         return {"error": f"there is no tool {of!r} whose numbers are explained", "hint": "plan_training or predict_run"}
-    given = {"gpu": "any"} if ask is api.plan else {}  # plan_training's own default
+    given = {"gpu": "any"} if ask is api.plan else {}  # the default of plan_training
     given |= {name: value for name, value in options.items() if value and name != "page"}
 
     def explained() -> dict[str, Any]:
@@ -121,10 +121,10 @@ def predict_run(
 
 
 def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", page: int = 1) -> dict[str, Any]:
-    """List GPUs with memory, bandwidth, dense bf16 rate and the cheapest on-demand price an hour for all `count`.
+    """List GPUs with memory, bandwidth, dense bf16 rate and the cheapest on-demand price per hour for all `count`.
 
-    gpu is empty for all GPUs, one name or several (l4,8xh100). Prices are a provider's list prices, price_age_days old;
-    marketplaces and spot machines are left out (plan_training with spot=any counts them).
+    gpu is empty for all GPUs, one name, or several (l4,8xh100). Prices are a provider's list prices, price_age_days
+    old. Marketplaces and spot machines are left out (plan_training with spot=any counts them).
     """
     given = {name: value for name, value in (("gpu", gpu), ("provider", provider)) if value}
     typed = {"": gpu, "gpus": str(count) if count else "", "provider": provider}
@@ -132,14 +132,14 @@ def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", pa
 
 
 def audit_schema() -> str:
-    """The prompt and JSON Schema by which you copy the claims of a report; judge your answer with audit_judge."""
+    """Return the prompt and JSON Schema with which you copy a report's claims. Judge your answer with audit_judge."""
     from advisor.auditing.schema import prompt
 
     return prompt()
 
 
 def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
-    """Judge the claims that you copied from a report by audit_schema: right, wrong with the numbers, or not judged.
+    """Judge the claims that you copied from a report with audit_schema: right, wrong with the numbers, or not judged.
 
     `report` is the report's whole text, `answer` your JSON. A claim whose quote is not in the text is not judged.
     """
@@ -152,12 +152,12 @@ def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
 
 
 def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
-    """The tool that reads logs below these folders, and nowhere else."""
+    """Return the tool that reads logs below these folders, and nowhere else."""
 
     def analyze_log(path: str, gpu: str = "", gpus: str = "", price: str = "", page: int = 1) -> dict[str, Any]:
-        """Read a training log or run folder: how far it came, loss, speed, what went wrong, what it cost, what to do.
+        """Read a training log or run folder: progress, loss, speed, what went wrong, what it cost, what to do.
 
-        gpu ("h100"), gpus and price (dollars per GPU-hour) say what the log does not (no price, no dollars).
+        gpu ("h100"), gpus and price (dollars per GPU-hour) add facts that the log lacks (without a price, no dollars).
         """
         found = Path(path).expanduser().resolve()
         if not any(found.is_relative_to(root.resolve()) for root in roots):
@@ -170,7 +170,7 @@ def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
 
 
 def serve(roots: Sequence[Path], port: int | None) -> None:
-    """Answer an assistant over stdin and stdout, or over HTTP on this machine alone."""
+    """Answer an assistant over stdin and stdout, or over HTTP on this machine only."""
     require_package("mcp", "the server for assistants")
     from mcp.server import MCPServer
 
@@ -185,7 +185,7 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
 
 
 def described(tool: Callable[..., Any]) -> str:
-    """What a tool says of itself: its docstring, and of each option its help, its choices and how it is written."""
+    """Return a tool's description: its docstring and, for each option, help, choices and how to write it."""
     known, lines = {**SHARED, **OPTIONS}, []
     written = _WRITTEN | (_ONE_RUN if tool is predict_run else {})
     for name in inspect.signature(tool).parameters:
@@ -201,7 +201,7 @@ def described(tool: Callable[..., Any]) -> str:
 def _told(
     ask: Callable[[], Any], verb: str, given: Mapping[str, str], page: int, most: int, more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A short answer, or why there is none and what to do."""
+    """Return a short answer, or the reason why there is none and what to do."""
     return _or_error(lambda: _shortly(ask(), verb, given, page, most, more))
 
 
@@ -225,7 +225,7 @@ def _shortly(
     if isinstance(answer.record, Plan) and (odds := broken(answer.record)) is not None:
         told["odds"] = odds
     if left_out := getattr(answer.record, "does_not_fit", ()):
-        told["left_out"] = list(left_out[:ROWS])  # GPUs, or numbers of them, and why where it is not their memory
+        told["left_out"] = list(left_out[:ROWS])  # GPUs, or counts of GPUs, with the reason if it is not memory
     if pages > 1:
         told["page"] = f"{page} of {pages}"
     words = [
@@ -236,7 +236,7 @@ def _shortly(
 
 
 def _rule_of_tokens(record: Any) -> Sequence[str]:
-    """By which rule a plan has its tokens, where nobody gave any."""
+    """Return the rule by which a plan chose its tokens, if nobody stated them."""
     if not isinstance(record, Plan) or record.goal.tokens is not None:
         return ()
     rule = f"{record.chosen.standing.ratio:.3g} tokens per {COUNTED[record.goal.ratio_counts]}"
@@ -244,9 +244,9 @@ def _rule_of_tokens(record: Any) -> Sequence[str]:
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without what it lacks; an estimate as its value, its interval and its basis."""
+    """Return a row without empty fields. An estimate becomes its value, its interval and its basis."""
     found = {name: _plain(value) for name, value in row.items() if value is not None}
-    only = found.pop("", None)  # of a row that is one number
+    only = found.pop("", None)  # for a row that is a single number
     return found | (only if isinstance(only, dict) else {})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OWN_MACHINE = "your own machine"  # `source` of the user's machine, whose price is 0 unless the user gave one
+OWN_MACHINE = "your own machine"  # `source` of the user's own machine, whose price is 0 unless the user states one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,11 @@ class Offer:
 
     @property
     def ordered(self) -> bool:
-        """True for a machine that must be ordered: from a provider, or a GPU for which the user gave a price."""
+        """Tell whether the machine must be ordered: from a provider, or a GPU for which the user gave a price."""
         given = bool(self.usd_per_hour) and self.gpu != "cpu" and self.source != OWN_MACHINE
         return self.provider is not None or given
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
-        """Price per GPU, over all GPUs paid for; None if unknown."""
+        """Return the price per GPU, over all GPUs that are paid for. Returns None if unknown."""
         return None if self.usd_per_hour is None else self.usd_per_hour / (self.rented or self.gpus)

@@ -48,10 +48,10 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """LoRA adapters: two thin trained matrices beside each frozen matrix (Hu et al. 2021)."""
+    """LoRA adapters: two thin, trained matrices for each frozen matrix (Hu et al. 2021)."""
 
     rank: int
-    targets: str = "all"  # matrices of a block with an adapter: all | attention
+    targets: str = "all"  # matrices of a block that have an adapter: all | attention
     quantized: bool = False  # the frozen block matrices have 4 bits (QLoRA, Dettmers et al. 2023)
 
 
@@ -60,21 +60,21 @@ class Software:
     """How the software of a published run differs from this project's trainer in memory or time."""
 
     name: str | None = None  # in profiles/software.csv; None: unknown software
-    kind: str = "plain"  # of training loop: c | fused | wrapper | megatron | tuned | plain
+    kind: str = "plain"  # type of training loop: c | fused | wrapper | megatron | tuned | plain
     fused_kernels: bool = False  # norms, rotary positions, activations or the loss in kernels written by hand
     tf32: bool = True  # fp32 products use TF32 units if the GPU has any
     fp8: bool = False  # products of the blocks in 8-bit floats
     unstated: bool = False  # most of precision, compilation, attention and recomputation is not stated
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
     state_chance: float = 1.0  # probability of `state` if it is not stated
-    moment_bytes: float | None = None  # optimizer state per weight, for optimizers with little state
+    moment_bytes: float | None = None  # optimizer state per weight, for optimizers that keep little state
     steps_in_backward: bool = False  # each gradient is applied and freed during the backward pass
     whole_logits: bool | None = True  # the loss keeps the logits of all tokens at once; None: unknown
     fused_attention: bool = True
     attended_tokens: float | None = None  # tokens that a query attends to, mean over layers; None: all earlier ones
     extra_parameters: int = 0  # parameters beyond the shape, for an untied head; negative for a tied head
-    expert_parameters: int = 0  # weights of experts beyond those that a token meets, which are in the shape
-    narrow_experts: bool = False  # many of them, which eager code runs one after the other
+    expert_parameters: int = 0  # expert weights beyond those that a token uses, which are in the shape
+    narrow_experts: bool = False  # many narrow experts, which eager code runs one by one
     adapters: Adapters | None = None  # None: the weights themselves are trained
     frozen_blocks: int = 0  # number of frozen first blocks; the embeddings are then frozen too
 
@@ -90,19 +90,19 @@ class Workload:
     gpus: int = 1
     precision: str = "bf16"  # bf16 | fp16 | fp32, resolved: never "auto"
     compile: bool = False
-    activation_checkpointing: str = "none"  # none | full; published runs also: selective (some operations recomputed)
+    activation_checkpointing: str = "none"  # none | full; published runs also: selective (recomputes some operations)
     optimizer: str = "adamw"  # adamw | muon
     sharding: str = "none"  # none | optimizer (ZeRO-1/2) | full (ZeRO-3, FSDP)
     software: Software | None = None  # None: this project's trainer
 
     @property
     def micro_tokens(self) -> int:
-        """Tokens of one micro-batch on one device."""
+        """Return the tokens of one micro-batch on one device."""
         return self.micro_batch * self.shape.seq_len
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of one optimizer step on all devices (the global batch)."""
+        """Return the tokens of one optimizer step on all devices (the global batch)."""
         return self.micro_tokens * self.grad_accum * self.gpus
 
 
@@ -122,7 +122,7 @@ class MeasuredStep:
 
     @property
     def source(self) -> str:
-        """The name of this measurement among the sources of a profile."""
+        """Return the name of this measurement among the sources of a profile."""
         return f"run {self.run_id}"
 
 
@@ -158,7 +158,7 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The prediction for one workload; None marks an estimate that is not possible."""
+    """The prediction for one workload. A field is None if the estimate is not possible."""
 
     workload: Workload
     parameters: int
@@ -175,13 +175,13 @@ class Prediction:
 
     @property
     def plannable(self) -> bool:
-        """True if a plan may use this configuration: it surely fits, or the device's memory is unknown."""
+        """Tell whether a plan may use this configuration: it surely fits, or the device's memory is unknown."""
         return self.fits is True or self.fit_probability is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WallClock:
-    """The time of one run by part, in seconds; `total_seconds` is the sum."""
+    """The time of one run, divided into parts, in seconds. `total_seconds` is the sum."""
 
     startup_seconds: Estimate
     compile_seconds: Estimate
@@ -203,7 +203,7 @@ class Bill:
     cost_usd: Estimate | None
     power_watts: Estimate | None = None  # of all devices together during training
     energy_kwh: Estimate | None = None
-    carbon_kg: Estimate | None = None  # CO2 equivalent of the whole site, at `grid_grams_per_kwh`
+    carbon_kg: Estimate | None = None  # CO2 equivalent for the whole site, at `grid_grams_per_kwh`
     grid_grams_per_kwh: float | None = None
     storage_usd: Estimate | None = None  # storage of checkpoints during the run; included in `cost_usd`
     checkpoint_bytes: int | None = None  # of one checkpoint
@@ -214,15 +214,15 @@ class Bill:
 class Grounds:
     """The data behind the estimated speed of a device."""
 
-    calibration: str | None  # id; with a calibration the published runs hardly matter
+    calibration: str | None  # its id; with a calibration, published runs hardly matter
     generation: str | None  # of the GPU (`GpuSpec.generation`); None for a CPU
     card_runs: int  # published runs on this GPU type
-    generation_runs: int  # published runs on its generation, this GPU type included
+    generation_runs: int  # published runs on its generation, including this GPU type
     all_runs: int
 
     @property
     def other_runs(self) -> int:
-        """Published runs on other generations."""
+        """Return the number of published runs on other generations."""
         return self.all_runs - self.generation_runs
 
 
@@ -234,11 +234,11 @@ class Standing:
     ratio: float  # tokens per counted parameter
     epochs: float | None = None  # passes over the data; None: unlimited data
     loss: Estimate | None = None  # validation loss at the end, nats per token; None outside the range of the laws
-    loss_shift: float = 0.0  # log of `loss` over the law's loss, from the user's own runs on this data
-    bits_per_byte: Estimate | None = None  # from `loss` and the measured bytes per token of the tokenizer
-    against: tuple[str, ...] = ()  # violated limits, with the names of `plan.evaluate.Violation`
+    loss_shift: float = 0.0  # log of `loss` relative to the law's loss, from the user's own runs on this data
+    bits_per_byte: Estimate | None = None  # computed from `loss` and the measured bytes per token of the tokenizer
+    against: tuple[str, ...] = ()  # limits that it violates, named as in `plan.evaluate.Violation`
     name: str = ""  # conservative | balanced (the plan) | aggressive
-    why: str = ""  # its advantage, or why it was rejected
+    why: str = ""  # its advantage, or the reason why it was rejected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,12 +293,12 @@ class Run:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Expected free memory of a GPU; None if unknown."""
+        """Return the expected free memory of a GPU. Returns None if unknown."""
         held, whole = self.prediction.device_bytes, self.prediction.device_memory_bytes
         return None if held is None or whole is None else whole - held.value
 
     def judged(self, **changes: Any) -> Run:
-        """Return the run with changes in its standing."""
+        """Return the run with these changes to its standing."""
         return replace(self, standing=replace(self.standing, **changes))
 
 
@@ -310,9 +310,9 @@ class ScalingPoint:
     tokens_per_second: float
     total_seconds: float
     cost_usd: float | None
-    efficiency: float  # tokens per second and GPU, relative to one GPU
+    efficiency: float  # tokens per second per GPU, relative to one GPU
     provider: str | None = None  # None: the user's machine, or a price from the user
-    rented: int | None = None  # GPUs paid for, idle ones included; None: `gpus`
+    rented: int | None = None  # GPUs paid for, including idle ones; None: `gpus`
     other_batch_tokens: int | None = None  # global batch if it differs from the plan's
 
 
@@ -323,15 +323,15 @@ class SearchReport:
     candidates: int  # number of evaluated configurations
     devices: tuple[str, ...]  # keys of the searched devices
     options: tuple[Run, ...]  # conservative and aggressive alternatives
-    front: tuple[Run, ...]  # Pareto front of cost, time and score, shortened for reading
-    front_size: int  # of the whole front, the plan's own run included
+    front: tuple[Run, ...]  # Pareto front of cost, time and score, shortened for display
+    front_size: int  # number of runs on the whole front, including the plan's own
     near_misses: tuple[Run, ...]  # better than the plan, but beyond one limit
     sensitivity: tuple[str, ...]
     scaling: tuple[ScalingPoint, ...] = ()
-    pays_up_to_gpus: int | None = None  # with more GPUs, the cost increases by more than the time decreases
+    pays_up_to_gpus: int | None = None  # beyond this number of GPUs, cost rises by a larger factor than time falls
     left_out: tuple[str, ...] = ()  # parts of the search that were omitted, with reasons
-    machines: tuple[Run, ...] = ()  # the best run on each other machine that the user named
-    sure: Run | None = None  # the run with --sure; None: it is the plan, there is no limit, or no such run
+    machines: tuple[Run, ...] = ()  # the best run on each other machine named by the user
+    sure: Run | None = None  # the run for --sure; None if it is the plan, there is no limit, or no run qualifies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,12 +343,12 @@ class Plan:
     goal: Goal
     run: RunConfig  # the chosen run as a configuration of the trainer
     chosen: Run
-    considered: tuple[Run, ...]  # other depths and micro-batches on the same machine; `why` gives the reason against
+    considered: tuple[Run, ...]  # other depths and micro-batches on the same machine; `why` says why not
     reasons: tuple[str, ...]  # for the chosen run
     warnings: tuple[str, ...]
-    inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices behind the plan
-    reference_seconds: float | None = None  # of the reference kernel during the calibration; None: not calibrated
-    drift_exponent: float = 0.0  # step time is proportional to the reference kernel's time to this power
+    inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices that were used
+    reference_seconds: float | None = None  # of the reference kernel during calibration; None if not calibrated
+    drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
     search: SearchReport | None = None
     schema: int = 3
 
@@ -374,7 +374,7 @@ class Plan:
 
     @property
     def options(self) -> tuple[Run, ...]:
-        """The conservative run, the plan's own run and the aggressive run."""
+        """Return the conservative run, the plan's own run and the aggressive run, as far as there are any."""
         others = self.search.options if self.search else ()
         return (*(run for run in others if run.standing.name == "conservative"), self.chosen,
                 *(run for run in others if run.standing.name != "conservative"))  # fmt: skip

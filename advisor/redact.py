@@ -1,12 +1,12 @@
-"""Mask credentials in quotes from logs, because people share reports."""
+"""Masks credentials that appear in quotes from logs, because people share reports."""
 
 from __future__ import annotations
 
 import re
 
 MASK = "[hidden]"
-# The documented formats of keys from Hugging Face, OpenAI and Anthropic, GitHub, AWS, Slack and Google; and values of
-# 16 characters or more that are called a key, a password or a token.
+# The documented key formats of Hugging Face, OpenAI and Anthropic, GitHub, AWS, Slack and Google, and values of 16 or
+# more characters that are called a key, a password or a token.
 _FORMS = re.compile(
     r"\bhf_[A-Za-z0-9]{20,}"
     r"|\bsk-[A-Za-z0-9_-]{20,}"

@@ -15,7 +15,7 @@ class Guards:
 
     max_usd: float | None = None
     max_hours: float | None = None
-    max_seconds: float | None = None  # the shortest of both limits and the configuration's own limit
+    max_seconds: float | None = None  # the shortest of both limits and the configuration's own
     loss: tuple[LossStop, ...] = ()
 
 
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Arriving:
-    """Settings for the measurement of another machine before the first step of a run there."""
+    """Settings for measuring another machine before a run takes its first step there."""
 
     may_change_depth: bool = False
     stop_if_over: float | None = None  # stop if the run costs more than planned by this share; None: never
@@ -42,9 +42,9 @@ class Arriving:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRecord:
-    """The contents of `run.json` in a run folder: the started process and its limits."""
+    """The contents of `run.json` in a run folder: the process that was started, and its limits."""
 
-    id: str  # of the run; stays the same when the folder is copied or the run resumed
+    id: str  # of the run; unchanged if the folder is copied or the run resumed
     name: str
     attempt: int  # 1, 2, …
     launched_at: str  # start of this attempt, ISO 8601, UTC
@@ -53,7 +53,7 @@ class LaunchRecord:
     process_started: float | None = None  # Unix seconds; identifies the process together with `pid`: pids are reused
     command: tuple[str, ...] = ()
     gpus: int = 1
-    usd_per_hour: float | None = None  # all devices together; None: unknown
+    usd_per_hour: float | None = None  # for all devices together; None: unknown
     guards: Guards = Guards()
     plan_id: str | None = None
     device_key: str | None = None
@@ -68,14 +68,14 @@ class LaunchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalRecord:
-    """The contents of `arrival.json` in a run folder: the measurement of the machine before the run."""
+    """The contents of `arrival.json` in a run folder: how the machine was measured before the run."""
 
     calibration: str | None  # id of the calibration, with a copy in the folder; None: the measurement failed
     device_key: str | None  # None: the calibration is not trusted
     seconds: float  # duration of the measurement
     planned_step_seconds: Estimate
     found_step_seconds: Estimate | None  # of the planned configuration; None: it does not run on this machine
-    over: float | None  # share by which the run costs more than planned, or takes longer if nothing is paid
+    over: float | None  # share by which the run costs more than planned, or takes longer if it costs nothing
     goes_on: bool
     reason: str
     schema: int = 1
@@ -106,12 +106,12 @@ class ScoreRow:
 
     @property
     def log_error(self) -> float | None:
-        """ln(actual / predicted): 0.05 means 5 % above the prediction. None if one of them is not positive."""
+        """Return ln(actual / predicted): 0.05 means 5 % above the prediction. Returns None if one is not positive."""
         if self.actual <= 0 or self.predicted.value <= 0:
             return None
         return math.log(self.actual / self.predicted.value)
 
     @property
     def inside(self) -> bool:
-        """True if the actual value is inside the predicted 80 % interval."""
+        """Tell whether the actual value is inside the predicted 80 % interval."""
         return self.predicted.contains(self.actual)

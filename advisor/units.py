@@ -1,8 +1,8 @@
-"""Format and parse money, time, bytes, tokens and rates. No other module does.
+"""Formats and parses money, time, bytes, tokens and rates. No other module does this.
 
-Everywhere else numbers are plain floats in the unit of their field's name. A number without an interval is shown with
-at most three significant figures. The ends of an interval show only the digits that its width supports, and the centre
-one digit more. None and non-finite numbers are "unknown".
+Elsewhere, numbers are plain floats in the unit of their field's name. A number without an interval is shown with at
+most three significant figures. The ends of an interval show only the digits that its width supports, and the centre
+shows one digit more. None and non-finite numbers are "unknown".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Formatter:
     steps: tuple[tuple[float, float, str], ...]
     prefix: str = ""
     exact_below: float = 0.0  # smaller whole numbers are written in full, with thousands separators
-    cents: bool = False  # money: one decimal becomes two, and zero 0.00
+    cents: bool = False  # for money: one decimal becomes two, and zero becomes 0.00
     finest: int = -300  # last decimal place, as a power of ten, except for numbers that would vanish
 
     def __call__(self, value: float | None) -> str:
@@ -225,7 +225,7 @@ def format_error(predicted: Estimate | None, actual: Estimate | float | None, fo
 
 
 def _printed(number: Estimate | float | None, formatter: Formatter) -> float | None:
-    """Round a number as it is printed; None if it is unknown."""
+    """Round a number as it is printed. Returns None if it is unknown."""
     if isinstance(number, Estimate):
         return formatter.printed(number.value, number.low, number.high) if abs(number.value) < _LARGEST else None
     return formatter.printed(number) if number is not None and abs(number) < _LARGEST else None
@@ -249,7 +249,7 @@ _BYTES_OF = {
     **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
 }
-_MOST_NUMBERS = 1000  # in one option
+_MOST_NUMBERS = 1000  # per option
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_YEARS = 10  # until a deadline
 _DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 2w, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
@@ -280,12 +280,12 @@ def _parse_duration(text: str, examples: str) -> float:
 def parse_deadline(text: str, now: datetime) -> float:
     """Parse a deadline, given as a duration or as a moment, and return the seconds until then.
 
-    `now` is this machine's clock, without a time zone. A moment is ISO 8601, with an optional time zone, or a weekday,
-    today or tomorrow with a time of day; without a time of day it is midnight. Raises AdvisorError (exit 2) for the
-    past, for a number without a unit and for everything else.
+    `now` is this machine's clock, without a time zone. A moment is ISO 8601 with an optional time zone, or a weekday,
+    today or tomorrow with a time of day (by default midnight). Raises AdvisorError (exit 2) for the past, for a number
+    without a unit and for everything else.
     """
     moment = _moment(text.strip().lower(), now)
-    if re.fullmatch(_NUMBER, text.strip()):  # refused, because nearly everybody means hours and not seconds
+    if re.fullmatch(_NUMBER, text.strip()):  # refused, because nearly everybody means hours, not seconds
         number = text.strip()
         raise AdvisorError(f"{text!r} says no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
     if moment is None:
@@ -303,7 +303,7 @@ def parse_deadline(text: str, now: datetime) -> float:
 
 
 def moment_read(text: str, seconds: float) -> str | None:
-    """Describe the moment that a deadline was read as; None if it was given as a duration."""
+    """Describe the moment that a deadline was read as. Returns None if it was given as a duration."""
     if re.match(r"\s*(?:[a-zA-Z]|\d{4}-)", text) is None:
         return None
     moment = datetime.now() + timedelta(seconds=seconds + 0.5)
@@ -311,9 +311,9 @@ def moment_read(text: str, seconds: float) -> str | None:
 
 
 def _moment(clean: str, now: datetime) -> datetime | None:
-    """Parse a moment, without a time zone unless the text gives one; None if the text is no moment.
+    """Parse a moment, without a time zone unless the text has one. Returns None if the text is not a moment.
 
-    A weekday is the next day of that name, which is today if the time of day is still to come.
+    A weekday means the next day of that name, which is today if the time of day is still to come.
     """
     named = re.fullmatch(r"([a-z]+)(?:,?\s+(?:at\s+)?([01]?\d|2[0-3])(?::([0-5]\d))?)?", clean)
     if named:
@@ -333,7 +333,7 @@ def _moment(clean: str, now: datetime) -> datetime | None:
 
 
 def write_count(count: float) -> str:
-    """Write a whole number as briefly as `parse_tokens` reads it back exactly: 10B, 1.5M, 524288."""
+    """Write a whole number as briefly as possible so that `parse_tokens` reads it back exactly: 10B, 1.5M, 524288."""
     for suffix, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= factor and parse_tokens(short := f"{count / factor:.3g}{suffix}") == count:
             return short
@@ -382,7 +382,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers such as "4", "2,4,8" or "2-8" (with both ends), sorted and without repetitions."""
+    """Parse whole numbers such as "4", "2,4,8" or "2-8" (includes both ends), sorted and without repetitions."""
     numbers: set[int] = set()
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)

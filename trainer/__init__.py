@@ -1,1 +1,1 @@
-"""A pre-training loop for small language models: one config file in, one run folder out."""
+"""A pre-training loop for small language models. It reads one configuration file and writes one run folder."""

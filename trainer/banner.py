@@ -1,4 +1,4 @@
-"""Prints the settings of a run as it starts, under names that readers of training logs know. No torch."""
+"""Prints a run's settings when it starts, under names that readers of training logs know. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def banner(header: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the log's header as lines of `name: value`, without unknown values."""
+    """Yield the log's header as lines of `name: value`. Unknown values are left out."""
     config, device, data = header["config"], header["device"], header["data"]
     shape, saving = config["model"], config["checkpoint"]
     on_cpu = device["type"] == "cpu"

@@ -1,7 +1,7 @@
 """`budget.json`: the seconds and dollars of all attempts at a run, wherever they ran. Standard library only.
 
-An attempt books ahead: the file always states what will be used by its next write. A process killed in between has thus
-been counted in full, with at most one interval too much. Seconds come from the monotonic clock.
+An attempt books in advance: the file always states what will have been used by its next write. A process that is killed
+in between is thus counted in full, with at most one interval too much. Seconds come from the monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from trainer.runlog import Lifetime, RunLog
 from trainer.schema import ConfigError, StopConfig, record_from_dict, to_dict
 
 BUDGET_NAME = "budget.json"
-PRICE_VARIABLE = "TRAINER_USD_PER_HOUR"  # of the machine at hand, if it differs from the configuration's price
+PRICE_VARIABLE = "TRAINER_USD_PER_HOUR"  # price of the present machine, if it differs from the configuration's price
 SCHEMA = 1
 WARNED_SHARE = 0.8
-# Between two writes: a twentieth of the attempt so far, so that a killed attempt loses little by booking ahead.
+# Time between two writes: a twentieth of the attempt so far, so that booking in advance costs a killed attempt little.
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS, _INTERVAL_SHARE = 0.5, 5.0, 0.05
-_LATE_SECONDS = 0.5  # that a write may be late
+_LATE_SECONDS = 0.5  # by which a write may be late
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One process that worked on the run. `seconds` is its life; until it has `ended` in order, all that it booked."""
+    """One process that worked on the run. `seconds` is its lifetime; until it has `ended` in order, all it booked."""
 
     session: str  # also its name in the log
     host: str | None
@@ -45,20 +45,20 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The seconds and dollars that attempts have used, and the durations they measured."""
+    """The seconds and dollars that attempts have used, and the durations that they measured."""
 
     attempts: tuple[Attempt, ...] = ()
     start_seconds: float | None = None  # from the start of a process to the end of its first step
     step_seconds: float | None = None
     checkpoint_seconds: float | None = None
-    needed_seconds: float | None = None  # for an attempt to do a step, if the last was ended by its limit
+    needed_seconds: float | None = None  # for an attempt to do one step, if its limit ended the last attempt
 
     @property
     def seconds(self) -> float:
         return sum(attempt.seconds for attempt in self.attempts)
 
     def usd(self, usd_per_hour: float) -> float:
-        """Return the dollars, each attempt at its own price, or at the given one if it has none."""
+        """Return the dollars, with each attempt at its own price, or at the given price if it has none."""
         prices = (usd_per_hour if a.usd_per_hour is None else a.usd_per_hour for a in self.attempts)
         return sum(a.seconds * price / 3600 for a, price in zip(self.attempts, prices, strict=True))
 
@@ -66,7 +66,7 @@ class Spent:
 def read_spent(folder: Path, on_message: Callable[[str], None] = lambda _: None) -> Spent:
     """Return what `budget.json` counts, or the newest checkpoint's count if that file is lost or older.
 
-    Reports damage through `on_message`. Raises OSError.
+    Damage is reported through `on_message`. Raises OSError.
     """
     booked, saved = _read_file(folder / BUDGET_NAME, on_message), _read_newest_checkpoint(folder / "checkpoints")
     known = {attempt.session: attempt for attempt in saved.attempts}
@@ -76,7 +76,7 @@ def read_spent(folder: Path, on_message: Callable[[str], None] = lambda _: None)
 
 
 def write_spent(folder: Path, spent: Spent) -> None:
-    """Replace `budget.json`, which is on disk on return; raises OSError."""
+    """Replace `budget.json`. The file is on disk when this returns. Raises OSError."""
     fields = {"schema": SCHEMA, **to_dict(spent)}
     text = json.dumps({**fields, "sha256": _digest(fields)}, indent=1)
     path = folder / BUDGET_NAME
@@ -98,7 +98,7 @@ def with_log(spent: Spent, log: RunLog) -> Spent:
 
 
 class Budget:
-    """The account of this attempt, on top of the earlier ones."""
+    """The account of this attempt, in addition to earlier attempts."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Budget:
     ):
         """`place` returns the run folder; `age_seconds` is this process's age; `writes` is true in the main process."""
         self._place, self._clock, self._writes = place, clock, writes
-        self.earlier = earlier  # may be set again once the log has been read
+        self.earlier = earlier  # may be set again after the log has been read
         self._max_seconds, self._max_usd = stop.max_seconds, stop.max_usd
         self.usd_per_hour = _price(stop)
         self._zero = clock() - age_seconds
@@ -136,12 +136,12 @@ class Budget:
 
     @property
     def usd(self) -> float | None:
-        """Return the dollars of all attempts; None without a price for this one."""
+        """Return the dollars of all attempts. Returns None if there is no price for this one."""
         price = self.usd_per_hour
         return None if price is None else self.earlier.usd(price) + self.own_seconds * price / 3600
 
     def seconds_left(self) -> float | None:
-        """Return the seconds to the first limit at this machine's price, negative beyond it; None without a limit."""
+        """Return the seconds to the first limit at this machine's price, negative beyond it. None if no limit."""
         left = [] if self._max_seconds is None else [self._max_seconds - self.seconds]
         if self._max_usd is not None and self.usd_per_hour:
             left.append((self._max_usd - self.earlier.usd(self.usd_per_hour)) / self.usd_per_hour * 3600
@@ -149,7 +149,7 @@ class Budget:
         return min(left) if left else None
 
     def share_used(self) -> float:
-        """Return the used share of the limit that is nearer; 0 without a limit."""
+        """Return the used share of the limit that is nearer. Returns 0 without a limit."""
         shares = [] if self._max_seconds is None else [self.seconds / self._max_seconds]
         if self._max_usd is not None and (usd := self.usd) is not None:
             shares.append(usd / self._max_usd)
@@ -157,14 +157,14 @@ class Budget:
 
     @property
     def words(self) -> str:
-        """Say what was used of the limits."""
+        """Say how much of the limits was used."""
         parts = [] if self._max_seconds is None else [f"{self.seconds:.1f} s of the {self._max_seconds:g} s allowed"]
         if self._max_usd is not None and (usd := self.usd) is not None:
             parts.append(f"${usd:.4g} of the ${self._max_usd:g} allowed")
         return " and ".join(parts)
 
     def book(self) -> None:
-        """Write the file if it is due, with the time until the next write included; raises OSError."""
+        """Write the file if that is due, including the time until the next write. Raises OSError."""
         with self._lock:
             now = self.own_seconds
             if self._writes and not self._ended and now >= self._due:
@@ -173,14 +173,14 @@ class Budget:
                 self._due = now + interval
 
     def end(self) -> None:
-        """Write what this attempt really took; nothing is booked after it. Raises OSError."""
+        """Write what this attempt really took. After that, nothing is booked. Raises OSError."""
         with self._lock:
             if self._writes and not self._ended:
                 self._ended = True
                 self._write(self.own_seconds)
 
     def record(self) -> dict[str, Any]:
-        """Return the count up to this moment, as checkpoints keep it."""
+        """Return the count up to now, as checkpoints store it."""
         return to_dict(self._spent(self.own_seconds))
 
     def _spent(self, own_seconds: float) -> Spent:
@@ -201,11 +201,11 @@ class Budget:
         )
 
     def _write(self, own_seconds: float) -> None:
-        write_spent(self._place(), self._spent(own_seconds))  # runs in its own thread, so the loop does not wait
+        write_spent(self._place(), self._spent(own_seconds))  # has its own thread, so the loop does not wait for it
 
 
 def _price(stop: StopConfig) -> float | None:
-    """Return the machine's own price if its starter gave one, else the configuration's."""
+    """Return the price given when the attempt was started on this machine, or else the configuration's price."""
     given = os.environ.get(PRICE_VARIABLE)
     return stop.usd_per_hour if given is None else float(given)
 
@@ -232,7 +232,7 @@ def _from_fields(fields: Mapping[str, Any]) -> Spent:
 
 
 def _read_newest_checkpoint(folder: Path) -> Spent:
-    """Read the count from `state.json` alone; an unreadable checkpoint is left to the resume."""
+    """Read the count from `state.json` alone. An unreadable checkpoint is left for the resume to handle."""
     for path in sorted(folder.glob("step-*/state.json"), reverse=True):
         try:
             return _from_fields(json.loads(path.read_bytes())["extra"]["budget"])
@@ -261,7 +261,7 @@ def _longer(attempt: Attempt, other: Attempt | None) -> Attempt:
 
 
 def _at_least(attempt: Attempt, seconds: float) -> Attempt:
-    """Raise an attempt's seconds to those that the log measured: a copy of the file may be older than the log."""
+    """Raise an attempt's seconds to what the log measured, because a copy of the file may be older than the log."""
     return dataclasses.replace(attempt, seconds=max(attempt.seconds, seconds))
 
 

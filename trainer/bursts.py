@@ -1,4 +1,4 @@
-"""`python -m trainer.bursts`: `trainer.worker` in an environment that is set before torch loads."""
+"""`python -m trainer.bursts` runs `trainer.worker` in an environment that is set before torch loads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainer.threads import share_cores
 def main() -> None:
     """Answer burst requests until standard input ends."""
     share_cores()
-    from trainer.worker import main as answer_requests  # torch reads the environment as it loads
+    from trainer.worker import main as answer_requests  # torch reads the environment when it loads
 
     answer_requests()
 

@@ -1,7 +1,7 @@
 """Measures the device's ceilings: matrix-product rate by size, memory bandwidth, launch latency.
 
-These are raw timings; the advisor turns them into priors. Sizes are chosen so that the whole takes a few
-seconds: the shapes of a training step (tokens × width × FFN), not the best-case square of a datasheet.
+These are raw timings, which the advisor turns into priors. The sizes are the shapes of a training step (tokens × width
+× FFN), not the best-case square of a datasheet, so that the whole takes a few seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _copy(device: torch.device, size: int, seconds: float) -> CopyTiming:
 
 
 def _launch(device: torch.device, seconds: float, batch: int = 100) -> tuple[float, ...]:
-    """Return seconds per operation of a tensor so small that only dispatch and launch count."""
+    """Return seconds per operation on a tensor so small that only dispatch and launch take time."""
     small = torch.zeros(16, device=device)
 
     def many() -> None:

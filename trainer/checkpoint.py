@@ -1,7 +1,7 @@
 """Makes checkpoints and restores them, so that a run continues bit for bit.
 
-`step-00000100/{model.safetensors, optimizer.safetensors, state.json}`, described in `docs/file-formats.md`. No pickle:
-a checkpoint runs no code when it is read. `checkpoint_files.py` puts the bytes on disk and checks them.
+`step-00000100/{model.safetensors, optimizer.safetensors, state.json}`, described in `docs/file-formats.md`. There is no
+pickle, so reading a checkpoint runs no code. `checkpoint_files.py` writes the bytes to disk and checks them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from trainer.parallel import World
 from trainer.schema import SCHEMA
 from trainer.split import first_row, is_split, like, local_rows
 
-# how an optimizer computes, not what: taken from the present optimizer, so that a run may move to another device
+# how an optimizer computes, not what; taken from the present optimizer, so that a run may move to another device
 _IMPLEMENTATION_SETTINGS = ("fused", "foreach", "capturable", "differentiable")
 _ALONE = World()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What one process contributes to a checkpoint: tensors by file, and the rest of the state."""
+    """One process's part of a checkpoint: its tensors by file, and the rest of the state."""
 
     step: int
-    tensors: dict[str, dict[str, Tensor]]  # of the running model, not copies, unless `on_host` made them
+    tensors: dict[str, dict[str, Tensor]]  # of the running model, not copies, unless made by `on_host`
     state: dict[str, Any]
 
     def on_host(self) -> Snapshot:
-        """Return the snapshot with copies of its tensors in host memory, so that the run may continue."""
+        """Return the snapshot with copies of its tensors in host memory, so that the run can continue."""
         copies = {
             file: {name: tensor.to("cpu", copy=True) for name, tensor in part.items()}
             for file, part in self.tensors.items()
@@ -52,10 +52,10 @@ class Snapshot:
 def take_snapshot(
     step: int, model: nn.Module, optimizers: Iterable[Optimizer], extra: dict[str, Any], world: World = _ALONE
 ) -> Snapshot:
-    """Return this process's part of a checkpoint: its rows of a split model, or a whole model in the main process.
+    """Return this process's part of a checkpoint: its rows of a split model, or in the main process the whole model.
 
-    `extra` must be fit for JSON (tuples come back as lists). Wrappers of DistributedDataParallel and torch.compile
-    leave no trace in the parameters' names.
+    `extra` must be fit for JSON (tuples come back as lists). Parameter names do not contain the wrappers of
+    DistributedDataParallel and torch.compile.
     """
     optimizers = list(optimizers)
     names = _parameter_names(model)
@@ -78,7 +78,7 @@ def take_snapshot(
 
 
 def _own_rows(tensors: dict[str, Tensor], world: World) -> dict[str, Tensor]:
-    """Return the rows that are here; whole tensors belong to the main process."""
+    """Return the rows in this process. Whole tensors belong to the main process."""
     rows = {name: local_rows(tensor) for name, tensor in tensors.items() if is_split(tensor) or world.is_main}
     return {name: own for name, own in rows.items() if own.dim() == 0 or len(own)}
 
@@ -90,12 +90,12 @@ def load_newest(
     on_message: Callable[[str], None],
     world: World = _ALONE,
 ) -> dict[str, Any] | None:
-    """Restore model, optimizers and random states from the newest sound checkpoint; return its `extra` plus `step`.
+    """Restore model, optimizers and random states from the newest sound checkpoint. Return its `extra` plus `step`.
 
-    Returns None if the folder holds no checkpoint. All processes of a run call this together, however many wrote it. A
-    damaged checkpoint is reported through `on_message`, renamed once an older one has been loaded, and never loaded in
-    part. Raises CheckpointError if none of the checkpoints is sound, or if a sound one belongs to another model or
-    other optimizers.
+    Returns None if the folder has no checkpoint. All processes of a run call this together, however many wrote the
+    checkpoint. A damaged checkpoint is reported through `on_message`, renamed once an older one has been loaded, and
+    never loaded in part. Raises CheckpointError if no checkpoint is sound, or if a sound one belongs to another model
+    or other optimizers.
     """
     optimizers, device = list(optimizers), _device_of(model)
     if world.is_main:
@@ -113,7 +113,7 @@ def load_newest(
             continue
         _restore(path, state, model, optimizers)
         if world.is_main:
-            files.set_aside(broken)  # otherwise they would count as the newest when old ones are pruned
+            files.set_aside(broken)  # otherwise they would count as the newest when old checkpoints are deleted
         return {**state["extra"], "step": state["step"]}
     if damaged:
         raise CheckpointError(f"no checkpoint in {folder} can be used: " + "; ".join(damaged))
@@ -123,8 +123,8 @@ def load_newest(
 def load_weights(folder: Path, model: nn.Module, on_message: Callable[[str], None], world: World = _ALONE) -> int:
     """Load only the weights of another run's newest sound checkpoint, and return its step.
 
-    All processes call this together; the other run's folder is not changed. Raises CheckpointError if it has no sound
-    checkpoint, or one of another model.
+    All processes call this together. The other run's folder is not changed. Raises CheckpointError if the run has no
+    sound checkpoint, or if the checkpoint is of another model.
     """
     device = _device_of(model)
     for name in world.gather([path.name for path in reversed(files.list_checkpoints(folder))], device)[0]:
@@ -149,7 +149,7 @@ def _restore_weights(stored: StoredTensors, model: nn.Module) -> None:
 
 
 def _checked(path: Path, world: World) -> tuple[dict[str, Any] | None, str | None]:
-    """Return a checkpoint's state, and what is wrong with it or with this process's share of its files."""
+    """Return a checkpoint's state, and what is wrong with it or with the files that this process checks."""
     try:
         state = files.read_state(path)
         files.check_files(path, state, share=(world.rank, world.size))
@@ -159,7 +159,7 @@ def _checked(path: Path, world: World) -> tuple[dict[str, Any] | None, str | Non
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Delete all but the `keep` newest checkpoints; raises ValueError for fewer than one, CheckpointError."""
+    """Delete all but the `keep` newest checkpoints. Raises ValueError for fewer than one, and CheckpointError."""
     if keep < 1:
         raise ValueError(f"keep: {keep} must be at least 1")
     for path in files.list_checkpoints(folder)[:-keep]:
@@ -170,7 +170,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """Return the model without the wrappers of data parallelism and compilation, however nested."""
+    """Return the model without the wrappers of data parallelism and compilation, even nested ones."""
     while True:
         if isinstance(model, DistributedDataParallel):
             model = model.module
@@ -181,12 +181,12 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and persistent buffers by plain name; a tied tensor once, under its first name."""
+    """Return parameters and persistent buffers by plain name. A tied tensor appears once, under its first name."""
     seen: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _bare(model).state_dict(keep_vars=True).items():  # keep_vars: tied ones are the same object
+    for name, tensor in _bare(model).state_dict(keep_vars=True).items():  # keep_vars: tied ones stay the same object
         if seen.setdefault(id(tensor), name) == name:
-            tensors[name.replace("_orig_mod.", "")] = tensor  # blocks may be compiled one by one
+            tensors[name.replace("_orig_mod.", "")] = tensor  # each block may be compiled by itself
     return tensors
 
 
@@ -205,7 +205,7 @@ def _group_names(optimizer: Optimizer, names: dict[int, str]) -> list[list[str]]
 
 
 def _restore(path: Path, state: dict[str, Any], model: nn.Module, optimizers: list[Optimizer]) -> None:
-    """Load a sound checkpoint, after checking that it fits."""
+    """Load a sound checkpoint after checking that it fits the model."""
     names = _parameter_names(model)
     targets = _model_tensors(model)
     stored = {kind: StoredTensors(path, state["files"], kind) for kind in ("model", "optimizer")}
@@ -260,7 +260,7 @@ def _optimizer_tensors(optimizers: list[Optimizer], names: dict[int, str]) -> di
 
 
 def _describe_optimizer(optimizer: Optimizer, names: dict[int, str]) -> dict[str, Any]:
-    """Return class, groups with settings and parameter names, and state values that are no tensors."""
+    """Return class, groups with settings and parameter names, and state values that are not tensors."""
     groups = []
     for group, members in zip(optimizer.param_groups, _group_names(optimizer, names), strict=True):
         settings = {key: _plain(value) for key, value in group.items() if key != "params"}
@@ -280,7 +280,7 @@ def _plain(setting: Any) -> Any:
 def _tensors_by_parameter(
     stored: StoredTensors, index: int, targets: dict[str, Tensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the state tensors of one optimizer by parameter; those of a parameter's shape are split like it."""
+    """Return one optimizer's state tensors by parameter. Those with a parameter's shape are split in the same way."""
     tensors: dict[str, dict[str, Tensor]] = {}
     for full_name, shape in stored.shapes.items():
         number, key, name = full_name.split("/", 2)

@@ -1,7 +1,7 @@
-"""Writes and reads a checkpoint's folder: plain tensors and JSON, checksums, atomic names. Knows nothing of models.
+"""Writes and reads a checkpoint's folder: plain tensors and JSON, checksums, atomic names. It does not know models.
 
-Tensors are written in the safetensors format (an 8-byte length, a JSON header, the raw bytes) one after the other:
-the checksum is taken on the way, host memory holds one tensor at a time, and a full disk is a plain OSError.
+Tensors are written one at a time in the safetensors format (an 8-byte length, a JSON header, the raw bytes). So the
+checksum is computed while writing, host memory holds one tensor at a time, and a full disk is a plain OSError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 _HIDDEN = re.compile(r"\.(step-\d{8,})\..*(partial|replaced)")
 _ROOM_FOR_TEXT_BYTES = 1 << 20  # state.json and the safetensors headers
 
-# The safetensors names of the element types a model or an optimizer may hold.
+# The safetensors names of the element types that a model or an optimizer may have.
 _DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -53,10 +53,10 @@ class DamagedError(Exception):
 
 
 def prepare(folder: Path, step: int, needed_bytes: int) -> Path:
-    """Make the hidden folder that receives the files of `folder/step-N` before they get that name.
+    """Create the hidden folder that receives the files of `folder/step-N` before they get that name.
 
-    Raises CheckpointError with the bytes needed and free when the disk is full or cannot be written; what was there is
-    then untouched.
+    Raises CheckpointError with the bytes needed and free if the disk is full or cannot be written. What was there
+    before is then unchanged.
     """
     partial = folder / f".step-{step:08d}.{os.getpid()}.partial"
     with _explained(partial, needed_bytes):
@@ -69,22 +69,18 @@ def prepare(folder: Path, step: int, needed_bytes: int) -> Path:
 
 
 def write_files(partial: Path, tensors: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Write files of tensors into a prepared folder, to disk; return their bytes and checksums by name.
-
-    Raises CheckpointError.
-    """
+    """Write files of tensors into a prepared folder, and to disk. Return their bytes and checksums by name. Raises
+    CheckpointError."""
     with _explained(partial, bytes_needed(tensors)):
         return {name: _write_tensors(partial / name, part) for name, part in tensors.items()}
 
 
 def publish(partial: Path, written: dict[str, Any], state: dict[str, Any]) -> tuple[Path, int]:
-    """Write `state.json` beside the files and rename the folder, once all is on disk; return its path and bytes.
-
-    Raises CheckpointError; what was there is then untouched.
-    """
+    """Write `state.json` next to the files, and rename the folder when all is on disk. Return its path and bytes.
+    Raises CheckpointError; what was there before is then unchanged."""
     final = _final(partial)
     with _explained(partial, _ROOM_FOR_TEXT_BYTES):
-        state = json.loads(json.dumps({**state, "files": written}))  # as read later: the checksum covers that
+        state = json.loads(json.dumps({**state, "files": written}))  # in the form that is read later and checked
         text = json.dumps({**state, "sha256": _digest_of(state)}, indent=1).encode()
         with open(partial / STATE_FILE, "wb") as file:
             file.write(text)
@@ -95,17 +91,17 @@ def publish(partial: Path, written: dict[str, Any], state: dict[str, Any]) -> tu
 
 
 def drop(partial: Path) -> None:
-    """Remove the files of a checkpoint that is abandoned."""
+    """Remove the files of an abandoned checkpoint."""
     shutil.rmtree(partial, ignore_errors=True)
 
 
 def bytes_needed(tensors: dict[str, dict[str, Tensor]]) -> int:
-    """Return the bytes of files with these tensors, with room for their headers and `state.json`."""
+    """Return the bytes of files with these tensors, including their headers and `state.json`."""
     return sum(t.nbytes for part in tensors.values() for t in part.values()) + _ROOM_FOR_TEXT_BYTES
 
 
 def part_name(name: str, part: int, parts: int) -> str:
-    """Name the file of one of several processes that each hold some rows, from 0: `model-00001-of-00004…`."""
+    """Return the file name of one of several processes that each hold some rows, from 0: `model-00001-of-00004…`."""
     stem, suffix = name.rsplit(".", 1)
     return name if parts == 1 else f"{stem}-{part + 1:05d}-of-{parts:05d}.{suffix}"
 
@@ -119,7 +115,7 @@ def _final(partial: Path) -> Path:
 
 @contextlib.contextmanager
 def _explained(partial: Path, needed_bytes: int) -> Iterator[None]:
-    """Turn an error of the disk into a CheckpointError that says what was needed and what is free."""
+    """Turn a disk error into a CheckpointError that says how many bytes were needed and how many are free."""
     try:
         yield
     except OSError as error:
@@ -130,7 +126,7 @@ def _explained(partial: Path, needed_bytes: int) -> Iterator[None]:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return finished checkpoints, oldest first; none if the folder does not exist."""
+    """Return finished checkpoints, oldest first. Returns none if the folder does not exist."""
     if not folder.is_dir():
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -138,7 +134,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what an interrupted write or deletion left; restore a checkpoint whose replacement was interrupted."""
+    """Remove what an interrupted write or deletion left. Restore a checkpoint whose replacement was interrupted."""
     for path in folder.glob(".step-*"):
         match = _HIDDEN.fullmatch(path.name)
         if match is None:
@@ -158,7 +154,7 @@ def set_aside(paths: list[Path]) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a checkpoint; its name goes first, so that none ever appears half deleted. Raises CheckpointError."""
+    """Delete a checkpoint. Its name goes first, so that no checkpoint looks half deleted. Raises CheckpointError."""
     doomed = path.with_name(f".{path.name}.{os.getpid()}.deleted.partial")
     try:
         os.rename(path, doomed)
@@ -168,14 +164,14 @@ def delete(path: Path) -> None:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """Check every byte of a checkpoint, return its state; raises DamagedError, CheckpointError for a newer format."""
+    """Check every byte of a checkpoint and return its state. Raises as `read_state` does."""
     state = read_state(path)
     check_files(path, state)
     return state
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read `state.json` and check its own checksum; raises DamagedError, CheckpointError for a newer format."""
+    """Read `state.json` and check its own checksum. Raises DamagedError, and CheckpointError for a newer format."""
     try:
         state = json.loads((path / STATE_FILE).read_bytes())
     except OSError as error:
@@ -192,10 +188,8 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path, state: dict[str, Any], share: tuple[int, int] = (0, 1)) -> None:
-    """Check that the files exist with their sizes and checksums; raises DamagedError.
-
-    With a `share` of (i, n) only the i-th of every n files: n processes share the reading.
-    """
+    """Check that the files exist with their sizes and checksums. Raises DamagedError. With a `share` of (i, n) only the
+    i-th of every n files is checked, so that n processes share the reading."""
     for name, expected in sorted(state["files"].items())[share[0] :: share[1]]:
         try:
             size = (path / name).stat().st_size
@@ -232,7 +226,7 @@ def _raw_bytes(tensor: Tensor) -> memoryview:
 
 
 def _put_in_place(partial: Path, final: Path) -> None:
-    """Give the finished folder its name; an older one of that name is moved first and restored if that fails."""
+    """Give the finished folder its name. An older folder of that name is moved first, and restored if that fails."""
     aside = final.with_name(f".{final.name}.{os.getpid()}.replaced")
     if final.exists():
         os.rename(final, aside)
@@ -260,7 +254,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _digest_of(state: dict[str, Any]) -> str:
-    """Return the checksum of a state as JSON with sorted keys, without its own checksum."""
+    """Return the checksum of a state as JSON with sorted keys, without the state's own checksum."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 

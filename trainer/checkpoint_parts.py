@@ -1,8 +1,8 @@
-"""Reads the tensors of a checkpoint, any rows of any tensor, whatever number of processes wrote it.
+"""Reads the tensors of a checkpoint: any rows of any tensor, whatever number of processes wrote it.
 
-Each process of a split run wrote a file with its rows of every tensor, in the order of the ranks; the first file has
-what is not split. A tensor is therefore the rows of all files that have it, one below the other, and a run on another
-number of processes reads just the rows it needs. A checkpoint of a whole model is the case of one file.
+Each process of a split run wrote a file with its rows of every tensor, in the order of the ranks. The first file also
+has what is not split. A whole tensor is therefore the rows of all files that have it, in that order. A run on another
+number of processes reads only the rows that it needs. A checkpoint of a whole model has one file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.checkpoint_files import DamagedError
 
 
 class StoredTensors:
-    """One kind of tensors (`model`, `optimizer`) of the checkpoint at `path`; raises DamagedError."""
+    """One kind of tensors (`model`, `optimizer`) in the checkpoint at `path`. Raises DamagedError."""
 
     def __init__(self, path: Path, files: Iterable[str], kind: str):
         self._files = [path / name for name in sorted(files) if name.split("-")[0].split(".")[0] == kind]
@@ -36,7 +36,7 @@ class StoredTensors:
         return {name: _whole_shape([shape for _, shape in places]) for name, places in self._places.items()}
 
     def rows(self, name: str, first: int, count: int) -> Tensor:
-        """Return some rows of a tensor, in fresh memory; all of it if it has no rows."""
+        """Return some rows of a tensor in new memory, or the whole tensor if it has no rows."""
         places = self._places[name]
         if not places[0][1]:
             return self._file(places[0][0]).get_tensor(name).clone()
@@ -57,7 +57,7 @@ class StoredTensors:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return names and shapes of a safetensors file, from its header alone; raises DamagedError."""
+    """Return the names and shapes in a safetensors file, from its header alone. Raises DamagedError."""
     try:
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

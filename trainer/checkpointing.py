@@ -15,12 +15,12 @@ from trainer.saving import Saver
 
 
 def checkpoint_folder(guard: Guard) -> Path:
-    """Return the present folder of the checkpoints: a run folder may be moved during its run."""
+    """Return the present folder of the checkpoints, because a run folder may be moved during its run."""
     return guard.folder.path / CHECKPOINTS
 
 
 class Checkpoints:
-    """The checkpoints of one attempt at a run: every process has them and makes the same calls at the same step.
+    """The checkpoints of one attempt at a run. Every process has this object and makes the same calls at the same step.
 
     A full or unwritable disk is reported and does not end the run.
     """
@@ -50,7 +50,7 @@ class Checkpoints:
 
     @property
     def something_is_due(self) -> bool:
-        """Tell whether to begin a checkpoint, or to finish the current one; the same on all processes."""
+        """Tell whether to begin a checkpoint, or to finish the current one. The answer is the same on all processes."""
         return self._is_due or self._is_written
 
     def do_what_is_due(self, extra: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Checkpoints:
             return
         self._guard.dead_man.doing(f"the checkpoint of step {step}", self._pace.usual_checkpoint)
         began = time.perf_counter()
-        self._began_at, self._tried_step = time.monotonic(), step  # also after a failure: the next try is the next due
+        self._began_at, self._tried_step = time.monotonic(), step  # after a failure, too: it is tried again when due
         try:
             self._saver.begin(self._trainer.snapshot(extra))
         except CheckpointError as error:
@@ -92,7 +92,7 @@ class Checkpoints:
         self.newest_step = saved.step
         self._prune()
         seconds = self._stood_seconds + time.perf_counter() - began
-        self._pace.add_checkpoint(max(seconds, saved.write_seconds))  # a run that is stopped waits for all of it
+        self._pace.add_checkpoint(max(seconds, saved.write_seconds))  # a run that is stopped waits for the whole time
         what = {"step": saved.step, "path": saved.path, "bytes": saved.bytes}
         self._journal.write("checkpoint", **what, seconds=seconds, write_seconds=saved.write_seconds)
         self._journal.say(f"step {saved.step}  checkpoint {saved.path}, {saved.bytes} bytes in {seconds:.2f} s")

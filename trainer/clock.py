@@ -12,13 +12,13 @@ Stamp = float | torch.cuda.Event
 
 
 class Clock:
-    """Stamps on the timeline of one device, and the seconds between them."""
+    """Stamps on the timeline of one device, and the seconds between two stamps."""
 
     def __init__(self, context: DeviceContext):
         self._cuda = context.is_cuda
 
     def stamp(self) -> Stamp:
-        """Return this point: on CUDA, the moment when the GPU has done all the work queued so far."""
+        """Return the present point in time. On CUDA it is the moment when the GPU has done all work queued so far."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -31,7 +31,7 @@ class Clock:
             stamp.synchronize()
 
     def between(self, start: Stamp, end: Stamp) -> float:
-        """Return seconds from one stamp to a later one; both must have been reached."""
+        """Return the seconds from one stamp to a later one. The device must have reached both."""
         if isinstance(start, float) and isinstance(end, float):
             return end - start
         assert not isinstance(start, float) and not isinstance(end, float)

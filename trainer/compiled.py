@@ -1,4 +1,4 @@
-"""Sets where torch.compile keeps its kernels: one folder, so that only new code is compiled."""
+"""Sets the one folder in which torch.compile keeps its kernels, so that only new code is compiled."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own variable; Triton's kernels g
 
 
 def keep_compiled_code() -> None:
-    """Set a folder of the user's own, unless the variable is set or none can be created.
+    """Choose a folder of the user's own, unless the variable is set or the folder cannot be created.
 
-    Torch's choice is below /tmp: it is lost with a job's own /tmp and with a reboot, and anybody may create that name.
+    Torch's choice is below /tmp. It is lost with a job's own /tmp and with a reboot, and anybody may create that name.
     """
     if VARIABLE in os.environ:
         return
@@ -19,5 +19,5 @@ def keep_compiled_code() -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        return  # the home cannot be written, so torch's choice stays
+        return  # the home folder cannot be written, so torch's choice stays
     os.environ[VARIABLE] = str(folder)

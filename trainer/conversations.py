@@ -1,8 +1,8 @@
-"""Turns conversations into a token folder: the model learns what the assistant says, and only reads the rest.
+"""Turns conversations into a token folder. The model learns what the assistant says, and only reads the rest.
 
 A turn is `<|role|>`, a line end, the content, and a line end. After the assistant's content comes the end-of-text
-token, which is learnt too. A mark is one token if the tokenizer has a token of that name, else it is spelt in ordinary
-tokens, so that any run can be continued without a new vocabulary.
+token, which is learnt too. A mark is one token if the tokenizer has a token of that name. Otherwise it is spelt in
+ordinary tokens, so that any run can be continued without a new vocabulary.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A conversation as tokens, with a flag for each that is learnt."""
+    """A conversation as tokens, with a flag for each token that is learnt."""
 
     tokens: list[int]
     counts: list[bool]
@@ -80,8 +80,8 @@ def prepare_conversations(
 ) -> TokenMeta:
     """Turn JSON lines or Parquet files with `messages` into the token folder `out` and return its metadata.
 
-    `tokenizer` is that of the run to continue. If the same inputs and settings were prepared already, this returns at
-    once; other tokens in `out` are replaced only with `force`. Raises PrepareError, leaving `out` unchanged.
+    `tokenizer` is the tokenizer of the run to continue. If the same inputs and settings were prepared already, this
+    returns at once. Other tokens in `out` are replaced only with `force`. Raises PrepareError; `out` is then unchanged.
     """
     report = on_progress or (lambda stage, done, total: None)
     corpus = gather(list(inputs), text_key=KEY, skip_bad=skip_bad)
@@ -104,7 +104,7 @@ def prepare_conversations(
 
 
 def render(encoder: TextTokenizer, conversations: Sequence[Sequence[Message]]) -> list[Rendered]:
-    """Return conversations as tokens; content stays text even if it looks like a mark."""
+    """Return conversations as tokens. Content stays text even if it looks like a mark."""
     end, line_end = end_of(encoder), encoder.encode("\n")
     said = iter(encoder.encode_plain([message.content for one in conversations for message in one]))
     heads = {role: mark(encoder, role) for role in ROLES}
@@ -122,12 +122,12 @@ def render(encoder: TextTokenizer, conversations: Sequence[Sequence[Message]]) -
 
 
 def mark(encoder: TextTokenizer, role: str) -> list[int]:
-    """Return the tokens before a turn."""
+    """Return the tokens that precede a turn."""
     return encoder.encode(f"<|{role}|>\n")
 
 
 def asked(encoder: TextTokenizer, prompt: str) -> list[int]:
-    """Return the tokens of a question, up to where the assistant begins."""
+    """Return the tokens of a question, up to the point where the assistant begins."""
     (question,) = render(encoder, [[Message(role="user", content=prompt)]])
     return [*question.tokens, *mark(encoder, ASSISTANT)]
 
@@ -137,7 +137,7 @@ def _size(messages: Sequence[Message]) -> int:
 
 
 def _conversations(corpus: Corpus) -> Iterator[tuple[Message, ...]]:
-    """Yield every conversation of a corpus, in order; raises PrepareError for an invalid one if none may be skipped."""
+    """Yield every conversation of a corpus, in order. Raises PrepareError for an invalid one if none may be skipped."""
     for where, record in corpus.records():
         try:
             messages = read_messages(record, where)
@@ -148,7 +148,7 @@ def _conversations(corpus: Corpus) -> Iterator[tuple[Message, ...]]:
 
 
 def read_messages(record: Any, where: str) -> tuple[Message, ...]:
-    """Return the turns of a record; raises PrepareError that names the invalid one."""
+    """Return the turns of a record. Raises PrepareError that names the invalid turn."""
     if not isinstance(record, list) or not record:
         raise PrepareError(f"{where}: {KEY!r} is {type(record).__name__}, not a list of turns", _HINT)
     messages = tuple(_message(turn, f"{where}, turn {number}") for number, turn in enumerate(record, 1))

@@ -1,7 +1,7 @@
-"""Reads documents from text files, JSON lines, Parquet files and folders; rejects, with file and line, other content.
+"""Reads documents from text files, JSON lines, Parquet files and folders. Rejects other content, with file and line.
 
-Error pages and pointers saved in place of a file, damaged records, and binary files are found here, before hours of
-training are spent on them. No torch; pyarrow is loaded only for Parquet.
+Error pages or pointers saved in place of a file, damaged records and binary files are found here, before hours of
+training are spent on them. Needs no torch; pyarrow is loaded only for Parquet.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _DOWNLOAD_HINT = "look at the file and fetch it again (advisor data check); --sk
 
 
 class PrepareError(DataError):
-    """Says that an input is not data or an output cannot be written; `hint` is the next step."""
+    """Says that an input is not data or that an output cannot be written. `hint` is the next step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A document, or one of the parts a long one is cut into at line ends."""
+    """A document, or one of the parts into which a long one is cut at line ends."""
 
     text: str
     starts_document: bool
@@ -53,22 +53,22 @@ class Piece:
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The files to read, in order, and those left out; `pieces` may be called again and again."""
+    """The files to read, in order, and the files left out. `pieces` may be called repeatedly."""
 
     files: list[Path]
     sources: list[str]  # the inputs, in words or as absolute paths
     text_key: str = "text"
     skip_bad: bool = False
-    passed_over: list[str] = field(default_factory=list)  # other files in the folders, by suffix
-    skipped: list[str] = field(default_factory=list)  # left out by the latest reading
+    passed_over: list[str] = field(default_factory=list)  # number of other files in the folders, by suffix
+    skipped: list[str] = field(default_factory=list)  # what the latest reading left out
 
     @property
     def stored_bytes(self) -> int:
-        """Return the bytes on disk, roughly the size of the text before it is read."""
+        """Return the bytes on disk, which are roughly the size of the text. Nothing is read for this."""
         return sum(file.stat().st_size for file in self.files)
 
     def pieces(self, max_chars: int) -> Iterator[Piece]:
-        """Yield everything in order, cut to `max_chars`; raises PrepareError unless bad input is skipped."""
+        """Yield everything in order, cut to `max_chars`. Raises PrepareError unless bad input is skipped."""
         self.skipped = []
         for file in self.files:
             try:
@@ -94,7 +94,7 @@ class Corpus:
                 yield Piece(text=text, starts_document=number == 0)
 
     def records(self) -> Iterator[tuple[str, Any]]:
-        """Yield the value of the key in every line or row, whatever it is, with its place; raises as `pieces` does."""
+        """Yield the key's value in every line or row, of any type, with its place. Raises as `pieces` does."""
         self.skipped = []
         for file in self.files:
             try:
@@ -179,9 +179,9 @@ class Corpus:
 
 
 def gather(inputs: list[Path] | None, *, text_key: str = "text", skip_bad: bool = False) -> Corpus:
-    """List the files of the inputs, folders recursively in sorted order; None is the Python standard library.
+    """List the files of the inputs, with folders read recursively in sorted order. None is the Python standard library.
 
-    Raises PrepareError for an input that does not exist or holds nothing to read.
+    Raises PrepareError for an input that does not exist or has nothing to read.
     """
     if inputs is None:
         return _standard_library()
@@ -199,7 +199,7 @@ def gather(inputs: list[Path] | None, *, text_key: str = "text", skip_bad: bool 
         raise PrepareError(f"nothing to read in {asked}", "give text, JSON lines (.jsonl) or Parquet files")
     passed_over = [f"{count} files {suffix or 'without suffix'}" for suffix, count in sorted(others.items())]
     return Corpus(
-        files=list(dict.fromkeys(files)),  # a file named twice is read once
+        files=list(dict.fromkeys(files)),  # a file that is named twice is read once
         sources=[str(path.resolve()) for path in inputs],
         text_key=text_key,
         skip_bad=skip_bad,
@@ -208,8 +208,8 @@ def gather(inputs: list[Path] | None, *, text_key: str = "text", skip_bad: bool 
 
 
 def _standard_library() -> Corpus:
-    """Return the interpreter's own sources, docstrings and language reference: real text that every machine has."""
-    apart = {"site-packages", "dist-packages", "encoded_modules"}  # the last are deliberately not UTF-8
+    """Return the interpreter's own sources, docstrings and language reference: real text on every machine."""
+    apart = {"site-packages", "dist-packages", "encoded_modules"}  # encoded_modules are deliberately not UTF-8
     root = Path(sysconfig.get_paths()["stdlib"])
     found = []
     for file in _folder_files(root, Counter()):
@@ -229,7 +229,7 @@ def _standard_library() -> Corpus:
 
 
 def _folder_files(folder: Path, others: Counter[str]) -> list[Path]:
-    """Return readable files below a folder, sorted, except hidden and empty ones; other formats go to `others`."""
+    """Return readable files below a folder, sorted, except hidden and empty ones. `others` counts other formats."""
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
@@ -246,7 +246,7 @@ def _folder_files(folder: Path, others: Counter[str]) -> list[Path]:
 
 
 def _suffix(file: Path) -> str:
-    """Return the suffix that tells the format, in lower case, without .gz."""
+    """Return the suffix that shows the format, in lower case, without .gz."""
     name = file.name.lower().removesuffix(".gz")
     return Path(name).suffix
 
@@ -305,7 +305,7 @@ def _text_fault(file: Path) -> str | None:
 
 
 def _text_parts(file: Path, max_chars: int) -> Iterator[str]:
-    """Yield a text file's parts, read block by block, so that only the disk limits its size."""
+    """Yield a text file's parts. It is read block by block, so that only the disk limits its size."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     held = ""
     with _open(file) as stream:
@@ -343,7 +343,7 @@ def _json_field(line: bytes, key: str, where: str) -> Any:
 
 
 def _json_text(line: bytes, key: str, where: str) -> str:
-    """Return the text of one JSON line, also an empty one."""
+    """Return the text of one JSON line, which may be empty."""
     text = _json_field(line, key, where)
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Query rows of one block. Rows times all their keys are two to four MiB of scores for a usual micro-batch. They fit
-# the last-level cache, and the half of all scores that the mask hides is mostly never computed.
+# Number of query rows in one block. For a usual micro-batch, the scores of these rows with all their keys take two to
+# four MiB. They fit the last-level cache, and the half of all scores that the mask hides is mostly never computed.
 ROWS = 128
 
 
@@ -19,13 +19,13 @@ _in_use = True
 
 
 def is_eager_cpu(x: Tensor) -> bool:
-    """Tell whether a model should use these kernels for `x`: eagerly on the CPU."""
+    """Tell whether a model should use these kernels for `x`, which it does eagerly on the CPU."""
     return _in_use and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @contextmanager
 def pytorch_kernels() -> Iterator[None]:
-    """Let models use PyTorch's kernels on the CPU, as on a GPU, to trace a GPU's memory."""
+    """Let models on the CPU use PyTorch's kernels, as on a GPU, to trace a GPU's memory."""
     global _in_use
     before, _in_use = _in_use, False
     try:
@@ -67,7 +67,8 @@ class _BlockedAttention(torch.autograd.Function):
         g = _by_head(upstream)
         by_q, by_k, by_v = (torch.empty_like(q) for _ in range(3))
         starts = range(0, q.shape[1], ROWS)
-        # The last rows see all keys: their products initialise the gradients of keys and values, the other rows add.
+        # The last rows see all keys: their products initialise the gradients of keys and values. The other rows add to
+        # them.
         for begin in reversed(starts):
             end = min(q.shape[1], begin + ROWS)
             rows, seen = slice(begin, end), slice(0, end)
@@ -86,7 +87,7 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def _weights(q: Tensor, k: Tensor, begin: int, end: int) -> Tensor:
-    """Return the softmax over what query rows `begin` to `end` may see: (batch × heads, rows, end)."""
+    """Return the softmax over the keys that query rows `begin` to `end` may see: (batch × heads, rows, end)."""
     scores = torch.bmm(q[:, begin:end], k[:, :end].mT)
     later = torch.full((end - begin, end - begin), -math.inf, dtype=scores.dtype, device=scores.device).triu_(1)
     scores[:, :, begin:] += later
@@ -103,7 +104,7 @@ def _by_token(tensor: Tensor, heads: int) -> Tensor:
 
 
 class RmsNormFunction(torch.autograd.Function):
-    """RMS norm in few operations: PyTorch's on the CPU is a chain of small ones, ten times slower than its layer norm.
+    """RMS norm in few operations. PyTorch's on the CPU is a chain of small ones, ten times slower than its layer norm.
 
     Backward, with y = x·r and r = 1/rms(x):  dx = r·(dy − y·mean(dy·y)).
     """

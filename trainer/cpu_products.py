@@ -12,17 +12,17 @@ from torch import Tensor
 
 _ROWS, _INNER, _COLUMNS = 256, 512, 512  # 0.13 GFLOP: at most a millisecond of one core
 _SECONDS, _LEAST_ROUNDS = 0.1, 5
-# bf16 also halves the bytes of everything between products and adds casts of the weights. Training gains about as
-# much as the products if they gain much, and almost nothing below this ratio.
+# bf16 also halves the bytes of everything between products, and adds casts of the weights. If the products gain much,
+# training gains about as much. Below this ratio it gains almost nothing.
 _WORTH_IT = 1.3
-_EXACT = 1e-5  # relative error of a product computed in fp32 throughout; one in bf16 has 3e-3
+_EXACT = 1e-5  # relative error of a product computed in fp32 throughout; in bf16 it is 3e-3
 
 
 class CpuProducts(NamedTuple):
     """FLOP/s of one thread in a matrix product, by arithmetic and library."""
 
     fp32: float  # PyTorch's default, which is MKL on x86
-    onednn_fp32: float | None  # None if oneDNN is missing or does not keep fp32's digits
+    onednn_fp32: float | None  # None if oneDNN is missing or does not keep fp32 precision
     bf16: float
 
     @property
@@ -31,15 +31,15 @@ class CpuProducts(NamedTuple):
 
     @property
     def precision(self) -> str:
-        """Return the precision to train in."""
+        """Return the precision in which to train."""
         return "bf16" if self.bf16 >= _WORTH_IT * self.best_fp32 else "fp32"
 
 
 @cache
 def measure_products() -> CpuProducts:
-    """Time a matrix product in fp32 by both libraries and in bf16, alternating, for a tenth of a second.
+    """Time a matrix product in fp32 with both libraries and in bf16, alternating, for a tenth of a second.
 
-    The fastest of each counts, on one thread, so that other work on the machine does not slow one of them alone.
+    The fastest time of each counts, on one thread, so that other work on the machine does not slow only one of them.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def _measure() -> CpuProducts:
     work: dict[str, Callable[[], Tensor]] = {"fp32": lambda: left @ right, "bf16": lambda: halves[0] @ halves[1]}
     if torch.backends.mkldnn.is_available() and error < _EXACT:
         work["onednn_fp32"] = lambda: _by_onednn(lambda: left @ right)
-    halves[0] @ halves[1]  # the first one builds the kernel
+    halves[0] @ halves[1]  # the first product builds the kernel
     best = dict.fromkeys(work, float("inf"))
     end, rounds = time.perf_counter() + _SECONDS, 0
     while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
@@ -76,9 +76,9 @@ def _measure() -> CpuProducts:
 def take_faster_fp32() -> None:
     """Let oneDNN do this process's fp32 products if it is faster than PyTorch's default and as exact.
 
-    On AMD processors MKL leaves the AVX-512 units idle: oneDNN took half the time (measured on EPYC, torch 2.13). The
-    switch that selects oneDNN also lets it round to bf16, which it does only if the CPU has tile units for that (AMX).
-    Therefore the product itself is checked.
+    On AMD processors MKL does not use the AVX-512 units, and oneDNN took half the time (measured on EPYC, torch 2.13).
+    The switch that selects oneDNN also lets it round to bf16, which it does only if the CPU has tile units for that
+    (AMX). Therefore the product itself is checked.
     """
     products = measure_products()
     faster = products.onednn_fp32 is not None and products.onednn_fp32 > 1.1 * products.fp32

@@ -1,6 +1,6 @@
 """Recognises files that are not the data their names promise: web pages, pointers, messages, or truncated files.
 
-Judged by content. Standard library only; pyarrow is loaded for Parquet and Zstandard.
+Files are judged by their content. Standard library only; pyarrow is loaded for Parquet and Zstandard.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 _HEAD_BYTES = 4096
 _BLOCK_BYTES = 1 << 20
-_MESSAGE_BYTES = 1 << 16  # no server's error is longer; a larger file is data
-_PLACES, _PLACE_BYTES = 64, 4096  # checked for zeros in a token file
+_MESSAGE_BYTES = 1 << 16  # no error message from a server is longer; a larger file is data
+_PLACES, _PLACE_BYTES = 64, 4096  # places in a token file that are checked for zeros
 
 _MARKS = (  # the first bytes of files that a server or a tool left in place of the data
     ("<!doctype", "an HTML page"),
@@ -30,7 +30,7 @@ _MARKS = (  # the first bytes of files that a server or a tool left in place of 
     ("access denied", "the words “Access Denied”"),
     ("version https://git-lfs", "a Git LFS pointer"),
 )
-_SAYS = (  # words of such a page
+_SAYS = (  # the words of such a page
     re.compile(r"<title[^>]*>\s*([^<]{1,120}?)\s*</title>", re.IGNORECASE),
     re.compile(r"<code>\s*([^<]{1,80}?)\s*</code>", re.IGNORECASE),
     re.compile(r"<message>\s*([^<]{1,120}?)\s*</message>", re.IGNORECASE),
@@ -44,9 +44,9 @@ _TOKEN_SUFFIXES = (".bin", ".npy")
 
 
 def not_data(head: bytes) -> tuple[str, str] | None:
-    """Return what a file with this beginning really is, and the mark that shows it; None without a mark.
+    """Return what a file with this beginning really is, and the mark that shows it. Returns None without a mark.
 
-    Leading white space and the byte order mark are ignored.
+    White space and a byte order mark at the beginning are ignored.
     """
     text = head.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
     start = text[:100].lower()
@@ -57,9 +57,9 @@ def not_data(head: bytes) -> tuple[str, str] | None:
 
 
 def damage(file: Path) -> str | None:
-    """Say what is wrong with a data file, by its content; None if nothing is. Compressed files are read in full.
+    """Say what is wrong with a data file's content. Returns None if nothing is. Compressed files are read in full.
 
-    Raises OSError if it cannot be read.
+    Raises OSError if the file cannot be read.
     """
     size = file.stat().st_size
     if size == 0:
@@ -87,10 +87,10 @@ def _says(text: str) -> str:
 
 
 def _json_message(file: Path) -> str | None:
-    """Recognise a file that is one JSON object with an error message and no record."""
+    """Recognise a file that is one JSON object with an error message and without a record."""
     try:
         raw: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):  # also if it is not UTF-8
+    except (ValueError, RecursionError):  # also raised if it is not UTF-8
         return None
     if not isinstance(raw, dict) or any(key in raw for key in _DATA_KEYS):
         return None

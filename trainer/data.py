@@ -1,8 +1,9 @@
-"""Provides training tokens by step number: from a folder of token files, or a synthetic stream of the same interface.
+"""Provides training tokens by step number: from a folder of token files, or from a synthetic stream with the same
+calls.
 
-Sample i depends only on (seed, i): nothing is remembered between calls, so that resuming needs only the step. The
-random numbers are computed by formulas given here instead of a library's generator, whose streams may change between
-versions: a run resumed after an upgrade must see the same data.
+Sample i depends only on (seed, i). Nothing is remembered between calls, so resuming needs only the step. Random numbers
+come from formulas given here, because a library's generator may change its streams between versions. A run that is
+resumed after an upgrade must see the same data.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from trainer.token_folder import PREPARE_HINT, TRAIN_FILE, VALIDATION_FILE, Data
 
 __all__ = ["DataError", "SyntheticTokens", "TokenFolder", "TokenSource", "open_tokens"]
 
-_SCANNED_TOKENS = 1 << 24  # tokens of a file checked for the largest one: 10 ms, whatever the file's size
-_RESET_OF_256 = 64  # synthetic: one token in four starts a new chain
+_SCANNED_TOKENS = 1 << 24  # tokens of a file that are searched for the largest one: 10 ms, whatever the file's size
+_RESET_OF_256 = 64  # in synthetic text, one token in four starts a new chain
 _VALIDATION_KEY = 0x7A11DA7E  # separates synthetic validation samples from training samples
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"): increment, multipliers.
@@ -32,14 +33,14 @@ _WORD = (1 << 64) - 1
 
 
 class TokenSource(Protocol):
-    """The source of batches. `meta`, `bytes_per_token`, `unique_tokens` are None if there is no real text."""
+    """The source of batches. `meta`, `bytes_per_token` and `unique_tokens` are None if there is no real text."""
 
     meta: TokenMeta | None
-    bytes_per_token: float | None  # of the validation split: turns nats per token into bits per byte
-    unique_tokens: int | None  # training tokens before any repeat; None if none ever does
+    bytes_per_token: float | None  # of the validation split, to turn nats per token into bits per byte
+    unique_tokens: int | None  # training tokens before the first repeat; None if there is no repeat
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> int | None:
-        """Return a step's targets that count, over all devices and micro-batches; None if all do."""
+        """Return how many of a step's targets count, over all devices and micro-batches. Returns None if all count."""
         ...
 
     def train_batch(
@@ -50,18 +51,18 @@ class TokenSource(Protocol):
 
 
 def open_tokens(data: DataConfig, vocab_size: int, seq_len: int, seed: int) -> TokenSource:
-    """Open the configured tokens for windows of `seq_len`; raises DataError if they do not fit the model."""
+    """Open the configured tokens for windows of `seq_len`. Raises DataError if they do not fit the model."""
     if data.path is None:
         return SyntheticTokens(vocab_size, seq_len, seed)
     if read_meta(data.path).counted_tokens is not None:
-        from trainer.masked import Conversations  # imports from this module
+        from trainer.masked import Conversations  # it imports from this module
 
         return Conversations(data.path, vocab_size, seq_len, seed)
     return TokenFolder(data.path, vocab_size, seq_len, seed)
 
 
 class TokenFolder:
-    """A folder written by `advisor data prepare`, read through the page cache without loading it."""
+    """A folder written by `advisor data prepare`. It is read through the page cache without being loaded."""
 
     def __init__(self, path: str | Path, vocab_size: int, seq_len: int, seed: int):
         meta = read_meta(path)
@@ -72,29 +73,29 @@ class TokenFolder:
         self._validation = _open(Path(path) / VALIDATION_FILE, meta.dtype, vocab_size, seq_len)
         self.unique_tokens: int | None = meta.tokens
         self.bytes_per_token: float | None = meta.validation_bytes / meta.validation_tokens
-        # One window is left out, so that each epoch can start at its own offset and cut the text elsewhere.
+        # One window is left out, so that each epoch can start at its own offset and cut the text at other places.
         self._windows = max(1, (len(self._train) - seq_len) // seq_len)
 
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps start at 0.
+        """Return inputs and targets of a micro-batch, int64 on the CPU, each (micro_batch, seq_len). Steps start at 0.
 
-        An epoch visits each window once in its own order; a step holds the same samples however its global batch is
+        An epoch visits each window once, in its own order. A step has the same samples however its global batch is
         split into devices and micro-batches.
         """
         samples = sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
         return _cut(self._train, self._starts(samples), self._seq_len)
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> None:
-        """Return None: every target counts."""
+        """Return None, because every target counts."""
         return None
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the same batches on every call: about `tokens` validation tokens in windows spread over the split.
 
-        All batches have one size (micro_batch, or fewer if there is less), so that the mean of their mean losses is the
-        mean over tokens.
+        All batches have one size (micro_batch, or less if there are fewer windows), so that the mean of their mean
+        losses is the mean over tokens.
         """
         available = (len(self._validation) - 1) // self._seq_len
         windows, size = eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)
@@ -103,7 +104,7 @@ class TokenFolder:
             yield _cut(self._validation, chosen[first : first + size] * self._seq_len, self._seq_len)
 
     def _starts(self, samples: np.ndarray) -> np.ndarray:
-        """Return where each sample's window begins in the token file."""
+        """Return the positions in the token file where the samples' windows begin."""
         epochs, places = np.divmod(samples, self._windows)
         room = min(self._seq_len, len(self._train) - self._windows * self._seq_len)
         starts = np.empty_like(places)
@@ -119,7 +120,7 @@ class SyntheticTokens:
 
     A token is followed by its successor (modulo the vocabulary) three times in four, otherwise by a random token with
     probability proportional to 1/rank. The entropy stays far below ln V (V = 65536: about 2.5 against 11.1 nats), so a
-    burst can prove that it trains, and the embedding rows are used as unevenly as by real text.
+    burst can prove that it trains. The embedding rows are used as unevenly as by real text.
     """
 
     meta: TokenMeta | None = None
@@ -132,16 +133,16 @@ class SyntheticTokens:
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a micro-batch, int64 on the CPU, (micro_batch, seq_len); steps start at 0."""
+        """Return inputs and targets of a micro-batch, int64 on the CPU, (micro_batch, seq_len). Steps start at 0."""
         samples = sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
         return self._batch(samples, self._seed)
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> None:
-        """Return None: every target counts."""
+        """Return None, because every target counts."""
         return None
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the same batches on every call, about `tokens` tokens in batches of one size, apart from training's."""
+        """Yield the same batches of one size on every call, with about `tokens` tokens that training never sees."""
         windows, size = eval_windows(-(-tokens // self._seq_len), micro_batch)
         for first in range(0, windows, size):
             yield self._batch(np.arange(first, first + size), mix(self._seed, _VALIDATION_KEY))
@@ -154,7 +155,7 @@ class SyntheticTokens:
         restart[:, 0] = True
         at = np.flatnonzero(restart)
         uniform = (noise.ravel()[at] >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        # Exponentiating a uniform number gives density 1/x: Zipf's law with exponent 1.
+        # The exponential of a uniform number has density 1/x, which is Zipf's law with exponent 1.
         heads = np.minimum(np.exp(uniform * math.log(self._vocab_size)).astype(np.int64), self._vocab_size) - 1
         flat = np.repeat(heads - at, np.diff(at, append=noise.size)) + np.arange(noise.size)
         tokens = (flat % self._vocab_size).reshape(len(samples), length)
@@ -164,9 +165,9 @@ class SyntheticTokens:
 def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
     """Map each of 0…count-1 to another of them, one to one, in an order given by `key`, without a table.
 
-    Alternates steps that are invertible on the next power of two (multiply by an odd number, add, fold the high half
-    onto the low) and repeats them if a result falls outside ("cycle walking": Black and Rogaway 2002, "Ciphers with
-    arbitrary finite domains"), which keeps it a permutation of exactly `count`.
+    Steps that are invertible on the next power of two alternate (multiply by an odd number, add, fold the high half
+    onto the low). They repeat if a result falls outside ("cycle walking": Black and Rogaway 2002, "Ciphers with
+    arbitrary finite domains"), so that the map remains a permutation of exactly `count`.
     """
     bits = max(1, (count - 1).bit_length())
     mask, fold = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
@@ -186,19 +187,19 @@ def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
 def sample_numbers(
     step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
 ) -> np.ndarray:
-    """Return the numbers of a micro-batch's samples, counted from the run's beginning."""
+    """Return the numbers of a micro-batch's samples, counted from the start of the run."""
     first = ((step * grad_accum + micro_index) * world_size + rank) * micro_batch
     return np.arange(first, first + micro_batch)
 
 
 def eval_windows(windows: int, micro_batch: int) -> tuple[int, int]:
-    """Return how many windows to evaluate and how many form a batch, so that all batches are equally large."""
+    """Return how many windows to evaluate and how many form a batch, so that all batches have the same size."""
     size = max(1, min(windows, micro_batch))
     return windows // size * size, size
 
 
 class _TokenFile:
-    """A file of little-endian tokens, read piece by piece: if a mapped file shrinks, SIGBUS kills the process."""
+    """A file of little-endian tokens, read piece by piece. If a mapped file shrank, SIGBUS would kill the process."""
 
     def __init__(self, path: Path, dtype: str):
         self._path, self._dtype = path, np.dtype(dtype).newbyteorder("<")
@@ -209,7 +210,7 @@ class _TokenFile:
         return self._count
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Return tokens from `start` on; raises DataError if the file has become shorter since it was opened."""
+        """Return tokens from `start` on. Raises DataError if the file has become shorter since it was opened."""
         width = self._dtype.itemsize
         piece = os.pread(self._file.fileno(), count * width, start * width)
         if len(piece) < count * width:
@@ -235,7 +236,7 @@ def _tensor(tokens: np.ndarray) -> Tensor:
 
 
 def _open(file: Path, dtype: str, vocab_size: int, seq_len: int) -> _TokenFile:
-    """Open a token file whose length `read_meta` has checked; it must hold a window and only the model's tokens."""
+    """Open a token file whose length `read_meta` has checked. It must have a window and only the model's tokens."""
     tokens = _TokenFile(file, dtype)
     if len(tokens) <= seq_len:
         hint = "use a shorter sequence, or prepare more text"

@@ -1,7 +1,7 @@
-"""Ends a process in which nothing has happened for far longer than it should. No torch.
+"""Ends a process in which nothing has happened for far longer than it should. Needs no torch.
 
-A collective whose partner has died, or a file system that disappeared, never returns and cannot be asked. A thread logs
-what was in progress, prints every thread's stack, and ends the process.
+A collective whose partner has died, or a file system that disappeared, never returns and cannot be asked. So a thread
+logs what was in progress, prints every thread's stack, and ends the process.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 from trainer.schema import StopConfig
 
-HUNG = "hung"  # prefix of the reason for such an end
-UNKNOWN_ROOM = 6.0  # times the least seconds, for work nobody has timed yet, such as starting, compiling and restoring
-_BACKSTOP_SHARE, _BACKSTOP_SECONDS = 1.5, 30.0  # later than the thread: for a hang that holds the interpreter's lock
+HUNG = "hung"  # prefix of the reason for this kind of end
+UNKNOWN_ROOM = 6.0  # times the least seconds, for work not timed yet, such as starting, compiling and restoring
+_BACKSTOP_SHARE, _BACKSTOP_SECONDS = 1.5, 30.0  # later than the thread, for a hang that holds the interpreter's lock
 
 
 class DeadMan:
-    """What the loop is doing, and how long that may take."""
+    """What the loop is doing, and how long it may take."""
 
     def __init__(self, stop: StopConfig, clock: Callable[[], float] = time.monotonic):
         self._factor, self._least, self._clock = stop.hang_factor, stop.hang_seconds, clock
@@ -27,7 +27,7 @@ class DeadMan:
         self._rearm_at = 0.0
 
     def doing(self, what: str, expected_seconds: float | None) -> None:
-        """Record that the loop begins `what`; None means that its duration is unknown."""
+        """Record that the loop begins `what`. None means that its duration is unknown."""
         if self._factor is None:
             return
         if expected_seconds is None:
@@ -37,7 +37,7 @@ class DeadMan:
         self._doing, self._since = what, self._clock()
 
     def verdict(self) -> str | None:
-        """Say that the loop hangs; None if it need not be checked yet. Arms the backstop as well."""
+        """Say that the loop hangs. Returns None if it may still be working. Also arms the backstop."""
         if self._factor is None:
             return None
         seconds, limit = self._clock() - self._since, self._limit
@@ -55,7 +55,7 @@ class DeadMan:
             faulthandler.cancel_dump_traceback_later()
 
     def _arm(self, seconds: float) -> None:
-        """Arm Python's own timer, which needs no interpreter lock and ends the process if our thread cannot run."""
+        """Arm Python's own timer. It needs no interpreter lock, and ends the process if our thread cannot run."""
         if self._clock() < self._rearm_at:
             return
         self._rearm_at = self._clock() + _BACKSTOP_SECONDS / 4

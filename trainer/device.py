@@ -1,4 +1,4 @@
-"""Chooses a run's device and precision and reads its memory. The only torch.cuda calls outside the loop's clock."""
+"""Chooses a run's device and precision and reads its memory. Only the loop's clock calls torch.cuda elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.cpu_products import measure_products, take_faster_fp32
 from trainer.schema import DeviceFacts
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# messages of the CPU's allocator, of Triton loading a kernel, of cuBLAS creating a handle, which raise no own type
+# messages of errors without a type of their own: the CPU's allocator, Triton loading a kernel, cuBLAS making a handle
 _OUT_OF_MEMORY_WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "Triton Error [CUDA]: out of memory",
@@ -49,7 +49,7 @@ class DeviceContext:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return the 16-bit type that weights are cast to for arithmetic; None if they are not cast."""
+        """Return the 16-bit type to which weights are cast for arithmetic. Returns None if they are not cast."""
         return _DTYPES.get(self.precision)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -57,7 +57,7 @@ class DeviceContext:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def grad_scaler(self) -> torch.amp.GradScaler:
-        """Return loss scaling for fp16; it does nothing in the other precisions, whose range is wide enough."""
+        """Return loss scaling for fp16. It does nothing in the other precisions, whose range is wide enough."""
         return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
 
     def synchronise(self) -> None:
@@ -68,7 +68,7 @@ class DeviceContext:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """Most memory held so far. The device's are None on the CPU, where only the process is measured."""
+    """The most memory held so far. On the CPU only the process is measured, and the device's fields are None."""
 
     allocated_peak_bytes: int | None
     reserved_peak_bytes: int | None
@@ -76,11 +76,11 @@ class PeakMemory:
 
 
 def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool = True) -> DeviceContext:
-    """Choose device and precision and make them the process's defaults; raises DeviceError if they do not exist.
+    """Choose device and precision and make them the process's defaults. Raises DeviceError if they do not exist.
 
-    auto takes CUDA if there is a GPU. Its precision is then bf16 if the GPU computes in it, fp16 on older GPUs that are
-    fast at it, else fp32. On a CPU it is bf16 if a measured matrix product shows that it pays. `tf32` lets fp32 matrix
-    products on CUDA round their inputs to 10 bits.
+    auto takes CUDA if there is a GPU. Its precision is then bf16 if the GPU computes in bf16, fp16 on older GPUs that
+    are fast at it, else fp32. On a CPU it is bf16 if a measured matrix product shows that bf16 pays. `tf32` lets fp32
+    matrix products on CUDA round their inputs to 10 bits.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device {name!r} is not one of auto, cpu, cuda")
@@ -106,9 +106,9 @@ def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool
 
 
 def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """Tell whether a build for these architectures ("sm_86", "compute_120") runs on a GPU with this compute capability.
+    """Tell whether a build for these architectures ("sm_86", "compute_120") runs on a GPU with this capability.
 
-    Code for x.y runs on x.z with z >= y; PTX code ("compute_") runs on every newer GPU.
+    Code for x.y runs on x.z with z >= y. PTX code ("compute_") runs on every newer GPU.
     """
     built = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name) for name in architectures]
     return any(
@@ -120,7 +120,7 @@ def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bo
 
 
 def describe_device(context: DeviceContext, world_size: int = 1) -> DeviceFacts:
-    """Return the device's data for the log's header and calibrations; what cannot be found out is None."""
+    """Return the device's data for the log's header and calibrations. What cannot be found out is None."""
     host = DeviceFacts(
         type=context.device.type,
         name=_cpu_name(),
@@ -146,7 +146,7 @@ def peak_memory(context: DeviceContext) -> PeakMemory:
     """Return peaks since the process began or `reset_peak_memory` was called."""
     allocated = reserved = None
     if context.is_cuda:
-        statistics = torch.cuda.memory_stats_as_nested_dict(context.device)  # one call: torch's two getters cost more
+        statistics = torch.cuda.memory_stats_as_nested_dict(context.device)  # one call; torch's two getters cost more
         allocated = statistics["allocated_bytes"]["all"]["peak"]
         reserved = statistics["reserved_bytes"]["all"]["peak"]
     return PeakMemory(
@@ -155,13 +155,13 @@ def peak_memory(context: DeviceContext) -> PeakMemory:
 
 
 def reset_peak_memory(context: DeviceContext) -> None:
-    """Restart the peaks from the present memory; the resident peak only if the kernel allows it."""
+    """Restart the peaks from the present memory. The resident peak restarts only if the kernel allows it."""
     if context.is_cuda:
         torch.cuda.reset_peak_memory_stats(context.device)
     try:
         _PROC_CLEAR_REFS.write_text("5")  # proc(5): resets the peak resident set
     except OSError:
-        return  # not Linux, or not permitted: the peak of the process stays
+        return  # not Linux, or not permitted, so the peak of the whole process stays
 
 
 def release_memory(context: DeviceContext) -> None:
@@ -173,10 +173,10 @@ def release_memory(context: DeviceContext) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory, of the device or of the host, was exhausted.
+    """Tell whether an exception means that the memory of the device or of the host was exhausted.
 
     PyTorch's allocator of device memory and Python have types for it. CUDA itself, its matrix library and Triton report
-    a number or words, PyTorch's CPU allocator only words. The compiler wraps errors that occur while it compiles.
+    a number or words, and PyTorch's CPU allocator only words. The compiler wraps errors that occur while it compiles.
     """
     inner: BaseException | None = error
     while inner is not None:
@@ -191,10 +191,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc reuse large blocks instead of returning them to the kernel, which would zero them again each step.
+    """Let malloc reuse large blocks. Otherwise the kernel gets them back and must zero them again in each step.
 
-    Measured with the GNU C library on two server cores: 6,000 page faults fewer per step of a 5 M-parameter model, 2 to
-    8 % of its time. Other C libraries have no such switches.
+    Measured with the GNU C library on two server cores: 6,000 fewer page faults per step of a 5 M-parameter model,
+    which is 2 to 8 % of its time. Other C libraries have no such switches.
     """
     if _is_glibc():
         libc = ctypes.CDLL(None)
@@ -216,13 +216,13 @@ def _cuda_precision(precision: str) -> str:
 
 
 def _has_fast_fp16(capability: tuple[int, int]) -> bool:
-    """Tell whether fp16 beats fp32: CUDA's throughput table has it at 1/64 on GeForce GPUs of the Pascal generation."""
+    """Tell whether fp16 is faster than fp32. CUDA's throughput table gives it 1/64 on Pascal's GeForce GPUs."""
     return capability >= (7, 0) or capability in ((5, 3), (6, 0), (6, 2))
 
 
 def _resident_peak_bytes() -> int:
     try:
-        status = _PROC_STATUS.read_bytes()  # called every step, hence no splitting into lines
+        status = _PROC_STATUS.read_bytes()  # called in every step, so it is not split into lines
     except OSError:
         status = b""
     if (at := status.find(b"VmHWM:")) >= 0:
@@ -232,7 +232,7 @@ def _resident_peak_bytes() -> int:
 
 
 def _host_memory_bytes() -> int:
-    """Return main memory, or less if the process's control group may use less."""
+    """Return the main memory, or less if the process's control group allows less."""
     total = psutil.virtual_memory().total
     for path in _CGROUP_LIMITS:
         try:
@@ -245,7 +245,7 @@ def _host_memory_bytes() -> int:
 
 
 def available_host_memory() -> int:
-    """Return the machine's available main memory in bytes; its control group may allow less."""
+    """Return the machine's available main memory in bytes, or less if its control group allows less."""
     return min(psutil.virtual_memory().available, _host_memory_bytes())
 
 
@@ -258,7 +258,7 @@ def _cpu_name() -> str | None:
 
 
 def _driver_version() -> str | None:
-    import pynvml  # only if there is a GPU
+    import pynvml  # needed only if there is a GPU
 
     try:
         pynvml.nvmlInit()

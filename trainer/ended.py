@@ -1,8 +1,8 @@
-"""`python -m trainer.ended DIR`: how a run ended, as an exit status that a job script can use.
+"""`python -m trainer.ended DIR` reports how a run ended, as an exit status that a job script can use.
 
-0: completed, or stopped by its own limit. 75 (EX_TEMPFAIL): stopped by a signal or by the notice of its machine's end,
-hung, or died without a final record; start it again. 3: out of memory. 4: diverged. 1: failed otherwise, or never
-started.
+0: completed, or stopped by its own limit. 75 (EX_TEMPFAIL): stopped by a signal or by the notice that its machine is
+taken away, hung, or died without a final record; start it again. 3: out of memory. 4: diverged. 1: failed otherwise, or
+never started.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ EXIT_CODES = {
     Outcome.DIVERGED: 4,
 }
 AGAIN = 75
-ASKED = "received "  # prefix of the reason for a stop requested from outside: a signal, a notice
+ASKED = "received "  # prefix of the reason for a stop that was requested from outside, by a signal or a notice
 
 
 def status(folder: Path) -> tuple[int, str]:
-    """Return exit status and reason; raises RunLogError or OSError if the log cannot be read."""
+    """Return exit status and reason. Raises RunLogError or OSError if the log cannot be read."""
     log = load_run_log(folder / LOG_NAME)
-    final = log.final if log.header is not None else (log.finals or (None,))[-1]  # some runs end before their header
+    final = log.final if log.header is not None else (log.finals or (None,))[-1]  # some end before their header
     if final is None:
         if log.header is None:
             return EXIT_CODES[Outcome.FAILED], "the run never started"

@@ -1,4 +1,4 @@
-"""`python -m trainer.evaluate RUN`: how well a run's newest checkpoint predicts, as JSON lines on stdout.
+"""`python -m trainer.evaluate RUN` measures how well a run's newest checkpoint predicts. Prints JSON lines.
 
 Writes `{"kind": "model", …}`, `{"kind": "held_out", …}` and one `{"kind": "task", …}` per file. A part that cannot be
 done gives a `{"kind": "message", …}`, a failed start `{"kind": "error", "text": …, "hint": …}`.
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    tasks = {file.stem: read_questions(file) for file in options.task}  # before a model is loaded in vain
+    tasks = {file.stem: read_questions(file) for file in options.task}  # read first, so that no model is loaded in vain
     trained = load_trained(options.run, options.device, lambda text: _say("message", text=text))
     _say("model", step=trained.step, parameters=sum(p.numel() for p in trained.model.parameters()),
          device=describe_device(trained.context).name, precision=trained.context.precision)  # fmt: skip

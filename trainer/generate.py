@@ -1,4 +1,4 @@
-"""Generates tokens: the model predicts the next token, one of the likely ones is drawn, and so on."""
+"""Generates tokens: the model predicts the next token, one of the likely tokens is drawn, and so on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from trainer.trained import Trained
 class Drawing:
     """How a token is drawn from the model's prediction."""
 
-    temperature: float = 0.8  # 0 takes the likeliest
-    top_k: int | None = None  # among so many of the likeliest
-    top_p: float | None = None  # among the likeliest with this total probability (Holtzman et al. 2020)
+    temperature: float = 0.8  # 0 takes the likeliest token
+    top_k: int | None = None  # draw from this many of the likeliest tokens
+    top_p: float | None = None  # draw from the likeliest tokens with this total probability (Holtzman et al. 2020)
     seed: int = 0
 
 
 def generate(trained: Trained, prompt: Sequence[int], drawing: Drawing) -> Iterator[int]:
     """Yield tokens that follow a prompt of at least one token, without end.
 
-    Keys and values are kept, so each token costs one token's work; in a full context the newer half is read again.
+    Keys and values are kept, so each token costs one token's work. In a full context, the newer half is read again.
     """
     longest = trained.config.model.seq_len
     device = trained.context.device
@@ -43,7 +43,7 @@ def generate(trained: Trained, prompt: Sequence[int], drawing: Drawing) -> Itera
 
 
 def draw(logits: Tensor, drawing: Drawing, chance: torch.Generator) -> int:
-    """Draw one token by its logits (vocabulary)."""
+    """Draw one token by the logits of the vocabulary."""
     if drawing.temperature == 0.0:
         return int(logits.argmax())
     values, order = torch.sort(logits / drawing.temperature, descending=True)
@@ -52,5 +52,5 @@ def draw(logits: Tensor, drawing: Drawing, chance: torch.Generator) -> int:
     shares = torch.softmax(values, dim=0)
     if drawing.top_p is not None:
         before = shares.cumsum(0) - shares
-        shares = torch.where(before < drawing.top_p, shares, torch.zeros(()))  # the first always stays
+        shares = torch.where(before < drawing.top_p, shares, torch.zeros(()))  # the first token always stays
     return int(order[int(torch.multinomial(shares, 1, generator=chance))])

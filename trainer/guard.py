@@ -1,7 +1,7 @@
-"""Protects an attempt without torch: its folder's lock, its budget, its log, and the watch beside it.
+"""Protects an attempt without torch: its folder's lock, its budget, its log, and a thread that watches it.
 
-The watch is a thread: while the loop trains, evaluates or hangs, it books the budget, looks for the notice of the
-machine's end, and ends what hangs.
+While the loop trains, evaluates or hangs, this watch books the budget, looks for the notice that the machine is taken
+away, and ends the process if it hangs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from trainer.stop_requests import Notice, StopRequests
 
 _TICK_SECONDS = 0.25
 _MAIN_FIRST_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 20.0  # a hung file system may delay the final record: the process then ends without it
+_LAST_WORDS_SECONDS = 20.0  # a hung file system may delay the final record; after this time the process ends without it
 
 
 class Guard:
-    """One attempt's protection, from before torch is loaded until the process ends; close it, or use it in `with`."""
+    """One attempt's protection, from before torch is loaded until the process ends. Close it, or use it in `with`."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class Guard:
         alone: bool = True,
         age_seconds: float = 0.0,
     ):
-        """`is_main` is true in the process that writes; `alone` if no other process trains the same model.
+        """`is_main` is true in the process that writes, `alone` if no other process trains the same model.
 
-        Raises OSError for a folder that cannot be used or that another process trains in, and RunLogError.
+        Raises RunLogError, and OSError if the folder cannot be used or another process trains in it.
         """
-        self.warnings: list[str] = []  # for the log, once this attempt has its header
+        self.warnings: list[str] = []  # to be logged once this attempt has its header
         self.folder = RunFolder(out_dir)
         if is_main:
             self.folder.lock()
         spent = read_spent(self.folder.path, self.warnings.append)
         self.budget = Budget(lambda: self.folder.path, stop, spent, age_seconds=age_seconds, writes=is_main)
-        self.budget.book()  # before a long log is read, so that an attempt killed meanwhile is counted
+        self.budget.book()  # before a long log is read, so that an attempt killed in the meantime is counted
         log = self._log(is_main)
         if log is not None:
             self.budget.earlier = with_log(spent, log)
@@ -62,7 +62,7 @@ class Guard:
             session=self.budget.session,
             seconds=lambda: self.budget.own_seconds,
         )
-        self.journal.step = self.logged_steps  # of an attempt that ends before it begins
+        self.journal.step = self.logged_steps  # for an attempt that ends before it begins
         self.requests = StopRequests()
         self.dead_man = DeadMan(stop)
         self._notice = None if stop.notice is None else Notice(stop.notice)
@@ -79,7 +79,7 @@ class Guard:
         self.close()
 
     def close(self) -> None:
-        """End watch and count; a second call does nothing."""
+        """End watch and count. A second call does nothing."""
         self.dead_man.disarm()
         self._over.set()
         self._thread.join(timeout=5.0)
@@ -95,9 +95,9 @@ class Guard:
         return outcome
 
     def no_room_to_start(self) -> str | None:
-        """Say why an attempt that starts now could only waste time; None if there is room for a step."""
+        """Say why an attempt that starts now could only waste time. Returns None if there is room for a step."""
         left, budget = self.budget.seconds_left(), self.budget
-        if left is None or not self._alone:  # several processes must not separate before they have met
+        if left is None or not self._alone:  # several processes must not part before they have met
             return None
         ahead = sum(s or 0.0 for s in (budget.start_seconds, budget.step_seconds, budget.checkpoint_seconds))
         if left > max(0.0, ahead - budget.own_seconds):
@@ -126,7 +126,7 @@ class Guard:
             return load_run_log(path)
 
     def _compare(self, spent: Spent, log: RunLog) -> None:
-        """Compare the log's sum with the count."""
+        """Compare the total time in the log with the budget's count."""
         counted = self.budget.earlier.seconds
         if spent.attempts and counted > 1.1 * spent.seconds + 60:
             self.warnings.append(
@@ -142,7 +142,7 @@ class Guard:
                 self.requests.ask(f"{self.folder.path} was deleted, or moved to another disk")
             if (reason := self.dead_man.verdict()) is None or self._over.is_set():
                 continue
-            if not self._is_main:  # the writing process first; else it would log a lost connection as the reason
+            if not self._is_main:  # the writer ends first; else it would log a lost connection as the reason
                 self._over.wait(_MAIN_FIRST_SECONDS)
             self._end_at_once(reason)
 
@@ -155,7 +155,7 @@ class Guard:
             self._booking_failed = True
 
     def _end_at_once(self, reason: str) -> None:
-        """End the process, since the loop no longer answers; a job script starts the run again."""
+        """End the process, because the loop no longer answers. A job script then starts the run again."""
         faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True)
         faulthandler.dump_traceback(all_threads=True)
         self.end(Outcome.FAILED, reason)
@@ -165,7 +165,7 @@ class Guard:
 
 
 def process_age_seconds() -> float:
-    """Return seconds since this process started, whatever happened to the wall clock; 0 if the system does not say."""
+    """Return seconds since this process started, independent of the wall clock. 0 if the system does not say."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])  # starttime, proc(5)

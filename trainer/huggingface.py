@@ -1,8 +1,8 @@
-"""`python -m trainer.huggingface RUN --out DIR`: writes a run's newest checkpoint for Hugging Face's transformers.
+"""`python -m trainer.huggingface RUN --out DIR` writes a run's newest checkpoint for Hugging Face's transformers.
 
-Each family is an architecture of that library which computes the same function: names change, and rows move if the
-layouts differ. `{"kind": "model", …}` and `{"kind": "written", "files": …}` come as JSON lines on stdout; what is left
-out gives a `{"kind": "message", …}`, a failure `{"kind": "error", "text": …, "hint": …}`.
+Each family has an architecture in that library that computes the same function. Names change, and rows move if the
+layouts differ. JSON lines on stdout report `{"kind": "model", …}` and `{"kind": "written", "files": …}`, a `{"kind":
+"message", …}` for what is left out, and for a failure `{"kind": "error", "text": …, "hint": …}`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trainer.trained import NothingTrainedError, Trained, load_tokenizer, load_t
 
 MODEL_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-# conversations as `conversations.render` writes them
+# conversations in the form that `conversations.render` writes
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 
-# Our names → theirs; a block's names follow `blocks.N.`. Names missing here are handled below.
+# Our names → theirs. A block's names follow `blocks.N.`. Names missing here are handled below.
 _LLAMA_BLOCK = {
     "attention_norm": "input_layernorm",
     "attention.query": "self_attn.q_proj",
@@ -61,7 +61,7 @@ _GPT2_BLOCK = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """An architecture's names of its tensors; `{}` is the number of the block."""
+    """An architecture's names for its tensors; `{}` is the number of the block."""
 
     block: str
     names: Mapping[str, str]
@@ -120,8 +120,8 @@ def _export(run_dir: Path, out: Path, tokenizer_file: Path | None) -> None:
 def write(
     trained: Trained, folder: Path, tokenizer: TextTokenizer | None, end: int | None, *, chat: bool = False
 ) -> None:
-    """Write every file of a model, and its tokenizer's if it has one; `chat` if it has learnt conversations."""
-    # a document begins after the end of another, so that token is also the one to begin with
+    """Write every file of a model, and its tokenizer's if it has one. `chat` is true if it has learnt conversations."""
+    # a document begins after the end of another one, so the end token is also the one to begin with
     marks = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
     save_file(model_tensors(trained.model), folder / MODEL_FILE, metadata={"format": "pt"})
     _write_json(folder / CONFIG_FILE, model_config(trained.model) | marks)
@@ -133,7 +133,7 @@ def write(
 
 
 def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, seq_len: int, *, chat: bool) -> None:
-    # tokens that others' tokenizers add around a text were in no text that this model has read
+    # tokens that other tokenizers add around a text never occurred in what this model has read
     _write_json(folder / TOKENIZER_FILE, json.loads(tokenizer.content()) | {"post_processor": None})
     name = None if end is None else tokenizer.tokenizer.id_to_token(end)
     _write_json(
@@ -150,7 +150,7 @@ def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, se
 
 
 def model_config(model: Transformer) -> dict[str, Any]:
-    """Return config.json without the numbers of special tokens."""
+    """Return the content of config.json without the numbers of special tokens."""
     shape = model.shape
     if shape.family == "gpt2":
         return _gpt2_config(model)
@@ -163,7 +163,7 @@ def model_config(model: Transformer) -> dict[str, Any]:
         "num_key_value_heads": shape.kv_heads,
         "max_position_embeddings": shape.seq_len,
         "rms_norm_eps": model.final_norm.eps,
-        # both names: transformers 4 reads the first, 5 the second
+        # two names: transformers 4 reads the first, transformers 5 the second
         "rope_theta": ROTARY_BASE,
         "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE},
         "attention_bias": False,
@@ -220,7 +220,7 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 def _rotary_block(block: dict[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
     """Return nanochat's block with each head's halves exchanged, since transformers rotates in the other direction.
 
-    Products of queries and keys, and the norms of both, are the same in any order of a head's components.
+    The products of queries and keys, and the norms of both, are the same for any order of a head's components.
     """
     if shape.family == "llama":
         return block

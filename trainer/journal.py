@@ -1,4 +1,4 @@
-"""Writes the log and the screen of one attempt. No torch: an attempt's end can be recorded before and without it."""
+"""Writes the log and the screen of one attempt. Needs no torch: the end of an attempt can be recorded without it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SAY_EVERY_SECONDS = 5.0
 
 
 class Journal:
-    """Lets the first process of a run write; the others stay silent."""
+    """Lets the first process of a run write. The other processes stay silent."""
 
     def __init__(self, path: Path, *, writes: bool, attempt: int, session: str, seconds: Callable[[], float]):
-        """`seconds` returns the life of this process so far; raises OSError."""
+        """`seconds` returns how long this process has lived so far. Raises OSError."""
         self._writes, self._seconds = writes, seconds
         self.attempt, self.session, self.step = attempt, session, 0
         self._log = RunLogWriter(path) if writes else None

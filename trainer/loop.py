@@ -1,6 +1,6 @@
-"""The training step, the same for calibration bursts and for full runs.
+"""The training step, which is the same for calibration bursts and for full runs.
 
-On CUDA the measurements of a step are read one step later: they have arrived by then, and the GPU never waits for the
+On CUDA the measurements of a step are read one step later, when they have arrived, so that the GPU never waits for the
 log. On the CPU they are available at once.
 """
 
@@ -28,15 +28,15 @@ from trainer.optim import build_optimizers, learning_rate_factor, set_learning_r
 from trainer.parallel import World, build, gathered_no_more, replicate, synchronised, total_norm
 from trainer.schema import RunConfig
 
-_FIRST_SAMPLED_STEPS = 3  # their phases are timed, and those of every `phases_every`-th step
+_FIRST_SAMPLED_STEPS = 3  # the phases of these steps are timed, and those of every `phases_every`-th step
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One optimizer step as it is logged; `docs/file-formats.md` describes each field."""
+    """One optimizer step as it is logged. `docs/file-formats.md` describes each field."""
 
-    step: int  # optimizer steps done, this one included
-    tokens: int  # since the run began, all devices
+    step: int  # optimizer steps done, including this one
+    tokens: int  # since the run began, over all devices
     loss: float
     learning_rate: float
     grad_norm: float
@@ -54,11 +54,11 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What a process wants from the others, or what all of them agreed on."""
+    """What a process wants from the others, or what all of them have agreed on."""
 
-    stop: bool = False  # from any process; once agreed, for good
-    save: bool = False  # from any process: a checkpoint is due
-    written: bool = False  # on all processes: the files of the current checkpoint are on disk
+    stop: bool = False  # from any process; final once agreed
+    save: bool = False  # from any process, if a checkpoint is due
+    written: bool = False  # from all processes, once the files of the current checkpoint are on disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class _Pending:
     step: int
     learning_rate: float
     began: Stamp
-    laps: list[tuple[str, Stamp]]  # phase and its end, on sampled steps
+    laps: list[tuple[str, Stamp]]  # each phase and its end, on sampled steps
     ended: Stamp
     values: Tensor  # loss, gradient norm, shares of processes with each wish; on the host once `ended` has passed
     memory: PeakMemory
@@ -90,14 +90,14 @@ _ATTENTION = {
 
 
 def _attention_kernel(name: str) -> AbstractContextManager[Any]:
-    """Select the kernel around forward and backward passes: a recomputed block must use the same one."""
+    """Select the attention kernel for forward and backward passes, because a recomputed block must use the same one."""
     return nullcontext() if name == "auto" else sdpa_kernel(_ATTENTION[name])
 
 
 class Trainer:
     """A model in training: `step` after `step`, with evaluation, saving and resuming in between.
 
-    Each process states its wishes before a step; after the step all processes know what any, or all, wish.
+    Each process states its wishes before a step. After the step, all processes know what any process wishes, or all do.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class Trainer:
         self._last_end: Stamp | None = None
         self._pending: _Pending | None = None
         self._phases_every, self._steps_here = phases_every, 0
-        # Several processes must act on a record at the same point of the run, also when one of them alone flushes (to
-        # write a checkpoint): they read each step at once, which leaves the GPU idle for some microseconds.
+        # Several processes must act on a record at the same point of the run, also if one of them flushes alone (to
+        # write a checkpoint). So they read each step at once, which leaves the GPU idle for some microseconds.
         self._reads_late = context.is_cuda and self.world.size == 1
 
     @property
     def parameters(self) -> int:
-        """Return the exact number of parameters, with tied ones counted once."""
+        """Return the exact number of parameters. Tied parameters are counted once."""
         return sum(p.numel() for p in self._parameters)
 
     @property
@@ -145,7 +145,7 @@ class Trainer:
             yield record
 
     def step(self) -> StepRecord | None:
-        """Do one optimizer step; return the newest complete record: this step's, or on one CUDA GPU the last one's."""
+        """Do one optimizer step. Return the newest complete record: this step's, or on one CUDA GPU the last one's."""
         with _attention_kernel(self.config.attention):
             return self._step()
 
@@ -201,7 +201,7 @@ class Trainer:
         return None if before is None else self._complete(before)
 
     def flush(self) -> StepRecord | None:
-        """Wait for measurements that have not arrived yet; returns None if there are none."""
+        """Wait for measurements that have not arrived yet. Returns None if there are none."""
         pending, self._pending = self._pending, None
         return None if pending is None else self._complete(pending)
 
@@ -230,12 +230,12 @@ class Trainer:
         return Evaluation(loss=summed / count, tokens=int(count), seconds=time.perf_counter() - began)
 
     def snapshot(self, extra: dict[str, Any]) -> Snapshot:
-        """Return this process's part of a checkpoint of this moment, sharing the model's memory. Flush before it."""
+        """Return this process's part of a checkpoint at this moment. It shares the model's memory. Flush before it."""
         extra = {**extra, "scaler": self._scaler.state_dict()}
         return take_snapshot(self.steps_done, self.model, self.optimizers, extra, self.world)
 
     def resume(self, folder: Path, on_message: Callable[[str], None]) -> dict[str, Any] | None:
-        """Continue from the newest sound checkpoint, if there is one; returns what `snapshot` was given."""
+        """Continue from the newest sound checkpoint, if there is one. Returns what `snapshot` was given."""
         extra = load_newest(folder, self.model, self.optimizers, on_message, self.world)
         if extra is not None:
             self.steps_done = extra["step"]
@@ -244,11 +244,11 @@ class Trainer:
         return extra
 
     def begin_from(self, run_dir: Path, on_message: Callable[[str], None]) -> int:
-        """Start from the weights of another run's newest sound checkpoint; returns its step."""
+        """Start from the weights of another run's newest sound checkpoint, and return its step."""
         return load_weights(run_dir / CHECKPOINTS, self.model, on_message, self.world)
 
     def _eval_batches(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield this process's validation batches with weights, as many on each, since split models step together.
+        """Yield this process's validation batches with weights, as many in each, since split models step together.
 
         If the batches do not divide evenly, some processes repeat their last one with weight 0.
         """
@@ -258,7 +258,7 @@ class Trainer:
             yield (*turn[min(rank, len(turn) - 1)], int(rank < len(turn)))
 
     def _batch(self, step: int, micro: int, counted: int | None) -> tuple[Tensor, Tensor, float | None]:
-        """Return a micro-batch and its weight in the step's mean loss; None if all weigh the same.
+        """Return a micro-batch and its weight in the step's mean loss. The weight is None if all weigh the same.
 
         If only some targets count, the step's loss is the mean over all that do, across micro-batches.
         """
@@ -272,13 +272,13 @@ class Trainer:
         return self._to_device(tokens), self._to_device(targets), weight
 
     def _to_device(self, tensor: Tensor) -> Tensor:
-        """Copy to the device; from pinned memory the copy is queued behind the previous step and the CPU continues."""
+        """Copy to the device. From pinned memory the copy is queued behind the previous step, and the CPU continues."""
         if not self.context.is_cuda:
             return tensor
         return tensor.pin_memory().to(self.context.device, non_blocking=True)
 
     def _clip(self) -> Tensor:
-        """Scale the gradients down to the configured norm; returns the norm before."""
+        """Scale the gradients down to the configured norm. Returns the norm before scaling."""
         for optimizer in self.optimizers:
             self._scaler.unscale_(optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
@@ -286,7 +286,7 @@ class Trainer:
         limit = self.config.optimizer.grad_clip
         if limit is None:
             return norm
-        # A decision on the CPU is free and mostly saves a pass over all gradients; on CUDA it would wait for the GPU.
+        # A decision on the CPU is free and mostly saves a pass over all gradients. On CUDA it would wait for the GPU.
         if self.context.is_cuda or not norm.item() <= limit:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, limit, norm)
         return norm
@@ -301,7 +301,7 @@ class Trainer:
     def _averaged(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Average loss, norm and wishes over the processes in one exchange."""
         wishes = (self.wishes.stop, self.wishes.save, self.wishes.written)
-        # filled on the device: a tensor of Python's numbers would be copied there only after all queued work
+        # filled on the device, because a tensor of Python's numbers would be copied only after all queued work
         values = torch.stack((loss, norm, *(loss.new_full((), wish) for wish in wishes)))
         if self.world.size > 1:
             dist.all_reduce(values)
@@ -336,7 +336,7 @@ class Trainer:
 
 
 def _phase_seconds(clock: Clock, laps: list[tuple[str, Stamp]]) -> Mapping[str, float | None]:
-    """Sum seconds over the micro-batches by phase, from the ends of consecutive phases; all None if none were taken."""
+    """Sum seconds over the micro-batches by phase, from the ends of consecutive phases. All None if none were taken."""
     names = [f"{phase}_seconds" for phase in ("data", "forward", "backward", "clip", "optimizer")]
     if not laps:
         return dict.fromkeys(names)

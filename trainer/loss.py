@@ -1,8 +1,8 @@
-"""Mean cross-entropy of a linear head, computed without holding the tokens × vocabulary logits.
+"""Computes the mean cross-entropy of a linear head without holding the tokens × vocabulary logits.
 
 The tokens are taken in chunks. Each chunk's logits are turned at once into the gradients of the hidden states and of
-the head's weight, so the backward pass has nothing to recompute: the same matrix products as the plain computation,
-and memory for one chunk of logits only. In time, the head's backward therefore belongs to the forward pass.
+the head's weight, so the backward pass has nothing to recompute. This takes the matrix products of the plain
+computation and memory for one chunk of logits. The time of the head's backward pass is thus in the forward pass.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Bytes of one chunk of logits in fp32. CPU: a chunk stays in a core's cache. CUDA: each chunk also costs one pass over
-# the weight's fp32 gradient, so it needs a thousand tokens or so before that disappears beside the matrix products.
+# Bytes of one chunk of logits in fp32. On the CPU, a chunk stays in a core's cache. On CUDA, each chunk also costs one
+# pass over the weight's fp32 gradient; with a thousand tokens or so, the matrix products make that negligible.
 _CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 _FEWEST_TOKENS = {"cpu": 128, "cuda": 512}
 
@@ -34,8 +34,8 @@ def linear_cross_entropy(
     """Return the mean over tokens of the cross-entropy of softcap·tanh(hidden @ weightᵀ / softcap), in nats.
 
     hidden (..., width), weight (vocabulary, width), targets (...) int64; returns an fp32 scalar (fp64 for fp64 inputs).
-    Matrix products run in hidden's type, or in the autocast type; the softmax in at least fp32. With `some_count` the
-    mean is over the targets that are not negative; without any it is 0.
+    Matrix products run in hidden's type, or in the autocast type; the softmax runs in at least fp32. With `some_count`
+    the mean is over the targets that are not negative, and it is 0 if there are none.
     """
     device_type = hidden.device.type
     if torch.is_autocast_enabled(device_type):
@@ -53,7 +53,7 @@ def linear_cross_entropy(
 
 
 def tokens_per_chunk(tokens: int, vocab_size: int, device_type: str) -> int:
-    """Return the tokens of one chunk: all equally large if possible, so that compiled code fits them all."""
+    """Return the tokens of one chunk. If possible all chunks have one size, so that compiled code fits them all."""
     kind = "cuda" if device_type == "cuda" else "cpu"
     most = max(_FEWEST_TOKENS[kind], _CHUNK_BYTES[kind] // (4 * vocab_size))
     fewest_chunks = -(-tokens // most)
@@ -64,10 +64,10 @@ def tokens_per_chunk(tokens: int, vocab_size: int, device_type: str) -> int:
 
 
 def chunk_gradient(logits: Tensor, targets: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """Return the sum of one chunk's losses and its gradient by the raw logits in their type; overwrites the logits.
+    """Return the sum of one chunk's losses and its gradient by the raw logits in their type. Overwrites the logits.
 
     logits (tokens, vocabulary) as they come from the matrix product. The gradient is softmax − onehot, times the
-    softcap's slope 1 − tanh². It is not divided by the number of tokens: that would underflow in fp16.
+    softcap's slope 1 − tanh². It is not divided by the number of tokens, because that would underflow in fp16.
     """
     work = _at_least_fp32(logits)
     slope = None
@@ -84,7 +84,7 @@ def chunk_gradient(logits: Tensor, targets: Tensor, softcap: float | None) -> tu
 
 
 def chunk_gradient_pure(logits: Tensor, targets: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """Do the same as `chunk_gradient` without overwriting, which torch.compile fuses best."""
+    """Do the same as `chunk_gradient` without overwriting. torch.compile fuses this form best."""
     work = _at_least_fp32(logits)
     slope: Tensor | float = 1.0
     if softcap is not None:
@@ -119,7 +119,7 @@ class _FusedLoss(torch.autograd.Function):
             torch.mm(by_logits, cast, out=by_hidden[start : start + chunk])
             if by_weight.dtype == part.dtype:
                 by_weight.addmm_(by_logits.t(), part)
-            else:  # products in 16 bits, their sum over chunks in 32
+            else:  # products in 16 bits, the sum over chunks in 32
                 by_weight += by_logits.t() @ part
         ctx.save_for_backward(by_hidden, by_weight)
         return total / max(1, len(targets))
@@ -127,8 +127,8 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_hidden, by_weight = ctx.saved_tensors
-        # Loss scale and 1 / tokens are multiplied in together, after the 16-bit arithmetic: their product neither
-        # underflows nor overflows, as each alone might.
+        # Loss scale and 1 / tokens are multiplied in together, after the 16-bit arithmetic. Their product neither
+        # underflows nor overflows, as each of them might.
         factor = upstream / max(1, len(by_hidden))
         return by_hidden.mul_(factor), by_weight.mul_(factor), None, None, None, None
 

@@ -1,4 +1,4 @@
-"""Provides training tokens of conversations: windows that begin with one, with targets of which only some count."""
+"""Provides training tokens of conversations: windows that begin with a conversation, with only some targets counted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ IGNORED = -1  # a target that does not count
 
 
 class Conversations:
-    """A folder of conversations. A window holds as many whole ones as fit; one that is too long for it is cut."""
+    """A folder of conversations. A window has as many whole ones as fit. One that is too long for it is cut."""
 
-    bytes_per_token: float | None = None  # the learnt part is not all that is written
+    bytes_per_token: float | None = None  # None, because only a part of the text is learnt
 
     def __init__(self, path: str | Path, vocab_size: int, seq_len: int, seed: int):
         checked = TokenFolder(path, vocab_size, seq_len, seed)
@@ -41,12 +41,12 @@ class Conversations:
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of one micro-batch, as `TokenFolder` does; targets that do not count are -1."""
+        """Return inputs and targets of one micro-batch, as `TokenFolder` does. Targets that do not count are -1."""
         places = self._places(sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum))
         return self._train.cut(places)
 
     def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> int:
-        """Return a step's targets that count, over all devices and micro-batches."""
+        """Return how many of a step's targets count, over all devices and micro-batches."""
         whole = world_size * micro_batch * grad_accum
         return int(self._train.counted[self._places(np.arange(step * whole, (step + 1) * whole))].sum())
 
@@ -59,7 +59,7 @@ class Conversations:
             yield self._validation.cut(chosen[first : first + size])
 
     def _places(self, samples: np.ndarray) -> np.ndarray:
-        """Return which window each sample is: every epoch visits each once, in its own order."""
+        """Return the window of each sample. Every epoch visits each window once, in its own order."""
         count = len(self._train.counted)
         epochs, places = np.divmod(samples, count)
         for epoch in np.unique(epochs):
@@ -69,7 +69,7 @@ class Conversations:
 
 
 class _Windows:
-    """One split: where its windows begin and end, and how many targets of each count."""
+    """One split: where its windows begin and end, and how many targets count in each."""
 
     def __init__(self, folder: Path, tokens: str, mask: str, meta: TokenMeta, seq_len: int):
         self._tokens = np.fromfile(folder / tokens, np.dtype(meta.dtype).newbyteorder("<"))
@@ -77,7 +77,7 @@ class _Windows:
         self._seq_len, self._end = seq_len, meta.end_of_text
         begins, ends = _packed(np.flatnonzero(self._mask & BEGINS), len(self._mask), seq_len + 1)
         sums = np.concatenate(([0], np.cumsum(self._mask & COUNTS, dtype=np.int64)))
-        counted = sums[ends] - sums[begins + 1]  # a window's first token is nobody's target
+        counted = sums[ends] - sums[begins + 1]  # a window's first token is never a target
         some = counted > 0
         if not some.any():
             raise DataError(
@@ -102,7 +102,7 @@ def _packed(starts: np.ndarray, length: int, size: int) -> tuple[np.ndarray, np.
     ends = np.append(starts[1:], length)
     begins, stops, first = [], [], 0
     while first < len(starts):
-        last = int(np.searchsorted(ends, starts[first] + size, side="right"))  # those before it end inside the window
+        last = int(np.searchsorted(ends, starts[first] + size, side="right"))  # all before `last` end inside the window
         begins.append(int(starts[first]))
         stops.append(int(ends[last - 1]) if last > first else int(starts[first]) + size)
         first = max(last, first + 1)

@@ -1,6 +1,6 @@
 """Defines the messages between a calibration and its worker: one JSON object per line, one record each way.
 
-Standard library and `trainer.schema` only, so that the advisor can talk to `trainer.worker` without importing torch.
+Imports only the standard library and `trainer.schema`, so that the advisor can talk to `trainer.worker` without torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CeilingsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BurstRequest:
-    """Asks to train `config` until it is steady, at most `most_warmup` steps, then to time steps for `seconds`."""
+    """Asks to train `config` until it is steady (at most `most_warmup` steps), then to time steps for `seconds`."""
 
     config: RunConfig
     seconds: float
@@ -40,7 +40,7 @@ Request = CeilingsRequest | BurstRequest
 class WorkerDevice(DeviceFacts):
     """The device that a worker found."""
 
-    auto_precision: str  # what `precision: auto` means on it
+    auto_precision: str  # the precision that `precision: auto` means on it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The first answer if there is no such device; the process then ends."""
+    """The first answer if the device does not exist. The process then ends."""
 
     reason: str
 
@@ -71,7 +71,7 @@ class MatmulTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyTiming:
-    """Repeated copies on the device; `bytes` counts those read and those written."""
+    """Repeated copies on the device. `bytes` counts both bytes read and bytes written."""
 
     bytes: int
     seconds: tuple[float, ...]
@@ -79,24 +79,24 @@ class CopyTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """The device's ceilings as raw timings; the reader computes medians."""
+    """The device's ceilings as raw timings. The reader computes medians."""
 
     precision: str
     matmul: tuple[MatmulTiming, ...]
     copy: tuple[CopyTiming, ...]
-    launch_seconds: tuple[float, ...]  # of one operation
+    launch_seconds: tuple[float, ...]  # per operation
 
 
 @dataclass(frozen=True, kw_only=True)
 class BurstResult:
-    """How one burst ended and what it had measured. A field is None or empty if the burst did not get that far."""
+    """How one burst ended and what it measured. A field is None or empty if the burst did not get that far."""
 
-    outcome: str  # an `Outcome`, or the caller's own: timed_out
+    outcome: str  # an `Outcome`, or timed_out, which the caller sets
     reason: str | None
     resident_before_bytes: int | None = None
     parameters: int | None = None
     build_seconds: float | None = None
-    allocated_peak_bytes: int | None = None  # a GPU's, without the matrices of the witness kernel
+    allocated_peak_bytes: int | None = None  # of a GPU, without the matrices of the witness kernel
     reserved_peak_bytes: int | None = None
     resident_peak_bytes: int | None = None
     device_used_bytes: int | None = None  # as reported by the driver
@@ -107,12 +107,12 @@ class BurstResult:
     warmup_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     reference_seconds: tuple[float, ...] = ()  # of the witness kernel, timed beside the steps
-    compile_seconds: float | None = None  # that warm-up took beyond steady steps
+    compile_seconds: float | None = None  # time that warm-up took beyond steady steps
     first_loss: float | None = None
     last_loss: float | None = None
-    losses: tuple[float, ...] = ()  # of the first steps, as many as were requested and done
+    losses: tuple[float, ...] = ()  # of the first steps that were done, up to the requested number
     grad_norm: float | None = None  # median
-    data_seconds: float | None = None  # medians of the phases, on sampled steps
+    data_seconds: float | None = None  # median of this phase on sampled steps, as below
     forward_seconds: float | None = None
     backward_seconds: float | None = None
     clip_seconds: float | None = None
@@ -124,7 +124,7 @@ Body = Ready | Refused | Ceilings | BurstResult
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One line of a worker. After one with `last` its process ends: its memory would falsify the next burst."""
+    """One line of a worker. If `last` is set, its process then ends, since its memory would falsify the next burst."""
 
     body: Body
     last: bool = False
@@ -140,7 +140,7 @@ def write_request(request: Request) -> str:
 
 
 def read_request(line: str) -> Request:
-    """Read a request; raises ConfigError that names every problem, also those of a burst's configuration."""
+    """Read a request. Raises ConfigError that names every problem, including those of a burst's configuration."""
     raw = json.loads(line)
     request = record_from_dict(_REQUESTS[raw.pop("op")], raw)
     if isinstance(request, BurstRequest) and (problems := request.config.problems()):
@@ -154,7 +154,7 @@ def write_answer(answer: Answer) -> str:
 
 
 def read_answer(line: str) -> Answer:
-    """Read an answer; raises ConfigError that names every field that is wrong."""
+    """Read an answer. Raises ConfigError that names every wrong field."""
     raw = json.loads(line)
     last = raw.pop("last")
     return Answer(body=record_from_dict(_ANSWERS[raw.pop("kind")], raw), last=last)

@@ -1,8 +1,8 @@
 """One decoder-only transformer whose switches give the nanochat, GPT-2 and LLaMA shapes.
 
 Weights are fp32. Under autocast the model casts them itself, once per use, and keeps its residual stream in bf16 too
-(as nanochat does): letting autocast choose per operation would keep fp32 copies around every norm. With fp16, whose
-range a residual stream can leave, the stream stays fp32.
+(as nanochat does). If autocast chose per operation, fp32 copies would be kept around every norm. With fp16, whose range
+a residual stream can exceed, the stream stays fp32.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from trainer.split import first_row, is_split, local_rows
 
 ROTARY_BASE = 10_000.0  # Su et al. 2021, "RoFormer"; nanochat and LLaMA use it too
 _INIT_STD = 0.02  # GPT-2 and LLaMA
-# Each compiled shape of block is one recompilation of the same code: a worker process meets many, where the compiler's
+# Each compiled shape of block is one recompilation of the same code, and a worker process meets many. The compiler's
 # default of 8 would silently fall back to uncompiled code.
 _RECOMPILE_LIMIT = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Style:
-    """What distinguishes the families beyond their sizes."""
+    """What distinguishes the families besides their sizes."""
 
     norm: str  # rms | rms_weight | layer
     norm_eps: float
@@ -65,17 +65,17 @@ _STYLES = {
 def build_model(shape: ModelShape, *, activation_checkpointing: str = "none") -> Transformer:
     """Build and initialise the model of a shape on the current default device, from the global random generator.
 
-    Under `torch.device("meta")` it holds no memory. "full" activation checkpointing keeps only each block's input and
-    recomputes the rest in the backward pass; "selective" recomputes the feed-forward's activation from what goes into
-    it: no matrix product is done twice.
+    Under `torch.device("meta")` it takes no memory. "full" activation checkpointing keeps only each block's input and
+    recomputes the rest in the backward pass. "selective" recomputes the feed-forward's activation from its input, so
+    that no matrix product is done twice.
     """
     return Transformer(shape, activation_checkpointing=activation_checkpointing)
 
 
 class Transformer(nn.Module):
-    """Token ids (batch, time) to hidden states (batch, time, width), or with targets to the mean loss."""
+    """Turns token ids (batch, time) into hidden states (batch, time, width), or with targets into the mean loss."""
 
-    rotary: Tensor | None  # a buffer: torch alone would call it a tensor or a module
+    rotary: Tensor | None  # a buffer; without this annotation its type would be tensor or module
 
     def __init__(self, shape: ModelShape, *, activation_checkpointing: str = "none"):
         super().__init__()
@@ -92,19 +92,19 @@ class Transformer(nn.Module):
         self.head = None if style.tied else Linear(shape.width, shape.vocab_size, bias=False)
         self.register_buffer("rotary", None, persistent=False)
         self._pointwise: Pointwise = chunk_gradient
-        self.loss_chunk_tokens: int | None = None  # None: as the device likes it
-        self.some_targets_count = False  # those of -1 do not
+        self.loss_chunk_tokens: int | None = None  # None lets the device decide
+        self.some_targets_count = False  # targets of -1 do not count
         initialise(self)
 
     @property
     def head_weight(self) -> Tensor:
-        """The (vocabulary, width) matrix that turns hidden states into logits."""
+        """Return the (vocabulary, width) matrix that turns hidden states into logits."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Hidden states after the final norm; with targets (batch, time) the mean loss in nats per token.
+        """Return hidden states after the final norm, or with targets (batch, time) the mean loss in nats per token.
 
-        The loss is here too, so that DistributedDataParallel, which sees only forward, covers all of the model.
+        The loss is computed here, because DistributedDataParallel sees only forward and must cover the whole model.
         """
         device_type = tokens.device.type
         autocast = torch.is_autocast_enabled(device_type)
@@ -120,39 +120,39 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, caches: Sequence[KeyValues], dtype: torch.dtype) -> Tensor:
-        """Logits (batch, vocabulary) in fp32 of what follows `tokens` (batch, time), which follow what caches hold.
+        """Return fp32 logits (batch, vocabulary) of what follows `tokens` (batch, time), which follow what caches hold.
 
-        The first call may bring any number of tokens, later ones one each; all together at most `seq_len`.
+        The first call may have any number of tokens, later calls one each. All calls together have at most `seq_len`.
         """
         last = self._hidden(tokens, dtype, caches)[:, -1]
         logits = F.linear(last, self.head_weight.to(last.dtype)).float()
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def empty_caches(self, batch: int, dtype: torch.dtype) -> list[KeyValues]:
-        """One for each block, with room for `seq_len` tokens."""
+        """Return one empty cache for each block, with room for `seq_len` tokens."""
         size = (batch, self.shape.seq_len, self.shape.kv_heads, self.shape.head_dim)
         device = self.embedding.weight.device
         return [KeyValues(size, dtype, device) for _ in self.blocks]
 
     def use_blocked_attention(self, on: bool) -> None:
-        """Let attention on the CPU be computed over blocks of rows, as it is by default, or by PyTorch's kernels."""
+        """Let attention on the CPU be computed over blocks of rows (the default) or by PyTorch's kernels."""
         for module in self.modules():
             if isinstance(module, Attention):
                 module.blocked = on
 
     def renew_rotary(self) -> None:
-        """Compute the table of rotary positions, which no checkpoint holds, where the model has one."""
+        """Compute the table of rotary positions, which no checkpoint has, if the model uses one."""
         if _STYLES[self.shape.family].rotary:
             with self.embedding.weight.device:
                 self.rotary = _rotary_table(self.shape.seq_len, self.shape.head_dim)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token."""
+        """Return the mean cross-entropy in nats per token."""
         return self(tokens, targets)
 
     def compile_blocks(self, backend: str = "inductor") -> None:
-        """Compile each block and the loss's pointwise part in place: another depth then costs no new compilation."""
-        import torch._dynamo.config as dynamo  # costs a second to import, and only compiled runs need it
+        """Compile each block and the loss's pointwise part in place. Another depth then needs no new compilation."""
+        import torch._dynamo.config as dynamo  # takes a second to import, and only compiled runs need it
 
         dynamo.recompile_limit = _RECOMPILE_LIMIT
         dynamo.accumulated_recompile_limit = 4 * _RECOMPILE_LIMIT
@@ -187,7 +187,7 @@ class KeyValues:
         self._keys, self._values = (torch.empty(size, dtype=dtype, device=device) for _ in range(2))
 
     def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep those of the newest tokens; gives those of all."""
+        """Store keys and values of the newest tokens, and return those of all tokens."""
         end = self.length + key.shape[1]
         self._keys[:, self.length : end], self._values[:, self.length : end] = key, value
         self.length = end
@@ -210,14 +210,14 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention. Query, key and value keep matrices of their own: Muon orthogonalises each by itself."""
+    """Causal self-attention. Query, key and value have separate matrices: Muon orthogonalises each by itself."""
 
     def __init__(self, shape: ModelShape, style: _Style):
         super().__init__()
         kv_width = shape.kv_heads * shape.head_dim
         self.head_dim = shape.head_dim
         self.grouped = shape.kv_heads != shape.heads
-        self.blocked = True  # on the CPU: products over blocks of rows instead of PyTorch's kernel
+        self.blocked = True  # on the CPU: products over blocks of rows, not PyTorch's kernel
         self.qk_norm = RmsNorm(shape.head_dim, style.norm_eps, weight=False) if style.qk_norm else None
         self.query = Linear(shape.width, shape.width, bias=style.bias)
         self.key = Linear(shape.width, kv_width, bias=style.bias)
@@ -234,12 +234,12 @@ class Attention(nn.Module):
         causal = True
         if cache is not None:
             key, value = cache.add(key, value)
-            causal = x.shape[1] == key.shape[1]  # else one token, which may see all
+            causal = x.shape[1] == key.shape[1]  # else there is one token, which may see all keys
         if self.blocked and cache is None and is_eager_cpu(x):
             return self.output(causal_attention(query, key, value).flatten(2))
         grouped = self.grouped
         if grouped and x.is_cuda and x.dtype != torch.bfloat16:
-            # PyTorch's fused kernels for fp32 and for cards without bf16 know no groups: it would build all scores.
+            # PyTorch's fused kernels for fp32 and for GPUs without bf16 lack groups, so that all scores would be built.
             repeats = query.shape[2] // key.shape[2]
             key, value = key.repeat_interleave(repeats, dim=2), value.repeat_interleave(repeats, dim=2)
             grouped = False
@@ -250,7 +250,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """ReLU² (So et al. 2021, "Primer"), tanh-GELU, or SwiGLU (Shazeer 2020) with its second input matrix."""
+    """ReLU² (So et al. 2021, "Primer"), tanh-GELU, or SwiGLU (Shazeer 2020), which has a second input matrix."""
 
     def __init__(self, shape: ModelShape, style: _Style, selective: bool):
         super().__init__()
@@ -275,7 +275,7 @@ class Mlp(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear map in its input's type, from fp32 weights. `initialise` fills it: nn.Linear's own draw is skipped."""
+    """A linear map in its input's type, from fp32 weights. `initialise` fills it, so nn.Linear draws nothing."""
 
     def reset_parameters(self) -> None:
         pass
@@ -317,13 +317,13 @@ def initialise(model: Transformer) -> None:
     """Draw all weights. Matrices that write to the residual stream start at zero (nanochat) or small (GPT-2, LLaMA).
 
     The loss then starts at ln V, or for normal heads at most about 0.3 above it (sources §7.1). A sharded model gets
-    the very weights of the whole one.
+    exactly the weights of the whole model.
     """
     shape = model.shape
     nanochat = shape.family == "nanochat"
     for module in model.modules():
         if isinstance(module, Linear):
-            if nanochat:  # uniform with the standard deviation 1/√fan_in
+            if nanochat:  # uniform, with the standard deviation 1/√fan_in
                 bound = math.sqrt(3 / module.in_features)
                 _fill(module.weight, partial(nn.init.uniform_, a=-bound, b=bound))
             else:
@@ -339,13 +339,13 @@ def initialise(model: Transformer) -> None:
         for matrix in (block.attention.output.weight, block.mlp.down.weight):
             if nanochat:
                 _fill(matrix, nn.init.zeros_)
-            else:  # GPT-2: the sum of 2·depth contributions keeps its size
+            else:  # GPT-2: so the sum of 2·depth contributions keeps its size
                 _draw(matrix, _INIT_STD / math.sqrt(2 * shape.depth))
     _draw(model.embedding.weight, 1.0 if nanochat else _INIT_STD)
     if model.positions is not None:
         _draw(model.positions.weight, _INIT_STD)
     if model.head is not None:
-        # Half a nat of standard deviation in the first logits at any width; nanochat starts them near zero.
+        # The first logits have a standard deviation of half a nat at any width; nanochat starts them near zero.
         _draw(model.head.weight, 0.001 if nanochat else 0.5 / math.sqrt(shape.width))
     model.renew_rotary()
 
@@ -355,7 +355,7 @@ def _draw(parameter: Tensor, std: float) -> None:
 
 
 def _fill(parameter: Tensor, fill: Callable[[Tensor], Tensor]) -> None:
-    """Fill a parameter; of one that is split over processes each fills the whole, one at a time, and keeps its rows."""
+    """Fill a parameter. If it is split, each process fills the whole, one parameter at a time, and keeps its rows."""
     if not is_split(parameter):
         fill(parameter)
         return
@@ -371,14 +371,14 @@ def _norm(style: _Style, width: int) -> nn.Module:
 
 
 def _rotary_table(seq_len: int, head_dim: int) -> Tensor:
-    """Cosines and sines of position·base^(−2i/head_dim): (2, time, 1, head_dim / 2), fp32."""
+    """Return cosines and sines of position·base^(−2i/head_dim): (2, time, 1, head_dim / 2), fp32."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(seq_len, dtype=torch.float32), frequencies)
     return torch.stack((angles.cos(), angles.sin())).unsqueeze(2)
 
 
 def _rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Turn each pair (i, i + half) of a head's components by its position's angle; x (batch, time, heads, head_dim)."""
+    """Rotate each pair (i, i + half) of a head's components by its position's angle. x: (batch, time, heads, size)."""
     cos, sin = rotary
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)

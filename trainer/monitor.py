@@ -1,8 +1,8 @@
-"""Prints readings of every GPU of the machine as lines of CSV on stdout, beside any program. No torch.
+"""Prints readings of every GPU of the machine as lines of CSV on stdout, while any program runs. Needs no torch.
 
-`python -m trainer.monitor --hz 100 --seconds 600` samples until the time is over, SIGTERM or SIGINT comes, or nobody
-reads any more. The first line is a comment with the GPUs as JSON, the second the header. Power is in every row,
-quantities that a GPU reads more slowly in two rows per second. No program that draws can delay a reading.
+`python -m trainer.monitor --hz 100 --seconds 600` samples until the time is over, SIGTERM or SIGINT arrives, or nobody
+reads its output. The first line is a comment with the GPUs as JSON, the second line is the header. Every row has the
+power; quantities that a GPU reads more slowly are in two rows per second. No program that draws can delay a reading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.telemetry_files import DeviceBuffer
 from trainer.telemetry_sources import GPU_COLUMNS, NvmlSource, Source
 
 NO_CARD = 3  # exit status
-PART_SECONDS = 0.5  # between writes: the most that a killed monitor loses
+PART_SECONDS = 0.5  # between writes; a monitor that is killed loses at most this
 # column of a source → its name after "gpu0_", and its divisor
 _COLUMNS = {
     "utilization_percent": ("util_pct", 1),
@@ -39,10 +39,10 @@ _COLUMNS = {
 
 
 class CsvStream:
-    """Takes parts of readings as telemetry's writer does, and prints one row for each moment with all GPUs in it."""
+    """Takes parts of readings as telemetry's writer does, and prints one row with all GPUs for each moment."""
 
     def __init__(self, source: Source, out: TextIO):
-        """Print comment and header."""
+        """Print the comment and the header."""
         cards = source.describe()
         names = [
             f"gpu{card['gpu']}_{name}"
@@ -77,13 +77,13 @@ class CsvStream:
 
 def stream(source: Source, out: TextIO, hz: float, goes_on: Callable[[], bool]) -> None:
     """Print readings until `goes_on` returns False or nobody reads."""
-    gc.disable()  # nothing here makes cycles, and a collection would delay a reading
+    gc.disable()  # nothing here makes reference cycles, and a collection would delay a reading
     with suppress(_ReaderGone):
         sample([source], CsvStream(source, out), hz, goes_on=goes_on, on_error=_end, part_seconds=PART_SECONDS)
 
 
 class _ReaderGone(Exception):
-    """Says that the reader closed its end."""
+    """Says that the reader closed its end of the pipe."""
 
 
 def _end(error: str) -> None:
@@ -91,7 +91,7 @@ def _end(error: str) -> None:
 
 
 class _Asked:
-    """Whether to continue: no signal came and the time, which starts at the first question, is not over."""
+    """Tells whether to continue: no signal came, and the time, which starts at the first question, is not over."""
 
     def __init__(self, seconds: float | None):
         self._seconds = math.inf if seconds is None else seconds
@@ -110,7 +110,7 @@ class _Asked:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample every GPU; return NO_CARD if there is none."""
+    """Sample every GPU. Returns NO_CARD if there is none."""
     parser = argparse.ArgumentParser(prog="python -m trainer.monitor", description=__doc__)
     parser.add_argument("--hz", type=float, required=True, help="power readings a second, at most 100")
     parser.add_argument("--seconds", type=float, help="end after so many")

@@ -20,8 +20,8 @@ _MUON_MOMENTUM = 0.95  # Keller Jordan's Muon, Nesterov; nanochat too
 def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.device) -> list[Optimizer]:
     """Return AdamW for everything, or with "muon" Muon for the blocks' matrices and AdamW for the rest.
 
-    AdamW is the fused kernel unless configured otherwise: one pass over weights, gradients and moments, and no
-    temporary copies. Weight decay is on matrices only, embeddings included (as in nanoGPT). `set_learning_rate` scales
+    AdamW uses the fused kernel unless configured otherwise: one pass over weights, gradients and moments, and no
+    temporary copies. Weight decay is only on matrices, including embeddings (as in nanoGPT). `set_learning_rate` scales
     the peak rates given here.
     """
     muon = [] if config.name != "muon" else [p for p in model.blocks.parameters() if p.dim() == 2]
@@ -52,13 +52,13 @@ def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.
 class Muon(torch.optim.Muon):
     """torch's Muon, also for matrices whose rows are split over processes.
 
-    Orthogonalising needs the whole matrix: each process gathers the update in 16 bits (the precision of the
+    Orthogonalising needs the whole matrix. So each process gathers the update in 16 bits (the precision of the
     iterations), orthogonalises it and keeps its own rows. The momentum stays split.
     """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Step all matrices; in a split model all of them are split, and all processes step together."""
+        """Step all matrices. In a split model all of them are split, and all processes step together."""
         if not any(is_split(p) for group in self.param_groups for p in group["params"]):
             return super().step(closure)
         for group in self.param_groups:
@@ -95,7 +95,7 @@ def set_learning_rate(optimizers: list[Optimizer], factor: float) -> None:
 
 
 def learning_rate_factor(schedule: ScheduleConfig, step: int, steps: int) -> float:
-    """Return the share of the peak learning rate at a step, counted from 0, of a run of `steps`.
+    """Return the share of the peak learning rate at a step (counted from 0) of a run with `steps` steps.
 
     Linear warm-up to the peak; then either half a cosine down to `final_fraction` (Loshchilov and Hutter 2016), or
     constant with a linear descent over the last `decay_fraction` of the steps (warmup-stable-decay, Hu et al. 2024).

@@ -1,4 +1,4 @@
-"""Estimates how long steps, evaluations and checkpoints of this run take, from those measured so far."""
+"""Estimates how long steps, evaluations and checkpoints of this run take, from those that were measured so far."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections import deque
 from trainer.budget import Budget
 from trainer.schema import RunConfig
 
-_LATEST = 20  # steps; the first ones compile, and machines drift
-_EVENTS = 3  # evaluations, checkpoints
+_LATEST = 20  # steps; earlier ones do not count, since the first ones compile and machines drift
+_EVENTS = 3  # number of evaluations or checkpoints
 _STATE_BYTES = 12  # per parameter: fp32 weight and two moments
-# For a checkpoint nobody has timed: a slow network disk of rented machines (100 MB/s). Judged; the first corrects it.
+# For a checkpoint nobody has timed: a slow network disk of rented machines (100 MB/s). A guess; the first corrects it.
 _DISK_BYTES_PER_SECOND = 1e8
 _LEAVING_SECONDS = 1.0  # for the last records, the telemetry's file and the interpreter's end
 
 
 class Pace:
-    """Expected durations; they are stored in the budget's file too, so that the next attempt knows them."""
+    """Expected durations. They are also stored in the budget's file, so that the next attempt knows them."""
 
     def __init__(self, config: RunConfig, budget: Budget, *, parameters: int, tokens_per_step: int, steps_ahead: int):
-        """`steps_ahead` is the number of steps done after the one in which the run decides to stop."""
+        """`steps_ahead` is the number of steps that are done after the step in which the run decides to stop."""
         self._budget, self._expected, self._steps_ahead = budget, config.stop.step_seconds, steps_ahead
         self._eval_every = config.eval.every_steps
         self._eval_tokens = config.eval.tokens
-        self._eval_share = config.eval.tokens / tokens_per_step  # of a step, at most: no backward pass, no update
+        self._eval_share = config.eval.tokens / tokens_per_step  # of a step, at most: no backward pass
         self._first_checkpoint = parameters * _STATE_BYTES / _DISK_BYTES_PER_SECOND
         self._steps: deque[float] = deque(maxlen=_LATEST)
         self._evals: deque[float] = deque(maxlen=_EVENTS)
@@ -48,31 +48,31 @@ class Pace:
 
     @property
     def usual_step(self) -> float | None:
-        """Return the median of the latest steps, else the expected time; None if neither is known."""
+        """Return the median of the latest steps, or else the expected time. Returns None if neither is known."""
         return statistics.median(self._steps) if len(self._steps) > 1 else self._expected
 
     @property
     def longest_step(self) -> float:
-        """Return the longest of the latest steps; before the first, an earlier attempt's or the expected time."""
+        """Return the longest of the latest steps. Before the first: an earlier attempt's, or the expected time."""
         return max(self._steps, default=self._budget.step_seconds or self._expected or 0.0)
 
     @property
     def checkpoint_seconds(self) -> float:
-        """Return the longest of the latest checkpoints; before the first, an earlier attempt's or a slow disk's."""
+        """Return the longest of the latest checkpoints. Before the first: an earlier attempt's, or a slow disk's."""
         return max(self._checkpoints, default=self._budget.checkpoint_seconds or self._first_checkpoint)
 
     @property
     def usual_checkpoint(self) -> float | None:
-        """Return the median checkpoint time, or None if none was timed."""
+        """Return the median checkpoint time. Returns None if no checkpoint was timed."""
         return max(self._checkpoints, default=self._budget.checkpoint_seconds)
 
     @property
     def evaluation_seconds(self) -> float:
-        """Return the longest of the latest evaluations; before the first, the time to train on as many tokens."""
+        """Return the longest of the latest evaluations. Before the first: the time to train on as many tokens."""
         return max(self._evals, default=self._eval_share * (self.usual_step or self.longest_step))
 
     def to_stop(self, steps_done: int, steps: int) -> dict[str, float]:
-        """Return the seconds from a decision to stop after so many steps to the process's end, itemised."""
+        """Return the seconds from a decision to stop after this many steps to the end of the process, itemised."""
         ahead = range(steps_done + 1, steps_done + self._steps_ahead + 1)
         evaluates = any(step >= steps or (self._eval_every and step % self._eval_every == 0) for step in ahead)
         evaluation = {f"the evaluation of {self._eval_tokens:,} tokens": self.evaluation_seconds}

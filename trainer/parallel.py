@@ -1,4 +1,4 @@
-"""Trains one model in several processes: whole on each (DDP), or split over them (FSDP2)."""
+"""Trains one model in several processes: a whole copy in each (DDP), or split over them (FSDP2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.schema import RunConfig
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process among those that train one model together."""
+    """This process among the processes that train one model together."""
 
     rank: int = 0
     local_rank: int = 0
@@ -34,12 +34,12 @@ class World:
 
     @staticmethod
     def from_environment() -> World:
-        """Return the world that torchrun describes; a single process if it says nothing."""
+        """Return the world that torchrun describes. It is a single process if torchrun set nothing."""
         names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "size": "WORLD_SIZE"}
         return World(**{field: int(os.environ[name]) for field, name in names.items() if name in os.environ})
 
     def gather(self, value: Any, device: torch.device) -> list[Any]:
-        """Collect a value from every process, by rank; all must call this at the same time, and wait for each other.
+        """Collect a value from every process, by rank. All processes must call this at the same time, and wait.
 
         Values are JSON, so that nothing another machine sends is executed.
         """
@@ -57,7 +57,7 @@ class World:
 def build(config: RunConfig, context: DeviceContext, world: World) -> Transformer:
     """Return the initialised model on its device: this process's rows if it is split, else all of it.
 
-    A split one is never whole on any device: its parameters are drawn one by one, each the same as of the whole model.
+    A split model is never whole on any device. Its parameters are drawn one by one, each as in the whole model.
     """
     split = config.sharding == "full" and world.size > 1
     torch.manual_seed(config.seed)
@@ -76,11 +76,11 @@ def build(config: RunConfig, context: DeviceContext, world: World) -> Transforme
 
 
 def replicate(model: Transformer, config: RunConfig, context: DeviceContext, world: World) -> nn.Module:
-    """Return the module that a step calls: the model, wrapped to average gradients if it is whole on each process."""
+    """Return the module that a step calls: the model, wrapped to average gradients if each process has a whole copy."""
     if world.size == 1 or config.sharding == "full":
         return model
     devices = [context.device] if context.is_cuda else None
-    # the only buffer is the rotary table, the same everywhere; torch 2.13 renamed the switch
+    # The only buffer is the rotary table, which is the same everywhere. torch 2.13 renamed the switch.
     known = inspect.signature(DistributedDataParallel).parameters
     no_sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     switches: dict[str, Any] = {"gradient_as_bucket_view": True, no_sync: False}
@@ -88,9 +88,9 @@ def replicate(model: Transformer, config: RunConfig, context: DeviceContext, wor
 
 
 def synchronised(replica: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Average the gradients of whole models over processes with the last micro-batch only.
+    """Average the gradients of whole copies over processes, with the last micro-batch only.
 
-    Those of a split model are averaged with each: keeping them whole would take the memory that splitting saves.
+    Gradients of a split model are averaged with each micro-batch: kept whole, they would take the memory that is saved.
     """
     if last or not isinstance(replica, DistributedDataParallel):
         return nullcontext()
@@ -100,10 +100,10 @@ def synchronised(replica: nn.Module, last: bool) -> AbstractContextManager[Any]:
 def _split(model: Transformer, context: DeviceContext, world: World) -> None:
     """Split each block, and the rest together, by rows.
 
-    What the blocks' arithmetic casts to 16 bits anyway is gathered in 16 bits; embeddings and head, used in fp32, in
-    fp32. Gradients are summed over processes in fp32, as in DistributedDataParallel.
+    What the blocks cast to 16 bits for arithmetic is gathered in 16 bits. Embeddings and head are used in fp32 and
+    gathered in fp32. Gradients are summed over processes in fp32, as in DistributedDataParallel.
     """
-    from torch.distributed.device_mesh import init_device_mesh  # these two take seconds, and few runs are split
+    from torch.distributed.device_mesh import init_device_mesh  # these two imports take seconds, and few runs are split
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(context.device.type, (world.size,))
@@ -114,12 +114,12 @@ def _split(model: Transformer, context: DeviceContext, world: World) -> None:
 
 
 def gathered_no_more(model: nn.Module) -> None:
-    """Release what a forward pass without backward gathered of a split model."""
+    """Release what a forward pass without a backward pass gathered of a split model."""
     if (reshard := getattr(model, "reshard", None)) is not None:
         reshard()
 
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of all gradients together, those of split parameters over all processes."""
+    """Return the norm of all gradients together. Gradients of split parameters count over all processes."""
     norm: Any = torch.nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -1,4 +1,4 @@
-"""Converts frozen records to plain dicts and lists, and back with every problem at once. Standard library only."""
+"""Converts frozen records to plain dicts and lists, and back. Reports every problem at once. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = typing.TypeVar("Record")
 
 
 class ConfigError(ValueError):
-    """Says that a run configuration cannot be used; `problems` names everything wrong with it at once."""
+    """Says that a run configuration cannot be used. `problems` names everything that is wrong with it."""
 
     def __init__(self, problems: list[str]):
         self.problems = problems
@@ -31,9 +31,9 @@ def to_dict(record: Any) -> Any:
 
 
 def record_from_dict(cls: type[Record], raw: Any, *, pass_over_unknown: bool = False) -> Record:
-    """Build a frozen record from the plain dicts of `to_dict`; raises ConfigError that names every bad field.
+    """Build a frozen record from the plain dicts of `to_dict`. Raises ConfigError that names every bad field.
 
-    Unknown fields are bad, or are ignored if another version may have written the file.
+    An unknown field is bad, unless it may be ignored because another version may have written the file.
     """
     problems: list[str] = []
     record = build(cls, raw, "", problems, pass_over_unknown)
@@ -43,7 +43,7 @@ def record_from_dict(cls: type[Record], raw: Any, *, pass_over_unknown: bool = F
 
 
 def build(cls: type, raw: Any, where: str, problems: list[str], tolerant: bool = False) -> Any:
-    """Build a dataclass from a dict, adding to `problems` instead of raising; None if it cannot be built."""
+    """Build a dataclass from a dict. Problems are added to `problems`. Returns None if it cannot be built."""
     if not isinstance(raw, dict):
         problems.append(f"{where or 'config'}: expected a mapping, found {type(raw).__name__}")
         return None
@@ -68,7 +68,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _convert(hint: Any, value: Any, where: str, problems: list[str], tolerant: bool) -> Any:
-    """Check one value against its annotation; whole floats become ints, ints become floats, nothing else changes."""
+    """Check one value against its annotation. Whole floats become ints, ints become floats; nothing else changes."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         if value is None:

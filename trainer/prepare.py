@@ -1,7 +1,7 @@
 """Turns text into a token folder: surveys the corpus, trains or loads a tokenizer, encodes, publishes in one rename.
 
-The corpus is read twice, so that its size is limited by the disk and not by memory. Each document gets one random
-number: the smallest are held out for validation, the largest train the tokenizer, so that the two never overlap.
+The corpus is read twice, so that the disk limits its size and not the memory. Each document gets one random number. The
+smallest numbers are held out for validation, the largest train the tokenizer, so that the two never overlap.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from trainer.tokenizer import END_OF_TEXT, TextTokenizer, load_tokenizer_file, t
 __all__ = ["PrepareError", "prepare"]
 
 _TEXT_SCHEMA = 1
-_SAMPLE_BYTES = 6_000_000  # for training the tokenizer; more text hardly changes its merges and costs seconds
+_SAMPLE_BYTES = 6_000_000  # for training the tokenizer; more text hardly changes its merges, but takes seconds
 _MIN_PIECE, _MAX_PIECE = 1 << 10, 1 << 20  # characters
-_BATCH_CHARS = 1 << 20  # encoded at once by the tokenizer's threads
+_BATCH_CHARS = 1 << 20  # characters that the tokenizer's threads encode at once
 _MAX_SKIPPED_LISTED = 100
-_FORECAST_BYTES = 20_000_000  # of text: from here on the expected time of encoding is announced
-_TIMED_PARTS, _TIMED_BYTES = 4, 400_000  # of the sample, encoded for that: a second or two
+_FORECAST_BYTES = 20_000_000  # of text; from this size on, the expected time of encoding is announced
+_TIMED_PARTS, _TIMED_BYTES = 4, 400_000  # of the sample, encoded to estimate that time, which takes a second or two
 
-Progress = Callable[[str, int, int], None]  # stage ("read", "tokenizer", "encode"), bytes done, bytes in total
+Progress = Callable[[str, int, int], None]  # stage ("read", "tokenizer", "encode"), bytes done, total bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,11 @@ def prepare(
 ) -> TokenMeta:
     """Turn text into the token folder `out` and return its metadata.
 
-    `inputs` are text, JSON lines or Parquet files and folders of them; None reads the Python standard library.
-    `tokenizer` is a tokenizer.json or a SentencePiece model to encode with; None trains a byte-level BPE of
-    `vocab_size`. If the same inputs and settings were prepared already, this returns at once; other tokens in `out` are
-    replaced only with `force`. `on_forecast` receives the expected time of encoding, unless that is very short. Raises
-    PrepareError, leaving `out` unchanged.
+    `inputs` are text, JSON lines or Parquet files, and folders of such files; None reads the Python standard library.
+    `tokenizer` is a tokenizer.json or a SentencePiece model; None trains a byte-level BPE of `vocab_size`. If the same
+    inputs and settings were prepared already, this returns at once. Other tokens in `out` are replaced only with
+    `force`. `on_forecast` receives the expected time of encoding, unless that is very short. Raises PrepareError; `out`
+    is then unchanged.
     """
     _check_settings(vocab_size, validation_fraction)
     report = on_progress or (lambda stage, done, total: None)
@@ -132,16 +132,16 @@ def fingerprint_of(corpus: Corpus, tokenizer: Path | None, vocab_size: int, frac
 
 
 def prepared_before(out: Path) -> TokenMeta | None:
-    """Return the metadata of a folder; None if it holds nothing, or is damaged."""
+    """Return the metadata of a folder. Returns None if the folder has none or is damaged."""
     try:
         meta = read_meta(out)
-    except DataError:  # absent or damaged: to be written
+    except DataError:  # absent or damaged, so the folder will be written
         return None
     return meta if tokenizer_file(out) is not None else None
 
 
 def refuse_occupied(out: Path, before: TokenMeta | None) -> None:
-    """Refuse to replace a folder that is no token folder, or the complete one that `before` describes."""
+    """Refuse to replace a folder that is not a token folder, or the complete token folder that `before` describes."""
     if out.exists() and not out.is_dir():
         raise PrepareError(f"{out} is a file", "name a folder with --out")
     others = sorted(set(os.listdir(out)) - set(FILES)) if out.is_dir() else []
@@ -175,7 +175,7 @@ def _survey(corpus: Corpus, max_chars: int, fraction: float, seed: int, report: 
 
 
 def hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corpus) -> np.ndarray:
-    """Flag the pieces with the smallest keys until their bytes reach the fraction: at least one, never all."""
+    """Flag the pieces with the smallest keys until their bytes reach the fraction: at least one, but never all."""
     if len(keys) < 2:
         skipped = f" ({len(corpus.skipped)} inputs were left out)" if corpus.skipped else ""
         reason = f"{int(sizes.sum())} bytes of text are too few to hold out a part for validation{skipped}"
@@ -189,7 +189,7 @@ def hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corpu
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The expected time of encoding: the corpus is read once more and encoded at the rate of the timed parts."""
+    """The expected time of encoding. The corpus is read once more, and encoded at the rate of the timed parts."""
 
     text_bytes: int
     seconds: float
@@ -198,7 +198,7 @@ class Forecast:
 
 
 def _forecast(encoder: TextTokenizer, survey: Survey, reading_seconds: float) -> Forecast:
-    """Time parts of the sample, which is drawn from all over the corpus; the first part only starts the threads."""
+    """Time parts of the sample, which comes from all over the corpus. The first part only starts the threads."""
     texts, rates = iter(survey.sample), []
     for _ in range(1 + _TIMED_PARTS):
         part, size = [], 0
@@ -225,7 +225,7 @@ class Counts:
 def _encode(
     corpus: Corpus, max_chars: int, encoder: TextTokenizer, survey: Survey, folder: Path, report: Progress
 ) -> tuple[Counts, Counts]:
-    """Write both splits, each piece ended by the end-of-text token; return the counts of training and validation."""
+    """Write both splits. The end-of-text token ends each piece. Return the counts of training and validation."""
     end, dtype = end_of(encoder), np.dtype(dtype_of(encoder)).newbyteorder("<")
     splits = (Counts(), Counts())
     with (folder / TRAIN_FILE).open("wb") as train, (folder / VALIDATION_FILE).open("wb") as validation:
@@ -267,12 +267,12 @@ def _refuse_changed(found: int, expected: int) -> None:
 
 
 def dtype_of(encoder: TextTokenizer) -> str:
-    """Return the type in which a token folder stores this vocabulary."""
+    """Return the type in which a token folder stores tokens of this vocabulary."""
     return "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
 
 
 def end_of(encoder: TextTokenizer) -> int:
-    """Return the token that ends a document; raises PrepareError if there is none."""
+    """Return the token that ends a document. Raises PrepareError if there is none."""
     if encoder.end_of_text is None:
         raise PrepareError("the tokenizer has no end-of-text token", f"it needs one, as {END_OF_TEXT} or </s>")
     return encoder.end_of_text

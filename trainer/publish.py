@@ -1,4 +1,4 @@
-"""Writes folders that appear whole or not at all: under a hidden name, then renamed once."""
+"""Writes folders that appear in full or not at all: under a hidden name, which is then changed once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.corpus import PrepareError
 
 @contextmanager
 def published(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """Give a temporary folder beside `out`, which replaces it on success and is deleted otherwise.
+    """Yield a temporary folder next to `out`. It replaces `out` on success, and is deleted otherwise.
 
     Raises PrepareError with the bytes needed if the disk refuses.
     """
@@ -35,7 +35,7 @@ def published(out: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def _replace(folder: Path, out: Path) -> None:
-    """Move a finished folder into place; an older one of that name is removed only now."""
+    """Move a finished folder into place. An older folder of that name is removed only now."""
     if out.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
         os.rename(out, old / out.name)
@@ -46,7 +46,7 @@ def _replace(folder: Path, out: Path) -> None:
 
 
 def write_durably(file: Path, content: bytes) -> None:
-    """Write a small file, and return when it is on disk."""
+    """Write a small file. It is on disk when this returns."""
     with file.open("wb") as stream:
         stream.write(content)
         stream.flush()

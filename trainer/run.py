@@ -1,4 +1,4 @@
-"""Runs one full run, everything around the steps: log, evaluations, checkpoints, signals, stop conditions, outcome."""
+"""Runs one full run. Adds to the steps: log, evaluations, checkpoints, signals, stop conditions, outcome."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
 _WITNESS_EVERY_SECONDS = 5.0
-_SKIPPED_STEPS_LIMIT = 25  # fp16: this many overflowing steps in a row bring the loss scale from 65,536 below 1
-_COMPILED_STEPS = 6  # the first of them compile, the last three show the steady pace
+_SKIPPED_STEPS_LIMIT = 25  # fp16: this many overflows in a row bring the loss scale from 65,536 below 1
+_COMPILED_STEPS = 6  # the first of these steps compile, and the last three show the steady pace
 
 
 def run(config: RunConfig, out_dir: str | Path) -> Outcome:
-    """Train as configured into a run folder, continuing from its newest checkpoint if it has one.
+    """Train as configured into a run folder, and continue from its newest checkpoint if it has one.
 
-    Every way to end is an outcome in the log's last record; only an unusable folder raises (OSError, RunLogError).
-    Under torchrun all processes call this; the first one writes.
+    However the run ends, the log's last record has the outcome. Only an unusable folder raises (OSError, RunLogError).
+    Under torchrun all processes call this, and the first one writes.
     """
     world = World.from_environment()
     with Guard(config.stop, out_dir, is_main=world.is_main, alone=world.size == 1) as guard:
@@ -58,14 +58,14 @@ def run_guarded(config: RunConfig, guard: Guard) -> Outcome:
             with session.telemetry(), _quiet_garbage_collector():
                 outcome, reason = session.train()
                 guard.dead_man.doing("ending", None)
-        except (Exception, KeyboardInterrupt) as error:  # any error is this run's outcome
+        except (Exception, KeyboardInterrupt) as error:  # any error is an outcome of this run
             traceback.print_exc(file=sys.stdout)
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
             reason = _in_words(error)
         guard.end(outcome, reason)
     ended_together = outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.DIVERGED)
     if dist.is_initialized() and dist.get_backend() == "nccl" and ended_together:
-        dist.destroy_process_group()  # after an error others may wait in a collective: leaving at once ends them
+        dist.destroy_process_group()  # after an error others may wait in a collective, and leaving at once ends them
     return outcome
 
 
@@ -78,13 +78,13 @@ class _Session:
         context = resolve_device(config.device, config.precision, local_rank=world.local_rank, tf32=config.tf32)
         if world.size > 1:
             dist.init_process_group("nccl" if context.is_cuda else "gloo")
-            # each process measured what `auto` means on a CPU; the first one's answer counts for all
+            # each process has measured what `auto` means on a CPU, and the first one's answer counts for all
             context = dataclasses.replace(context, precision=world.gather(context.precision, context.device)[0])
         self.context = context
         tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
         reset_peak_memory(context)
         self.trainer = Trainer(config, context, tokens, world)
-        warnings = guard.warnings  # kept until the header is written: a record belongs to the header before it
+        warnings = guard.warnings  # kept until the header is written, because a record belongs to the header before it
         restored = self.trainer.resume(checkpoint_folder(guard), warnings.append) or {}
         taken: int | None = None
         if not restored and config.init_from is not None:
@@ -98,7 +98,7 @@ class _Session:
             guard.budget,
             parameters=self.trainer.parameters,
             tokens_per_step=self.trainer.tokens_per_step,
-            steps_ahead=1 if world.size == 1 and not context.is_cuda else 2,  # those read late, and those agreed upon
+            steps_ahead=1 if world.size == 1 and not context.is_cuda else 2,  # because of late readings, or agreement
         )
         self.checkpoints = Checkpoints(self.trainer, guard, self.pace)
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
@@ -122,16 +122,16 @@ class _Session:
             self.journal.say(f"resumed from step {self.resumed_from}")
 
     def telemetry(self) -> AbstractContextManager[None]:
-        """Sample the device beside the run, on the first process, unless switched off."""
+        """Sample the device during the run, in the first process, unless telemetry is switched off."""
         if not self.world.is_main:
             return nullcontext()
         kind, hz = self.context.device.type, self.config.telemetry.hz
         return _stopped_at_the_end(start_telemetry(self.guard.folder.path, os.getpid(), kind, hz, gpus=self.world.size))
 
     def train(self) -> tuple[Outcome, str]:
-        """Step until something ends the run."""
+        """Do steps until something ends the run."""
         config, trainer = self.config, self.trainer
-        missed = self.resumed_from > 0 and self._evaluation_due()  # missed by an attempt that was stopped before it
+        missed = self.resumed_from > 0 and self._evaluation_due()  # an earlier attempt stopped before this evaluation
         if missed and (ending := self._evaluate_and_judge()) is not None:
             return self._end(*ending)
         while trainer.steps_done < config.steps:
@@ -157,7 +157,7 @@ class _Session:
         return Outcome.COMPLETED, f"all {config.steps} steps done"
 
     def _settle(self, record: StepRecord | None) -> tuple[Outcome, str] | None:
-        """Log a step, and return the outcome if it ends the run."""
+        """Log a step. Return the outcome if the step ends the run."""
         if record is None:
             return None
         self.journal.write_step(record, self.config.steps)
@@ -191,7 +191,7 @@ class _Session:
         return None
 
     def _stop_reason(self) -> str | None:
-        """Say why this process wants to stop; several processes agree on it through the trainer."""
+        """Say why this process wants to stop. Several processes agree on stopping through the trainer."""
         guard = self.guard
         if guard.requests.reason is not None:
             return guard.requests.reason
@@ -204,7 +204,7 @@ class _Session:
         return f"{guard.budget.words} are used; there may be needed: {parts}"
 
     def _step_room(self) -> float | None:
-        """Return the usual time of a step; None for the first of an attempt, which may have to compile."""
+        """Return the usual time of a step. Returns None for the first step of an attempt, which may have to compile."""
         return None if self.trainer.steps_done == self.resumed_from else self.pace.usual_step
 
     def _something_is_due(self) -> bool:
@@ -225,13 +225,13 @@ class _Session:
         return (regular or self._gate() is not None) and self.config.eval.tokens > 0
 
     def _gate(self) -> Gate | None:
-        """Return the gate after the step that was just done."""
+        """Return the gate after the step that has just been done."""
         return next((gate for gate in self.config.stop.gates if gate.step == self.trainer.steps_done), None)
 
     def _evaluate_and_judge(self) -> tuple[Outcome, str] | None:
         """Evaluate, and return the outcome if a gate here ends the run. All processes have the same loss and agree.
 
-        Gates of an earlier attempt's evaluations are not judged again: whoever resumes behind a gate wants to pass it.
+        An earlier attempt's gates are not judged again, because whoever resumes after a gate wants to pass it.
         """
         loss, gate = self._evaluate(), self._gate()
         if loss is None or gate is None:
@@ -245,7 +245,7 @@ class _Session:
         return None
 
     def _end(self, outcome: Outcome, reason: str) -> tuple[Outcome, str]:
-        """End the run. A stopped run leaves a checkpoint to resume from; a diverged one has nothing worth keeping."""
+        """End the run. A stopped run leaves a checkpoint to resume from. A diverged run has nothing worth keeping."""
         record = self.trainer.flush()
         if record is not None:
             self.journal.write_step(record, self.config.steps)
@@ -259,7 +259,7 @@ class _Session:
         return outcome, reason
 
     def _say_how_long_it_took(self) -> None:
-        """Log how long a requested stop took, beside the expected time."""
+        """Log how long a requested stop took, with the expected time."""
         asked_at = self.guard.requests.asked_at
         if asked_at is not None:
             seconds = time.monotonic() - asked_at
@@ -268,7 +268,7 @@ class _Session:
                                          f"take up to {expected:.2f} s")  # fmt: skip
 
     def _evaluate(self) -> float | None:
-        """Evaluate, unless this step was evaluated already; returns the loss in nats per token."""
+        """Evaluate, unless this step has been evaluated already. Returns the loss in nats per token."""
         step = self.trainer.steps_done
         if self.config.eval.tokens == 0 or self.evaluated_step == step:
             return None
@@ -286,12 +286,12 @@ class _Session:
         return done.loss
 
     def _save(self) -> None:
-        """Write a checkpoint of this moment to disk."""
+        """Write a checkpoint of the present state to disk."""
         self.checkpoints.begin(self._extra())
         self.checkpoints.finish()
 
     def _extra(self) -> dict[str, Any]:
-        """Return what a checkpoint stores beside the trainer's state."""
+        """Return what a checkpoint stores in addition to the trainer's state."""
         return {
             "smoothed_loss": self.smoothed_loss,
             "evaluated_step": self.evaluated_step,
@@ -321,7 +321,7 @@ class _Session:
 
 
 class _Witness:
-    """Measures the machine's own speed between steps, every few seconds, on a CPU: GPUs report their clocks."""
+    """Measures the machine's own speed between steps, every few seconds. On a CPU only: GPUs report their clocks."""
 
     def __init__(self, context: DeviceContext, journal: Journal):
         self._kernel, self._steal, self._journal = ReferenceKernel(context.device), StealMeter(), journal
@@ -340,7 +340,7 @@ class _Witness:
 
 
 class _CompileBill:
-    """The time of the first steps beyond steady ones."""
+    """The time that the first steps take beyond steady steps."""
 
     def __init__(self, journal: Journal):
         self._journal = journal
@@ -357,7 +357,7 @@ class _CompileBill:
 
 @contextmanager
 def _quiet_garbage_collector() -> Iterator[None]:
-    """Keep Python's collector from walking every object of torch during a step, up to half a second (sources §7.3)."""
+    """Keep Python's collector from walking all of torch's objects during a step: up to half a second (sources §7.3)."""
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Holds a run's folder for as long as its process lives: nobody else trains in it, and it may be moved meanwhile."""
+"""Holds a run's folder while its process lives: no other process trains in it, and it may be moved in the meantime."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import IO
 
 LOCK_NAME = ".trainer.lock"
-LOCK_WAIT_SECONDS = 20.0  # a process that was just killed or told to end has ended by then
+LOCK_WAIT_SECONDS = 20.0  # by then, a process that was just killed or told to end has ended
 _GONE = " (deleted)"
 
 
 class FolderInUseError(OSError):
-    """Says that another process trains in the folder, and which."""
+    """Says that another process trains in the folder, and which process it is."""
 
 
 class RunFolder:
-    """A folder by its identity rather than its name: `path` is its present place."""
+    """A folder identified by its inode rather than its name. `path` is where it is at present."""
 
     def __init__(self, path: str | Path):
-        """Create the folder if needed, and hold it open; raises OSError."""
-        self._given = Path(path).absolute()  # a later change of working directory must not move it
+        """Create the folder if needed, and hold it open. Raises OSError."""
+        self._given = Path(path).absolute()  # a later change of the working directory must not move it
         self._given.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._given, os.O_RDONLY | os.O_DIRECTORY)
         self._lock: IO[str] | None = None
 
     @property
     def path(self) -> Path:
-        """Return the folder's present path; the given one if the folder is gone or the system cannot tell."""
+        """Return the folder's present path, or the given path if the folder is gone or the system cannot tell."""
         if self._is_at(self._given):
             return self._given
         moved_to = self._moved_to()
@@ -39,11 +39,11 @@ class RunFolder:
 
     @property
     def is_gone(self) -> bool:
-        """Tell whether the folder was deleted, for example by a move to another disk, which copies."""
+        """Tell whether the folder was deleted, for example by a move to another disk, which copies it."""
         return not self._is_at(self._given) and self._moved_to() is None
 
     def lock(self, wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
-        """Keep every other process from training here until this one ends in any way; raises FolderInUseError."""
+        """Keep every other process from training here until this process ends in any way. Raises FolderInUseError."""
         import fcntl  # POSIX only, like the whole trainer
 
         self._lock = open(self.path / LOCK_NAME, "a+", encoding="utf-8")  # noqa: SIM115 - held until the process ends
@@ -57,14 +57,14 @@ class RunFolder:
                     self._lock.seek(0)
                     raise FolderInUseError(f"{self._lock.read().strip() or 'another process'} trains in it") from None
                 time.sleep(0.1)
-            except OSError:  # a file system without locks: only the launcher's own check remains
+            except OSError:  # the file system has no locks, so only the launcher's own check remains
                 return
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._lock.flush()
 
     def close(self) -> None:
-        """Release the folder; a second call does nothing."""
+        """Release the folder. A second call does nothing."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -1,6 +1,6 @@
-"""Writes and reads the run log, `log.jsonl`. No torch.
+"""Writes and reads the run log, `log.jsonl`. Needs no torch.
 
-One JSON object per line; `docs/file-formats.md` lists the kinds and their fields.
+Each line is one JSON object. `docs/file-formats.md` lists the kinds and their fields.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainer.schema import SCHEMA
 
 Record = dict[str, Any]
 
-# Ends a line that a crash left unfinished: such a line stays in the file, but readers skip it.
+# Ends a line that a crash left unfinished. Such a line stays in the file, but readers skip it.
 TORN_MARK = b" <torn>"
 
 LOG_NAME = "log.jsonl"  # in a run folder
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # in these kinds every such string is a number
-_LINES_PER_PARSE = 4096  # parsed as one JSON array: lines share field names, which halves the memory
+_NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # every such string in records of these kinds is a number
+_LINES_PER_PARSE = 4096  # parsed as one JSON array, so that lines share field names, which halves the memory
 _LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
 
 
@@ -35,17 +35,17 @@ class RunLogError(ValueError):
 
 
 class RunLogWriter:
-    """Appends records to a run log, one write to the file each, so that a reader sees whole lines soon."""
+    """Appends records to a run log, each with one write to the file, so that a reader soon sees whole lines."""
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time):
-        """Open for appending, after ending a line torn by a crash; raises OSError."""
+        """Open for appending, after ending a line that a crash left unfinished. Raises OSError."""
         self._clock = clock
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held open for the whole run
         self._torn = False
         self._end_last_line(Path(path))
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one record with its `kind` and `time` (Unix seconds); raises OSError, for example on a full disk.
+        """Append one record with its `kind` and `time` (Unix seconds). Raises OSError, for example on a full disk.
 
         Numbers that are not finite become the strings "nan", "inf" and "-inf".
         """
@@ -54,13 +54,13 @@ class RunLogWriter:
         if self._torn:
             line = TORN_MARK + b"\n" + line
         rest = memoryview(line)
-        while rest:  # an unbuffered file may take only a part
+        while rest:  # an unbuffered file may take only a part of it
             written = self._file.write(rest)
             rest = rest[written:]
             self._torn = len(rest) > 0
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file. A second call does nothing."""
         self._file.close()
 
     def __enter__(self) -> RunLogWriter:
@@ -76,20 +76,20 @@ class RunLogWriter:
         try:
             json.loads(tail)
         except ValueError:
-            self._torn = True  # the next record ends it with the mark
+            self._torn = True  # the next record ends this line with the mark
         else:
             self._file.write(b"\n")  # only the line end was missing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """What the log says of one attempt's life."""
+    """What the log says about the lifetime of one attempt."""
 
-    session: str  # its name in budget.json; for older logs a name made from its place in the log
+    session: str  # its name in budget.json; for older logs, a name made from its position in the log
     host: str | None
     began: float  # Unix seconds
-    seconds: float  # as stated at its end; up to its last record if it has none
-    measured_seconds: float  # the sum of what it timed, independent of changes of the wall clock
+    seconds: float  # as stated at the attempt's end, or up to its last record if it has no end
+    measured_seconds: float  # the sum of everything it timed, which changes of the wall clock do not affect
     usd_per_hour: float | None
     ended: bool
 
@@ -98,8 +98,8 @@ class Lifetime:
 class RunLog:
     """A whole run with all attempts. Each record also has `attempt` (1…), the number of the header before it.
 
-    `steps` and `evals` are the run's one history, by step. What an attempt did after the step from which a later one
-    resumed, and anything done twice, is in `superseded` (time spent, state lost). All records of other kinds are kept.
+    `steps` and `evals` are the run's one history, by step. `superseded` has what an attempt did after the step from
+    which a later one resumed, and anything done twice (time spent, state lost). All records of other kinds are kept.
     """
 
     headers: tuple[Record, ...]
@@ -119,24 +119,24 @@ class RunLog:
 
     @property
     def header(self) -> Record | None:
-        """Return the newest attempt's header; None before the first was written."""
+        """Return the newest attempt's header. None before the first header is written."""
         return self.headers[-1] if self.headers else None
 
     @property
     def final(self) -> Record | None:
-        """Return the newest attempt's final record; None while it runs, or if it died without one."""
+        """Return the newest attempt's final record. None while it runs, or if it died without one."""
         if self.finals and self.finals[-1]["attempt"] == self.attempts:
             return self.finals[-1]
         return None
 
     @property
     def used_seconds(self) -> float:
-        """Return the seconds of all attempts: as stated, else up to the last record of an attempt that died."""
+        """Return the seconds of all attempts: as stated, or up to the last record of an attempt that died."""
         return sum(life.seconds for life in self.lifetimes)
 
     @property
     def lifetimes(self) -> tuple[Lifetime, ...]:
-        """Return the lifetime of every attempt, also of those that ended before their header."""
+        """Return the lifetime of every attempt, also of attempts that ended before their header."""
         work: dict[int, list[Record]] = {}
         for kind in (self.steps, self.evals, self.checkpoints, self.witnesses, self.superseded):
             for record in kind:
@@ -154,10 +154,10 @@ class RunLog:
 
 
 def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
-    """Read the whole lines from a byte offset on; return the records and the offset for the next call.
+    """Read the whole lines from a byte offset on. Return the records and the offset for the next call.
 
-    A last line that has no end yet is left for the next call. Raises RunLogError with the line that is no record, and
-    OSError if the file cannot be read.
+    A last line that has no end yet is left for the next call. Raises RunLogError that names a line which is not a
+    record, and OSError if the file cannot be read.
     """
     path = Path(path)
     with open(path, "rb") as file:
@@ -177,13 +177,13 @@ def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
 
 
 def smoothed_loss(before: float | None, loss: float) -> float:
-    """Return the smoothed loss after one more step; `before` is the one up to that step, None at the first."""
+    """Return the smoothed loss after one more step. `before` is the value up to that step, None at the first step."""
     last = before if before is not None and math.isfinite(before) else loss
     return _LOSS_MEMORY * last + (1 - _LOSS_MEMORY) * loss
 
 
 def load_run_log(path: str | Path) -> RunLog:
-    """Read a whole run log; raises RunLogError with file and line, or OSError if it cannot be read."""
+    """Read a whole run log. Raises RunLogError with file and line, or OSError if it cannot be read."""
     records, _ = read_records(path)
     by_kind: dict[str, list[Record]] = {}
     histories: dict[str, dict[int, Record]] = {"step": {}, "eval": {}}
@@ -218,7 +218,7 @@ def load_run_log(path: str | Path) -> RunLog:
 
 
 def _lifetime(name: str, header: Record | None, work: Iterable[Record], final: Record | None) -> Lifetime:
-    """Return an attempt's lifetime from its header, its end, or both; `work` has the records with durations."""
+    """Return an attempt's lifetime from its header, its end, or both. `work` has the records with durations."""
     first = header if header is not None else final
     assert first is not None
     startup = (header or {}).get("startup_seconds") or 0.0
@@ -239,12 +239,12 @@ def _lifetime(name: str, header: Record | None, work: Iterable[Record], final: R
 
 
 def mend(path: Path) -> Path | None:
-    """Mark every whole line that is no record as torn; return the copy of the old log, or None if all are records.
+    """Mark every whole line that is not a record as torn. Return the copy of the old log, or None if all are records.
 
     Raises OSError.
     """
     lines = path.read_bytes().split(b"\n")
-    wrong = [n for n, line in enumerate(lines[:-1]) if not _is_sound(line)]  # the last is unfinished, or empty
+    wrong = [n for n, line in enumerate(lines[:-1]) if not _is_sound(line)]  # the last part is unfinished, or empty
     if not wrong:
         return None
     for number in wrong:
@@ -255,7 +255,7 @@ def mend(path: Path) -> Path | None:
         file.write(b"\n".join(lines))
         file.flush()
         os.fsync(file.fileno())
-    os.link(path, kept)  # both exist until the new file has replaced the old
+    os.link(path, kept)  # both files exist until the new one has replaced the old one
     os.replace(mended, path)
     return kept
 
@@ -271,7 +271,7 @@ def _is_sound(line: bytes) -> bool:
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause Python's garbage collector, which doubles the time of reading a million lines (10 s, not 5)."""
+    """Pause Python's garbage collector, which doubles the time to read a million lines (10 s instead of 5)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -307,7 +307,7 @@ def _unfinished_tail(path: Path) -> bytes:
 
 
 def _parse_batch(path: Path, offset: int, start: int, lines: list[bytes]) -> list[Record]:
-    """Return the records of consecutive lines, the first `start` lines after `offset`; slow only for a wrong line."""
+    """Return the records of consecutive lines, the first `start` lines after `offset`. Slow only for a wrong line."""
     sound = [line for line in lines if line.strip() and not line.endswith(TORN_MARK)]
     try:
         records = json.loads(b"[" + b",".join(sound) + b"]")
@@ -358,7 +358,7 @@ def _check_schema(path: str | Path, header: Record) -> None:
 
 
 def _rewind(history: dict[int, Record], step: int) -> list[Record]:
-    """Take what lies after `step` out of the history."""
+    """Remove everything after `step` from the history, and return it."""
     return [history.pop(later) for later in sorted(history) if later > step]
 
 

@@ -1,6 +1,6 @@
-"""`python -m trainer.sample RUN`: text from a run's newest checkpoint, as JSON lines on stdout.
+"""`python -m trainer.sample RUN` prints text from a run's newest checkpoint, as JSON lines on stdout.
 
-The prompt comes by stdin. `{"kind": "model", …}` is first, then for each sample `{"kind": "text", "text": …}` as it
+The prompt comes from stdin. `{"kind": "model", …}` is first, then for each sample `{"kind": "text", "text": …}` as it
 grows and `{"kind": "end", …}`. A failed start gives one `{"kind": "error", "text": …, "hint": …}`.
 """
 
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _say("model", step=trained.step, parameters=sum(p.numel() for p in trained.model.parameters()),
          device=describe_device(trained.context).name, precision=trained.context.precision)  # fmt: skip
-    if not read:  # an empty prompt: start as a document does
+    if not read:  # the prompt is empty, so start as a document does
         read = [end] if end is not None else [0]
     for number in range(options.samples):
         drawing = Drawing(
@@ -67,7 +67,7 @@ def _sample(
 ) -> None:
     began = time.perf_counter()
     tokens: list[int] = []
-    # decoded together with the prompt: some tokenizers drop the space at the start of a text's first piece
+    # decoded together with the prompt, because some tokenizers drop the space at the start of a text's first piece
     said, ended = tokenizer.decode(read), False
     for token in itertools.islice(generate(trained, read, drawing), count):
         if ended := token == end:
@@ -80,7 +80,7 @@ def _sample(
 
 
 def _grown(text: str, said: str, *, whole: bool = False) -> str:
-    """Print the new part of a text, unless it ends in half a character; return what has been printed."""
+    """Print the new part of a text, unless it ends in half a character. Return what has been printed so far."""
     if text == said or (text.endswith(_BROKEN) and not whole):
         return said
     _say("text", text=text[len(said) :])

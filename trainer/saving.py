@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run, by all of its processes together and, if configured, during the steps.
+"""Writes the checkpoints of a run. All processes do this together and, if configured, during the steps.
 
     begin()      each process copies its part to host memory, and a thread writes it
     written      whether this process's files are on disk; the run continues until all processes say so
@@ -24,7 +24,7 @@ from trainer.checkpoint_files import CheckpointError
 from trainer.device import available_host_memory
 from trainer.parallel import World
 
-# Of the host's free memory that a copy may take; otherwise the run waits while its own tensors are written.
+# Share of the host's free memory that a copy may take. Else the run waits while its own tensors are written.
 _SPARE_MEMORY = 0.5
 
 
@@ -33,34 +33,34 @@ class Saved:
     """A checkpoint that is on disk under its name."""
 
     step: int
-    path: str  # relative to the folder of checkpoints' parent
+    path: str  # relative to the parent of the folder of checkpoints
     bytes: int
     write_seconds: float  # from the first byte to the last, in the slowest process
 
 
 @dataclass(kw_only=True)
 class _Writing:
-    """One checkpoint being written; the thread adds how it ended."""
+    """One checkpoint being written. The thread adds how the writing ended."""
 
     snapshot: Snapshot
     partial: Path
     thread: threading.Thread | None = None
-    ended: dict[str, Any] = field(default_factory=dict)  # files, seconds, or error
+    ended: dict[str, Any] = field(default_factory=dict)  # files and seconds, or an error
 
     def write(self) -> None:
         began = time.perf_counter()
         try:
             self.ended["files"] = files.write_files(self.partial, self.snapshot.tensors)
-        except Exception as error:  # in a thread: the run must learn of any error
+        except Exception as error:  # this is a thread, and the run must learn of any error
             self.ended["error"] = str(error)
         self.ended["seconds"] = time.perf_counter() - began
 
 
 class Saver:
-    """Writes checkpoints into one folder, one after the other; every process of the run makes the same calls."""
+    """Writes checkpoints into one folder, one at a time. Every process of the run makes the same calls."""
 
     def __init__(self, folder: Callable[[], Path], world: World, device: torch.device, *, background: bool):
-        """`folder` returns the present folder of checkpoints: a run folder may be moved during its run."""
+        """`folder` returns the present folder of checkpoints, because a run folder may be moved during its run."""
         self._where, self._world, self._device, self.background = folder, world, device, background
         self._writing: _Writing | None = None
 
@@ -75,7 +75,7 @@ class Saver:
         return thread is None or not thread.is_alive()
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Start writing; raises CheckpointError on all processes if there is no room. Finish the one before first."""
+        """Start writing. Raises CheckpointError on all processes if there is no room. Finish an earlier one first."""
         assert self._writing is None
         writing = _Writing(snapshot=snapshot, partial=self._prepare(snapshot))
         if self.background and files.bytes_needed(snapshot.tensors) < _SPARE_MEMORY * available_host_memory():
@@ -87,7 +87,7 @@ class Saver:
         self._writing = writing
 
     def finish(self) -> Saved:
-        """Wait until all have written, and publish; raises CheckpointError on all processes if any of them failed."""
+        """Wait until all have written, then publish. Raises CheckpointError on all processes if any of them failed."""
         writing, self._writing = self._writing, None
         assert writing is not None
         if writing.thread is not None:

@@ -1,7 +1,7 @@
 """The trainer's contract: model shape, run configuration and log record kinds.
 
-Standard library and pyyaml only, so that the advisor and its command line can read and write it
-without importing torch. `docs/file-formats.md` describes the same fields for people.
+Imports only the standard library and pyyaml, so that the advisor can read and write these without importing torch.
+`docs/file-formats.md` describes the same fields for people.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 
 from trainer.plain import ConfigError, build, close, record_from_dict, to_dict
 
-__all__ = ["ConfigError", "record_from_dict", "to_dict"]  # in addition to what is defined here
+__all__ = ["ConfigError", "record_from_dict", "to_dict"]  # in addition to what this module defines
 
 SCHEMA = 1
 
@@ -31,7 +31,7 @@ ATTENTION_KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
 
 
 class Outcome(StrEnum):
-    """How a run or a burst ended: a value in the data, never an exception that is recognised by its text."""
+    """How a run or a burst ended. It is a value in the data, never an exception that is recognised by its text."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"  # a signal, a guard or a stop condition; a checkpoint was written
@@ -42,16 +42,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Everything that fixes the parameter count and the FLOPs of a decoder-only transformer."""
+    """Everything that determines the parameter count and the FLOPs of a decoder-only transformer."""
 
     family: str
     depth: int  # transformer blocks
     width: int  # residual stream
     heads: int  # query heads
-    kv_heads: int  # key/value heads (grouped-query attention when smaller than heads)
+    kv_heads: int  # key/value heads (grouped-query attention if fewer than heads)
     ffn_width: int
-    vocab_size: int  # rows of the embedding table, padding included
-    seq_len: int  # context length; also the rows of learned positions (gpt2)
+    vocab_size: int  # rows of the embedding table, including padding
+    seq_len: int  # context length; also the number of learned positions (gpt2)
 
     @property
     def head_dim(self) -> int:
@@ -88,13 +88,12 @@ def make_shape(
     kv_heads: int | None = None,
     ffn_width: int | None = None,
 ) -> ModelShape:
-    """Complete a shape from its family's proportions; given values override derived ones.
+    """Complete a shape from its family's proportions. Given values override derived ones.
 
-    nanochat: width 64·depth rounded up to a multiple of 128, heads of 128, FFN 4·width
-    (karpathy/nanochat, sources §1.1). gpt2: width 64·depth, heads of 64, FFN 4·width (GPT-2 small
-    is depth 12; larger published sizes give their width). llama: width 128·depth, heads of 128,
-    SwiGLU of 8/3·width rounded up to a multiple of 256 (LLaMA-7B is depth 32: 4096 and 11008).
-    Raises ConfigError with every problem at once.
+    nanochat: width 64·depth rounded up to a multiple of 128, heads of 128, FFN 4·width (karpathy/nanochat, sources
+    §1.1). gpt2: width 64·depth, heads of 64, FFN 4·width (GPT-2 small is depth 12; larger published sizes give their
+    width). llama: width 128·depth, heads of 128, SwiGLU of 8/3·width rounded up to a multiple of 256 (LLaMA-7B is depth
+    32: 4096 and 11008). Raises ConfigError with every problem at once.
     """
     if family not in FAMILIES:
         raise ConfigError([f"family: {family!r} is not one of {', '.join(FAMILIES)}{close(family, FAMILIES)}"])
@@ -123,7 +122,7 @@ class DataConfig:
     """Where the tokens come from: a folder written by `advisor data prepare`, or a synthetic stream."""
 
     path: str | None = None  # folder with tokens.bin, meta.json, tokenizer.json; None: synthetic tokens
-    synthetic: bool = False  # synthetic tokens were requested; `advisor` starts no run without them or a path
+    synthetic: bool = False  # synthetic tokens were requested; `advisor` starts no run that has neither them nor a path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,7 @@ class OptimizerConfig:
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.1  # on matrices only
-    grad_clip: float | None = 1.0  # None logs the norm and clips nothing
+    grad_clip: float | None = 1.0  # None logs the norm and does not clip
     fused: bool = True  # AdamW in one kernel
 
 
@@ -143,7 +142,7 @@ class ScheduleConfig:
     name: str = "cosine"
     warmup_steps: int = 0
     final_fraction: float = 0.1  # of the peak learning rate
-    decay_fraction: float = 0.2  # wsd only: last part of the steps, linear
+    decay_fraction: float = 0.2  # wsd only: the last part of the steps, which is linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +170,7 @@ class LossStop:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """Evaluate after `step`, continue only if the loss is at most `above` (nats per token), else stop and save."""
+    """Evaluate after `step`. Continue only if the loss is at most `above` (nats per token), else stop and save."""
 
     step: int
     above: float
@@ -179,12 +178,12 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class StopConfig:
-    max_seconds: float | None = None  # of all attempts at the run, wherever they ran
-    max_usd: float | None = None  # of all attempts, each at its own price
-    usd_per_hour: float | None = None  # of all devices together; TRAINER_USD_PER_HOUR overrides it for one attempt
-    hang_factor: float | None = None  # end a process whose step takes this many usual ones; None switches it off
+    max_seconds: float | None = None  # over all attempts at the run, wherever they ran
+    max_usd: float | None = None  # over all attempts, each at its own price
+    usd_per_hour: float | None = None  # for all devices together; TRAINER_USD_PER_HOUR overrides it for one attempt
+    hang_factor: float | None = None  # end a process whose step takes this many times the usual; None switches it off
     hang_seconds: float = 300.0  # the least time that counts as a hang
-    step_seconds: float | None = None  # expected time of a step, until some are measured
+    step_seconds: float | None = None  # expected time of a step, used until steps are measured
     notice: str | None = None  # a file that appears, or a loopback URL that answers, when the machine is taken away
     loss: tuple[LossStop, ...] = ()
     gates: tuple[Gate, ...] = ()
@@ -197,24 +196,24 @@ class TelemetryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One training run, complete: `python -m trainer run.yaml --out DIR` needs nothing else."""
+    """One complete training run. `python -m trainer run.yaml --out DIR` needs nothing else."""
 
     model: ModelShape
     steps: int
     micro_batch: int  # sequences per device per forward pass
-    grad_accum: int = 1  # micro-batches per optimizer step and device
+    grad_accum: int = 1  # micro-batches per optimizer step on each device
     name: str = "run"
     schema: int = SCHEMA
     seed: int = 1337
     device: str = "auto"
-    precision: str = "auto"  # auto: whichever trains fastest (trainer/device.py)
+    precision: str = "auto"  # auto: the precision that trains fastest (trainer/device.py)
     tf32: bool = True
     compile: bool = False  # torch.compile, block by block
     activation_checkpointing: str = "none"  # selective: the feed-forward's activation; full: whole blocks
     sharding: str = "none"  # full: weights, gradients and optimizer state split over the processes (FSDP2)
-    attention: str = "auto"  # which of torch's kernels; auto lets torch choose
-    loss_chunk_tokens: int | None = None  # tokens whose logits are held at once; None chooses by device and vocabulary
-    init_from: str | None = None  # run folder whose newest checkpoint's weights it starts from; None draws new ones
+    attention: str = "auto"  # one of torch's kernels; auto lets torch choose
+    loss_chunk_tokens: int | None = None  # tokens whose logits exist at once; None chooses by device and vocabulary
+    init_from: str | None = None  # run folder from whose newest checkpoint the weights are taken; None draws new ones
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -287,7 +286,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """What is known of the device a process trains on; None if it does not exist there or is unknown."""
+    """What is known about the device of a process. A field is None if it does not exist there or is unknown."""
 
     type: str  # cpu | cuda
     name: str | None
@@ -295,14 +294,14 @@ class DeviceFacts:
     compute_capability: str | None = None
     driver: str | None = None
     cuda: str | None = None
-    count: int = 1  # devices of the run
+    count: int = 1  # devices used by the run
     cpu_threads: int | None = None
-    fp32_flops: float | None = None  # of one thread of a CPU in a measured product of matrices, per second
+    fp32_flops: float | None = None  # per second, of one CPU thread in a measured matrix product
     bf16_flops: float | None = None
 
 
 def config_from_dict(raw: Any) -> RunConfig:
-    """Read a run configuration from plain dicts; raises ConfigError with every problem at once."""
+    """Read a run configuration from plain dicts. Raises ConfigError with every problem at once."""
     problems: list[str] = []
     config = build(RunConfig, raw, "", problems)
     if not problems and config is not None:
@@ -313,7 +312,7 @@ def config_from_dict(raw: Any) -> RunConfig:
 
 
 def load_config(path: str | Path) -> RunConfig:
-    """Read a run configuration from a YAML file; raises ConfigError or OSError."""
+    """Read a run configuration from a YAML file. Raises ConfigError or OSError."""
     text = Path(path).read_text(encoding="utf-8")
     try:
         raw = yaml.safe_load(text)

@@ -23,7 +23,7 @@ _CHUNK_BYTES = 64 << 20  # of fp32 logits held at once
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Loss of the validation split; the standard error is of the mean over windows, taken as independent."""
+    """Loss of the validation split. The standard error is that of the mean over windows, taken as independent."""
 
     loss: float  # nats per token
     standard_error: float | None  # None for one window
@@ -38,7 +38,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A text and several continuations, one of them right."""
+    """A text and several continuations, one of which is right."""
 
     context: str
     choices: tuple[str, ...]
@@ -59,12 +59,12 @@ class TaskScore:
 
 @torch.no_grad()
 def held_out(trained: Trained, tokens: int) -> HeldOut:
-    """Return the loss of about so many validation tokens; raises NothingTrainedError without data, DataError."""
+    """Return the loss of about this many validation tokens. Raises NothingTrainedError without data, and DataError."""
     config = trained.config
     if config.data.path is None:
         raise NothingTrainedError("the run was trained on synthetic tokens: there is no text held out", "--task FILE")
     source = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
-    losses, counts = [], []  # of windows: the mean over the tokens that count, and how many they are
+    losses, counts = [], []  # one for each window: the mean loss over the tokens that count, and their number
     for batch, targets in source.eval_batches(tokens, micro_batch=8):
         counted = (targets >= 0).sum(dim=1)
         counts += counted.tolist()
@@ -84,7 +84,7 @@ def held_out(trained: Trained, tokens: int) -> HeldOut:
 
 @torch.no_grad()
 def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Return each target's cross-entropy in nats, fp32 on the CPU, 0 for negative targets; inputs are (batch, time)."""
+    """Return each target's cross-entropy in nats (fp32, CPU), 0 for negative targets. Inputs are (batch, time)."""
     model, device = trained.model, trained.context.device
     with trained.context.autocast():
         hidden = model(tokens.to(device)).flatten(0, 1)
@@ -120,7 +120,7 @@ def score(trained: Trained, tokenizer: TextTokenizer, name: str, questions: Sequ
 
 
 def choice_loss(trained: Trained, tokenizer: TextTokenizer, context: str, choice: str) -> float:
-    """Return the nats of a choice after its context, as one text, cut to the newest tokens that the context holds."""
+    """Return the nats of a choice after its context, as one text, cut to the newest tokens that fit the model."""
     before, whole = tokenizer.encode(context), tokenizer.encode(f"{context} {choice}")
     own = max(1, len(whole) - len(before))
     whole = whole[-(trained.config.model.seq_len + 1) :]
@@ -129,7 +129,7 @@ def choice_loss(trained: Trained, tokenizer: TextTokenizer, context: str, choice
 
 
 def read_questions(file: Path) -> list[Question]:
-    """Read JSON lines with context, choices, answer, or HellaSwag's ctx, endings, label; raises NothingTrainedError."""
+    """Read JSON lines with context, choices, answer, or HellaSwag's ctx, endings, label. Raises NothingTrainedError."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

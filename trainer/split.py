@@ -1,7 +1,7 @@
-"""Handles tensors whose rows are split over processes (DTensors of FSDP2): the rows that are here, and the whole.
+"""Handles tensors whose rows are split over processes (DTensors of FSDP2): this process's rows, and the whole tensor.
 
-Each of W processes holds ceil(rows / W) of them in the order of the ranks, the last ones fewer or none. Plain tensors
-are whole everywhere. Looks at attributes, not at types: importing torch's own takes seconds, and most runs have none.
+Each of W processes holds ceil(rows / W) rows in the order of the ranks, the last ones fewer or none. Plain tensors are
+whole everywhere. Attributes are tested, not types: importing torch's types takes seconds, and most runs have none.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ def is_split(tensor: Tensor) -> bool:
 
 
 def local_rows(tensor: Any) -> Tensor:
-    """Return the rows that are here, sharing their memory."""
+    """Return the rows in this process. They share the tensor's memory."""
     return tensor.to_local().detach() if is_split(tensor) else tensor.detach()
 
 
 def first_row(tensor: Any) -> int:
-    """Return where the rows that are here begin in the whole."""
+    """Return the index in the whole tensor at which this process's rows begin."""
     if not is_split(tensor):
         return 0
     mesh = tensor.device_mesh
@@ -31,12 +31,12 @@ def first_row(tensor: Any) -> int:
 
 
 def whole(tensor: Any) -> Tensor:
-    """Return the whole on every process; all of them must call this at the same time."""
+    """Return the whole tensor on every process. All processes must call this at the same time."""
     return tensor.full_tensor() if is_split(tensor) else tensor
 
 
 def like(tensor: Any, rows: Tensor) -> Tensor:
-    """Return the rows that are here as a tensor split like another one."""
+    """Return the rows in this process as a tensor that is split like another one."""
     if not is_split(tensor):
         return rows
     return type(tensor.data).from_local(

@@ -1,4 +1,4 @@
-"""Takes requests from outside to save and end a run: signals, and the notice that its machine is taken away."""
+"""Receives requests from outside to save and end a run: signals, and the notice that its machine is taken away."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any
 
 _POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 1.0
-_NOT_YET = ("", "false", "none")  # Google's metadata service answers FALSE until the notice
+_NOT_YET = ("", "false", "none")  # Google's metadata service answers FALSE until the notice is given
 
 
 class StopRequests:
-    """The first request, in words, and its time."""
+    """The first request to stop, in words, and its time."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        self.asked_at: float | None = None  # monotonic
+        self.asked_at: float | None = None  # by the monotonic clock
 
     def ask(self, reason: str) -> None:
-        """Ask the run to stop; only the first reason is kept."""
+        """Ask the run to stop. Only the first reason is kept."""
         if self.reason is None:
             self.asked_at = time.monotonic()
             self.reason = reason
 
     @contextmanager
     def from_signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT ask to stop after the step in progress; a second SIGINT interrupts at once."""
+        """Let SIGTERM and SIGINT ask to stop after the present step. A second SIGINT interrupts at once."""
 
         def receive(number: int, _frame: Any) -> None:
             if self.reason is not None and number == signal.SIGINT:
@@ -47,17 +47,17 @@ class StopRequests:
 
 
 class Notice:
-    """A file or a loopback address that is checked every second until it announces the machine's end."""
+    """A file or loopback address that is checked every second until it announces that the machine is taken away."""
 
     def __init__(self, where: str):
-        """Ignore what is there already: it was meant for an earlier run."""
+        """Ignore a notice that exists already, because it was meant for an earlier run."""
         self.where = where
         self._url = where if "://" in where else None
         self._old = self._stamp()
         self._due = 0.0
 
     def given(self) -> bool:
-        """Tell whether the notice has come; looks at most once a second."""
+        """Tell whether the notice has come. Checks at most once a second."""
         if time.monotonic() < self._due:
             return False
         self._due = time.monotonic() + _POLL_SECONDS
@@ -65,7 +65,7 @@ class Notice:
         return stamp is not None and stamp != self._old
 
     def _stamp(self) -> str | None:
-        """Return the present state: a file's time, an address's answer; None if there is nothing."""
+        """Return the present state: a file's time, or an address's answer. Returns None if there is nothing."""
         if self._url is not None:
             return _answer(self._url)
         try:
@@ -75,7 +75,7 @@ class Notice:
 
 
 def _answer(url: str) -> str | None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())  # this machine, nobody else
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())  # this machine only
     try:
         with opener.open(url, timeout=_ANSWER_SECONDS) as response:
             text = response.read(4096).decode("utf-8", "replace").strip()

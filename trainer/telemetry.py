@@ -1,7 +1,7 @@
-"""Samples the device in a separate process, so that reading it never delays a training step. No torch.
+"""Samples the device in a separate process, so that reading never delays a training step. Needs no torch.
 
-`python -m trainer.telemetry --out DIR --pid PID --device cuda --hz 10` samples until PID ends or SIGTERM comes. It
-must stay under 1 % of a processor core; what it did use is in the file's metadata.
+`python -m trainer.telemetry --out DIR --pid PID --device cuda --hz 10` samples until PID ends or SIGTERM arrives. It
+must use less than 1 % of a processor core; the file's metadata says what it did use.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ __all__ = ["TelemetryHandle", "read_metadata", "read_telemetry", "sample", "star
 
 DEFAULT_HZ = {"cuda": 10.0, "cpu": 2.0}
 MAX_HZ = 100.0
-SLOW_HZ = 2.0  # for everything but power, which a GPU answers more slowly and which changes slowly
-HOST_MAX_HZ = 5.0  # one reading of the host costs nearly a millisecond of a core, caches cold
+SLOW_HZ = 2.0  # for everything but power, because a GPU answers more slowly and the values change slowly
+HOST_MAX_HZ = 5.0  # one reading of the host takes nearly a millisecond of a core if caches are cold
 PART_SECONDS = 60.0
 STDERR_NAME = "stderr.txt"
-_ALIVE_SECONDS = 0.5  # between checks that the run is still there
+_ALIVE_SECONDS = 0.5  # between checks that the run still exists
 _LONGEST_SLEEP_SECONDS = 0.2  # a signal waits no longer than this
 
 
 class PartWriter(Protocol):
-    """Takes readings, a part at a time."""
+    """Takes readings, one part at a time."""
 
     def write_part(self, buffers: list[DeviceBuffer]) -> None:
-        """Write the rows of all buffers and clear them; raises OSError (the rows are lost)."""
+        """Write the rows of all buffers and clear them. Raises OSError (the rows are then lost)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetryHandle:
-    """A running telemetry process; with `process` None telemetry is off and `stop` does nothing."""
+    """A running telemetry process. If `process` is None, telemetry is off and `stop` does nothing."""
 
     process: subprocess.Popen[bytes] | None
-    folder: Path  # of the parts
+    folder: Path  # of the telemetry parts
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
-        """End it and wait until its file is written; after the timeout it is killed, but its parts stay readable."""
+        """End telemetry and wait until its file is written. After the timeout it is killed; its parts stay readable."""
         if self.process is None:
             return
         self.process.terminate()
@@ -69,7 +69,7 @@ def start_telemetry(
     """Start sampling into run folder `out_dir` for as long as process `pid` lives.
 
     `device_type` is "cuda" or "cpu". `hz` None takes the device's default, 0 turns telemetry off. `gpus` limits it to
-    the first visible GPUs. Errors of that process are in `telemetry/stderr.txt`. Raises OSError.
+    the first visible GPUs. Errors of the new process are in `telemetry/stderr.txt`. Raises OSError.
     """
     folder = Path(out_dir) / PARTS_NAME
     hz = DEFAULT_HZ[device_type] if hz is None else hz
@@ -88,7 +88,7 @@ def start_telemetry(
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,  # a Ctrl-C or a signal to the run's group is for the run alone
+            start_new_session=True,  # a Ctrl-C or a signal to the run's group must reach only the run
         )
     return TelemetryHandle(process=process, folder=folder)
 
@@ -105,12 +105,12 @@ def sample(
     sleep: Callable[[float], None] = time.sleep,
     part_seconds: float = PART_SECONDS,
 ) -> None:
-    """Read the sources and write parts until `goes_on` returns False; missed readings are left out, not invented."""
+    """Read the sources and write parts until `goes_on` returns False. Missed readings are left out, not invented."""
     tracks = [_Track(source, hz, monotonic(), alone=len(sources) == 1) for source in sources]
     buffers = [buffer for track in tracks for buffer in track.buffers]
     part_due = monotonic() + part_seconds
     while goes_on():
-        # few calls: between two readings other programs use the caches, and each call loads its code again
+        # few calls, because other programs use the caches between two readings and each call loads its code again
         now = monotonic()
         next_due = now + _LONGEST_SLEEP_SECONDS
         for track in tracks:
@@ -127,7 +127,7 @@ def sample(
 
 
 class _Track:
-    """One source with its rhythm: power at every tick, slow quantities at some; the host only at those."""
+    """One source with its rhythm: power at every tick, slow quantities at some ticks, the host only at those."""
 
     def __init__(self, source: Source, hz: float, start: float, *, alone: bool):
         devices = source.describe()
@@ -141,7 +141,7 @@ class _Track:
         self.every_slow = on_host
         self.due = start + (self.period if on_host else 0.0)  # percentages need an interval first
         self.slow_due = start
-        self.nothing = [None] * len(devices)  # the slow quantities at a tick that reads power alone
+        self.nothing = [None] * len(devices)  # the slow quantities at a tick that reads only power
 
     def read(self, now: float, time_ms: int) -> None:
         power = self.source.read_power()
@@ -159,7 +159,7 @@ class _Track:
 def _write_part(writer: PartWriter, buffers: list[DeviceBuffer], on_error: Callable[[str], None]) -> None:
     try:
         writer.write_part(buffers)
-    except OSError as error:  # a full disk costs a minute of telemetry, nothing else
+    except OSError as error:  # a full disk loses a minute of telemetry, but nothing else
         on_error(f"telemetry of the last minute is lost: {error}")
 
 
@@ -184,7 +184,7 @@ class _RunIsThere:
 
     def _lives(self) -> bool:
         try:
-            # is_running knows a reused process number by its start time
+            # is_running recognises a reused process number by its start time
             return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
@@ -204,7 +204,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample until the run ends, then join the parts; return 0 if all is written, 1 if something was lost."""
+    """Sample until the run ends, then join the parts. Return 0 if all is written, 1 if something was lost."""
     options = _parse(arguments)
     started = time.monotonic()
     problems: list[str] = []
@@ -224,11 +224,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for remark in remarks:
         print(remark, file=sys.stderr, flush=True)
     startup = time.process_time()
-    gc.disable()  # nothing here makes cycles, and a collection would delay a reading
+    gc.disable()  # nothing here makes reference cycles, and a collection would delay a reading
     sample(sources, writer, options.hz, goes_on=goes_on, on_error=report)
     cost = {
         "startup_cpu_seconds": startup,
-        "cpu_seconds": time.process_time(),  # includes start-up, not joining
+        "cpu_seconds": time.process_time(),  # includes start-up, but not joining
         "wall_seconds": time.monotonic() - started,
     }
     try:
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove empty files; parts and error messages stay."""
+    """Remove empty files. Parts and error messages stay."""
     stderr = folder / STDERR_NAME
     if stderr.exists() and stderr.stat().st_size == 0:
         stderr.unlink(missing_ok=True)

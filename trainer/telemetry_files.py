@@ -1,7 +1,7 @@
-"""Writes and reads telemetry: small Parquet parts while a run lasts, one `telemetry.parquet` after it. No torch.
+"""Writes and reads telemetry: small Parquet parts while a run lasts, then one `telemetry.parquet`. Needs no torch.
 
-`docs/file-formats.md` lists the columns. Integers are delta encoded, a row group holds one device in order of time:
-that is what makes 100 readings a second small.
+`docs/file-formats.md` lists the columns. Integers are delta encoded, and a row group has one device in order of time.
+This makes 100 readings per second small.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILE_NAME, PARTS_NAME = "telemetry.parquet", "telemetry"
 
 COLUMN_TYPES = {
     "time_ms": "int64",  # Unix time
-    "gpu": "int8",  # the run's number of the GPU; null for the host
+    "gpu": "int8",  # the run's number for the GPU; null for the host
     "power_deciwatts": "int32",
     "utilization_percent": "int16",
     "memory_used_bytes": "int64",
@@ -50,7 +50,7 @@ _PART_ZSTD_LEVEL, _FINAL_ZSTD_LEVEL = 3, 15
 
 
 class DeviceBuffer:
-    """Rows of one device since the last part; slow quantities have values only in the rows where they were read."""
+    """Rows of one device since the last part. Slow quantities have values only in rows in which they were read."""
 
     def __init__(self, gpu: int | None, columns: tuple[str, ...]):
         self.gpu = gpu
@@ -76,13 +76,13 @@ class DeviceBuffer:
         self._power.append(_UNKNOWN if power_deciwatts is None else power_deciwatts)
 
     def rows(self) -> Iterator[tuple[int, int | None, Values | None]]:
-        """Yield time, power and, if they were read, the slow quantities of each row."""
+        """Yield time, power and (if they were read) the slow quantities of each row."""
         slow = dict(zip(self._slow_rows, self._slow_values, strict=True))
         for row, (time_ms, power) in enumerate(zip(self._times_ms, self._power, strict=True)):
             yield time_ms, None if power == _UNKNOWN else power, slow.get(row)
 
     def to_table(self) -> pyarrow.Table:
-        """Return all rows as a table with every column, with null for what was not read."""
+        """Return all rows as a table with every column. Values that were not read are null."""
         import numpy as np
         import pyarrow as pa
 
@@ -100,7 +100,7 @@ class DeviceBuffer:
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _spread(self, values: Sequence[int | float | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Spread slow values to the rows where they were read; return the values and which of them are known."""
+        """Spread slow values to the rows in which they were read. Return the values and a flag for each known one."""
         import numpy as np
 
         whole = all(value is None or isinstance(value, int) for value in values)
@@ -112,10 +112,10 @@ class DeviceBuffer:
 
 
 class TelemetryWriter:
-    """Writes the parts of one run folder and joins them; continues after an earlier attempt's parts."""
+    """Writes the parts of one run folder and joins them. Continues after an earlier attempt's parts."""
 
     def __init__(self, run_dir: Path, metadata: dict[str, Any]):
-        """Prepare the folder; `metadata` is stored in the files. Raises OSError."""
+        """Prepare the folder. `metadata` is stored in the files. Raises OSError."""
         self._run_dir = run_dir
         self._metadata = metadata
         self._schema = _arrow_schema()
@@ -128,7 +128,7 @@ class TelemetryWriter:
         self._number = max([_joined_through(run_dir), *numbers])
 
     def write_part(self, buffers: list[DeviceBuffer]) -> None:
-        """Write the rows of all buffers as the next part and clear them; raises OSError (the rows are lost)."""
+        """Write the rows of all buffers as the next part and clear them. Raises OSError (the rows are then lost)."""
         filled = [buffer for buffer in buffers if len(buffer)]
         if not filled:
             return
@@ -142,7 +142,7 @@ class TelemetryWriter:
         _write_tables(path, tables, self._schema, {"schema": SCHEMA, **self._metadata}, _PART_ZSTD_LEVEL)
 
     def join(self, metadata: dict[str, Any]) -> None:
-        """Join all parts into `telemetry.parquet` and delete them; raises OSError, in which case the parts stay."""
+        """Join all parts into `telemetry.parquet` and delete them. If this raises OSError, the parts stay."""
         parts = _new_parts(self._run_dir)
         if parts:
             known = {"schema": SCHEMA, **self._metadata, **metadata, "parts_through": self._number}
@@ -156,9 +156,9 @@ class TelemetryWriter:
 def read_telemetry(run_dir: str | Path, columns: Iterable[str] | None = None) -> pandas.DataFrame:
     """Read a run folder's telemetry, finished or still being written, as one frame in order of time.
 
-    `time` is in Unix seconds, `power_watts` in watts, the other columns are as in the file; `gpu` is <NA> on rows about
-    the host. Slow quantities are missing on rows where they were not read. `columns` limits what is read besides
-    `time` and `gpu`. An empty frame when there is no telemetry. Raises ValueError for files that are no telemetry.
+    `time` is in Unix seconds, `power_watts` in watts; other columns are as in the file. `gpu` is <NA> on rows about the
+    host. Slow quantities are missing on rows in which they were not read. `columns` limits what is read besides `time`
+    and `gpu`. The frame is empty if there is no telemetry. Raises ValueError for files that are not telemetry.
     """
     import pandas as pd
     import pyarrow as pa
@@ -173,13 +173,13 @@ def read_telemetry(run_dir: str | Path, columns: Iterable[str] | None = None) ->
 
 
 def read_metadata(run_dir: str | Path) -> dict[str, Any] | None:
-    """Return what the newest file says of devices, rate and telemetry's cost; None without files. Raises ValueError."""
+    """Return what the newest file says about devices, rate and cost, or None without files. Raises ValueError."""
     paths = _list_files(Path(run_dir))
     return _metadata_of(paths[-1]) if paths else None
 
 
 def _arrow_array(values: np.ndarray, known: np.ndarray | None, kind: pyarrow.DataType) -> pyarrow.Array:
-    """Make an Arrow array from its buffers: pyarrow's own conversion imports pandas, which costs more than all else."""
+    """Make an Arrow array from its buffers. pyarrow's own conversion imports pandas, which costs more than all else."""
     import numpy as np
     import pyarrow as pa
 
@@ -189,7 +189,7 @@ def _arrow_array(values: np.ndarray, known: np.ndarray | None, kind: pyarrow.Dat
 
 
 def _load_writer() -> None:
-    """Load what writing needs now, not during sampling: it is most of telemetry's start-up."""
+    """Import what writing needs before sampling starts. This is most of telemetry's start-up."""
     import numpy  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
@@ -217,7 +217,7 @@ def _read_all(run_dir: Path, wanted: list[str]) -> pyarrow.Table:
         try:
             tables = [_read_columns(path, wanted) for path in _list_files(run_dir)]
             break
-        except FileNotFoundError:  # the parts were joined meanwhile, which happens only once
+        except FileNotFoundError:  # the parts were joined in the meantime, which happens only once
             if last_try:
                 raise
     return pa.concat_tables(tables) if tables else _arrow_schema().empty_table().select(wanted)
@@ -236,7 +236,7 @@ def _list_parts(run_dir: Path) -> list[tuple[int, Path]]:
 
 
 def _new_parts(run_dir: Path) -> list[Path]:
-    """Return parts not yet in `telemetry.parquet`: a crash may come between joining them and deleting them."""
+    """Return parts not yet in `telemetry.parquet`. A crash may come between joining parts and deleting them."""
     through = _joined_through(run_dir)
     return [path for number, path in _list_parts(run_dir) if number > through]
 
@@ -270,7 +270,7 @@ def _read_columns(path: Path, wanted: list[str]) -> pyarrow.Table:
 
 
 def _joined_tables(joined: Path, parts: list[Path]) -> Iterator[pyarrow.Table]:
-    """Yield row groups of the new file: the old file's as they are, then for each device those of an hour of parts."""
+    """Yield row groups of the new file: first the old file's, unchanged, then for each device an hour of parts each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -292,7 +292,7 @@ def _joined_tables(joined: Path, parts: list[Path]) -> Iterator[pyarrow.Table]:
 def _write_tables(
     path: Path, tables: Iterable[pyarrow.Table], schema: pyarrow.Schema, metadata: dict[str, Any], zstd_level: int
 ) -> None:
-    """Write tables as row groups of one file that appears whole or not at all."""
+    """Write tables as row groups of one file that appears in full or not at all."""
     import pyarrow.parquet as pq
 
     schema = schema.with_metadata({"telemetry": json.dumps(metadata)})

@@ -1,7 +1,7 @@
-"""Reads what telemetry samples: GPUs through NVML, the host and the process through psutil. No torch.
+"""Reads what telemetry samples: GPUs through NVML, the host and the process through psutil. Needs no torch.
 
-A source has devices (one per GPU, or the host), a fast quantity (power) and slow ones. What a machine does not have is
-None, never a substitute.
+A source has devices (one per GPU, or the host), a fast quantity (power) and slow quantities. What a machine does not
+have is None, never a substitute.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Values = tuple[int | float | None, ...]
 
 
 class Source(Protocol):
-    """Devices that are sampled together; `columns` names the slow quantities."""
+    """Devices that are sampled together. `columns` names the slow quantities."""
 
     columns: tuple[str, ...]
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return one entry per device, `gpu` its number or None for the host; stored in the file's metadata."""
+        """Return one entry per device for the file's metadata. `gpu` is the device's number, or None for the host."""
 
     def read_power(self) -> Sequence[int | None]:
         """Return the present power of each device in tenths of a watt."""
@@ -56,7 +56,7 @@ class Source(Protocol):
 
 
 class NvmlSource:
-    """The GPUs that the run can see, in its own numbering; raises pynvml.NVMLError without the NVIDIA driver."""
+    """The GPUs that the run can see, in its own numbering. Raises pynvml.NVMLError without the NVIDIA driver."""
 
     columns: tuple[str, ...] = GPU_COLUMNS
 
@@ -71,7 +71,7 @@ class NvmlSource:
 
     def read_power(self) -> list[int | None]:
         power: list[int | None] = []
-        for card in self._cards:  # at every tick: NVML is called from here, because each call between costs time
+        for card in self._cards:  # at every tick: NVML is called from here, because calls in between take time
             try:
                 way = card.deciwatts.ways[0]
                 if failed := way.ask(*way.arguments) or way.status.value:
@@ -86,12 +86,12 @@ class NvmlSource:
 
 
 class HostSource:
-    """The host's processors and memory, and the process `pid`; percentages are since the last reading."""
+    """The host's processors and memory, and the process `pid`. Percentages are since the last reading."""
 
     columns: tuple[str, ...] = HOST_COLUMNS
 
     def __init__(self, pid: int, *, rapl_root: Path = Path("/sys/class/powercap")):
-        """Start the intervals; raises psutil.NoSuchProcess."""
+        """Start the intervals. Raises psutil.NoSuchProcess."""
         self._process = psutil.Process(pid)
         self._rapl = RaplCounter(rapl_root)
         self._host_times = psutil.cpu_times()
@@ -124,7 +124,7 @@ class HostSource:
         return round(100 * (1 - idle / total), 1), steal
 
     def _process_values(self) -> tuple[float | None, int | None]:
-        """Return percent of one processor, and resident bytes; None once the process is gone."""
+        """Return percent of one processor, and resident bytes. Returns None once the process is gone."""
         now, seconds = time.monotonic(), self._read_process_seconds()
         if seconds is None or self._process_seconds is None or now <= self._clock:
             return None, None
@@ -144,7 +144,7 @@ class HostSource:
 
 
 class RaplCounter:
-    """The processors' own energy counters (Linux powercap), if they may be read: often by root only."""
+    """The processors' own energy counters (Linux powercap), if they may be read, which often only root may."""
 
     def __init__(self, root: Path):
         self._packages = [p for p in sorted(root.glob("intel-rapl:*")) if p.name.count(":") == 1]
@@ -170,33 +170,33 @@ class RaplCounter:
 
 
 class EnergyMeter:
-    """The energy of the first device of a source, by its own counter."""
+    """The energy of the first device of a source, measured by its own counter."""
 
     def __init__(self, source: Source | None):
-        """Start counting; without a source nothing is known."""
+        """Start counting. Without a source nothing is known."""
         self._source = source
         self._last = self._read()
 
     def watts(self) -> float | None:
-        """Return mean power since the last call; None without a counter or if no time has passed."""
+        """Return the mean power since the last call. Returns None if there is no counter or if no time has passed."""
         before, self._last = self._last, self._read()
         if before is None or self._last is None or self._last[1] <= before[1]:
             return None
         return (self._last[0] - before[0]) / 1000 / (self._last[1] - before[1])
 
     def _read(self) -> tuple[float, float] | None:
-        """Return the millijoules counted so far, and when."""
+        """Return the millijoules counted so far, and the time."""
         if self._source is None:
             return None
         readings = self._source.read_slow()
-        if not readings:  # it sees no GPU
+        if not readings:  # the source sees no GPU
             return None
         values = dict(zip(self._source.columns, readings[0], strict=True))
         millijoules = values["energy_millijoules"]
         return None if millijoules is None else (millijoules, time.monotonic())
 
 
-# errors that are final
+# errors that do not go away
 _FOR_GOOD = (
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -208,10 +208,10 @@ _FOR_GOOD = (
 
 
 class Query:
-    """Reads a value of a GPU in the first of several ways that works; None if none does.
+    """Reads a value of a GPU in the first of several ways that works. None if none works.
 
-    A way that failed for good is not tried again. A lost GPU is never asked again by any query of its `group`: its
-    driver may take long to answer each time, and the other GPUs would wait.
+    A way that failed for good is not tried again. No query of a `group` asks a lost GPU again, because its driver may
+    take long to answer each time, and the other GPUs would wait.
     """
 
     def __init__(self, *ways: Any, group: list[Query] | None = None):
@@ -225,7 +225,7 @@ class Query:
             return self.otherwise(error)
 
     def otherwise(self, error: pynvml.NVMLError | IndexError) -> int | None:
-        """Try the next way after an error of the first; returns None if there is none, or none is needed."""
+        """Try the next way after an error of the first. Returns None if there is none, or none is needed."""
         if isinstance(error, IndexError):
             return None
         if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
@@ -239,7 +239,7 @@ class Query:
 
 
 class _PowerWay:
-    """Reads a GPU's power by a function of NVML, into cells that are reused: the bindings make new ones each time."""
+    """Reads a GPU's power through a function of NVML, into cells that are reused. The bindings would make new ones."""
 
     def __init__(self, function: str, *arguments: Any, milliwatts: ctypes.c_uint, status: ctypes.c_uint):
         self.ask, self.arguments = pynvml.nvmlLib[function], arguments
@@ -252,7 +252,7 @@ class _PowerWay:
 
 
 def _power_ways(handle: Any) -> list[_PowerWay]:
-    """Try NVML field 186, the present power; else a function that gives a one-second mean on most newer GPUs."""
+    """Try NVML field 186, the present power, or else a function that gives a one-second mean on most newer GPUs."""
     field, mean = pynvml.c_nvmlFieldValue_t, ctypes.c_uint()
     buffer = field(fieldId=pynvml.NVML_FI_DEV_POWER_INSTANT)
     status = ctypes.c_uint.from_buffer(buffer, field.nvmlReturn.offset)
@@ -265,11 +265,11 @@ def _power_ways(handle: Any) -> list[_PowerWay]:
 
 
 class _Card:
-    """One GPU's queries; one without a handle was lost before the start, and answers none."""
+    """One GPU's queries. A GPU without a handle was lost before the start, and answers none of them."""
 
     def __init__(self, number: int, handle: Any):
         def query(*functions: str, of: str = "", about: tuple[int, ...] = ()) -> Query:
-            """Return a reading by several functions of NVML, since drivers and bindings may lack some of them."""
+            """Return a reading by several functions of NVML, because drivers and bindings may lack some of them."""
             known = [getattr(pynvml, name) for name in functions if hasattr(pynvml, name) and handle is not None]
             return Query(*(_way(function, (handle, *about), of) for function in known), group=group)
 
@@ -298,8 +298,8 @@ class _Card:
 def visible_handles(visible: str | None) -> list[Any]:
     """Return NVML handles of the GPUs CUDA shows to a process, in CUDA's order; `visible` as in CUDA_VISIBLE_DEVICES.
 
-    Numbers count as NVML does (by bus), which is CUDA's order if the GPUs are alike. CUDA stops at the first entry that
-    names no GPU (its programming guide), and so does this.
+    Numbers count as in NVML (by bus), which is CUDA's order if the GPUs are alike. CUDA stops at the first entry that
+    names no GPU (CUDA programming guide), and so does this function.
     """
     everything = all_handles()
     if visible is None:
@@ -314,7 +314,7 @@ def visible_handles(visible: str | None) -> list[Any]:
 
 
 def all_handles() -> list[Any]:
-    """Return NVML handles of the machine's GPUs in NVML's order, with None for each that is lost."""
+    """Return NVML handles of the machine's GPUs in NVML's order, with None for each GPU that is lost."""
     handles = []
     for number in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -325,7 +325,7 @@ def all_handles() -> list[Any]:
 
 
 def open_sources(device_type: str, pid: int, gpus: int | None = None) -> tuple[list[Source], list[str]]:
-    """Return a run's sources on "cpu" or "cuda", the host always last, and remarks on those that could not be opened.
+    """Return a run's sources on "cpu" or "cuda", with the host last, and remarks on those that could not be opened.
 
     Raises psutil.NoSuchProcess if the process is gone.
     """
@@ -339,13 +339,13 @@ def open_sources(device_type: str, pid: int, gpus: int | None = None) -> tuple[l
 
 
 def open_energy_meter(device_type: str, pid: int) -> EnergyMeter:
-    """Open the counter of a process's "cpu" or "cuda" device; a host's never replaces a GPU's."""
+    """Open the counter of a process's "cpu" or "cuda" device. A host's counter never replaces a GPU's."""
     source = open_sources(device_type, pid, 1)[0][0]
     return EnergyMeter(source if device_type != "cuda" or isinstance(source, NvmlSource) else None)
 
 
 def cpu_frequency_mhz() -> int | None:
-    """Return the first processor's frequency: reading all, as psutil does on Linux, costs milliseconds on big hosts."""
+    """Return the first processor's frequency. Reading all, as psutil does on Linux, takes milliseconds on big hosts."""
     if sys.platform != "linux":
         frequency = psutil.cpu_freq()
         return round(frequency.current) if frequency else None
@@ -379,7 +379,7 @@ def _find_handle(entry: str, everything: list[Any]) -> Any:
 
 
 def _read_all(paths: Iterable[Path]) -> list[int] | None:
-    """Return a number from each file; None if one has none."""
+    """Return a number from each file. Returns None if a file has none."""
     numbers = []
     for path in paths:
         number = _read_int(path)

@@ -1,7 +1,7 @@
 """Defines the token folder's format: its files, the fields of meta.json, and the only reader of that file.
 
 `trainer/prepare.py` writes the folder and `trainer/data.py` trains from it; `docs/file-formats.md` describes it for
-people. Standard library only, so that planning over a folder's metadata loads neither torch nor numpy.
+people. Standard library only, so that planning with a folder's metadata loads neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 2  # 2 for conversations, of which not every token counts; text is still written as 1
+SCHEMA = 2  # 2 for conversations, in which not every token counts; text is still written as 1
 
 TRAIN_FILE = "tokens.bin"
 VALIDATION_FILE = "val.bin"
-TOKENIZER_FILE, SENTENCEPIECE_FILE = "tokenizer.json", "tokenizer.model"  # one of the two
+TOKENIZER_FILE, SENTENCEPIECE_FILE = "tokenizer.json", "tokenizer.model"  # a folder has one of the two
 MASK_FILE, VALIDATION_MASK_FILE = "mask.bin", "val_mask.bin"  # for conversations: one byte per token
-COUNTS, BEGINS = 1, 2  # bits of that byte: the token is learnt; it begins a conversation
+COUNTS, BEGINS = 1, 2  # bits of that byte: the token is learnt; a conversation begins with it
 META_FILE = "meta.json"
 FILES = (TRAIN_FILE, VALIDATION_FILE, MASK_FILE, VALIDATION_MASK_FILE, TOKENIZER_FILE, SENTENCEPIECE_FILE, META_FILE)
 
@@ -35,7 +35,7 @@ PREPARE_HINT = "advisor data prepare FILES --out {path}"
 
 
 class DataError(ValueError):
-    """Says that training data cannot be used; `hint` is the next step, often a command."""
+    """Says that training data cannot be used. `hint` is the next step, often a command."""
 
     def __init__(self, message: str, hint: str | None = None):
         super().__init__(message)
@@ -52,27 +52,27 @@ class TokenMeta:
     vocab_size: int  # one more than the largest token number
     dtype: str  # uint16 | uint32
     end_of_text: int  # number of the token that ends each document
-    documents: int  # both splits together
+    documents: int  # in both splits together
     bytes: int  # of the training split's text
     tokens: int  # of the training split
     validation_tokens: int
     validation_bytes: int
     bytes_per_token: float  # training split
     sources: tuple[str, ...]
-    skipped: tuple[str, ...]  # in words
+    skipped: tuple[str, ...]  # inputs that were left out, in words
     fingerprint: str  # of settings, tokenizer and files
-    counted_tokens: int | None = None  # tokens of the training split that are learnt; None for text, where all are
+    counted_tokens: int | None = None  # tokens of the training split that are learnt; None for text, in which all are
     validation_counted_tokens: int | None = None
 
 
 def tokenizer_file(path: str | Path) -> Path | None:
-    """Return the file of a token folder's tokenizer; None if it is missing."""
+    """Return the file of a token folder's tokenizer. Returns None if it is missing."""
     files = (Path(path) / name for name in (TOKENIZER_FILE, SENTENCEPIECE_FILE))
     return next((file for file in files if file.is_file()), None)
 
 
 def read_meta(path: str | Path) -> TokenMeta:
-    """Read and check a token folder's metadata against the files beside it.
+    """Read a token folder's metadata, and check it against the folder's files.
 
     Raises DataError if the folder or a file is missing, meta.json is not what `prepare` writes, or a token file has
     another length than meta.json states.

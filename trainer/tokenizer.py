@@ -1,6 +1,6 @@
-"""Turns text into token numbers and back: by a tokenizer.json, a SentencePiece model, or a vocabulary trained here.
+"""Turns text into token numbers and back: with a tokenizer.json, a SentencePiece model, or a vocabulary trained here.
 
-The file's bytes show which it is. Tokens that a tokenizer would add around a text are left out everywhere: training
+The file's bytes show which one it is. Tokens that a tokenizer would add around a text are always left out. Training
 encodes the text alone and ends each document with the end-of-text token.
 """
 
@@ -16,33 +16,33 @@ from trainer.corpus import PrepareError
 from trainer.token_folder import SENTENCEPIECE_FILE, TOKENIZER_FILE
 
 END_OF_TEXT = "<|endoftext|>"
-_OTHER_END_OF_TEXT = ("</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>", "[SEP]")  # in others' tokenizers
+_OTHER_END_OF_TEXT = ("</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>", "[SEP]")  # in other tokenizers
 
 
 class TextTokenizer(Protocol):
     """The interface of a tokenizer."""
 
-    file_name: str  # its name in a token folder
-    vocab_size: int  # one more than the largest token; some have gaps
+    file_name: str  # the name of its file in a token folder
+    vocab_size: int  # one more than the largest token; some vocabularies have gaps
     end_of_text: int | None
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text; special tokens written in it are read as such."""
+        """Encode a text. Special tokens that are written in it are read as such."""
         ...
 
     def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts at once, on all cores; `<|endoftext|>` inside a text is text."""
+        """Encode many texts at once, on all cores. `<|endoftext|>` inside a text counts as text."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
     def content(self) -> bytes:
-        """Return its file's content."""
+        """Return the content of its file."""
         ...
 
 
 def load_tokenizer_file(file: Path) -> TextTokenizer:
-    """Read the tokenizer in a file; raises PrepareError."""
+    """Read the tokenizer in a file. Raises PrepareError."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -59,7 +59,7 @@ def load_tokenizer_file(file: Path) -> TextTokenizer:
 
 
 def train_tokenizer(sample: list[str], vocab_size: int) -> TextTokenizer:
-    """Train a byte-level BPE: any text can be encoded, and decoded back unchanged."""
+    """Train a byte-level BPE. It can encode any text, and decode it back unchanged."""
     encoder = Tokenizer(models.BPE())
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     encoder.decoder = decoders.ByteLevel()
@@ -100,7 +100,7 @@ class JsonTokenizer:
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece model (Kudo and Richardson 2018), read by its own library: others give slightly other pieces."""
+    """A SentencePiece model (Kudo and Richardson 2018), read by its own library, since others give other pieces."""
 
     file_name = SENTENCEPIECE_FILE
 
@@ -109,7 +109,7 @@ class SentencePieceTokenizer:
         self._pieces = _from_sentencepiece(content, file)
         self.vocab_size = int(self._pieces.vocab_size())
         end = int(self._pieces.eos_id())
-        self.end_of_text = end if end >= 0 else None  # -1 if trained without one
+        self.end_of_text = end if end >= 0 else None  # -1 if it was trained without one
 
     def encode(self, text: str) -> list[int]:
         return list(self._pieces.encode(text, out_type=int))
@@ -127,23 +127,23 @@ class SentencePieceTokenizer:
 def _from_json(content: bytes, file: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower type
         reason = f"{file} is not a tokenizer: {error}"
         raise PrepareError(reason, "name a tokenizer.json written by the tokenizers library") from error
-    tokenizer.no_truncation()  # saved tokenizers often cut or pad to their model's context
+    tokenizer.no_truncation()  # saved tokenizers often cut or pad text to the context of their model
     tokenizer.no_padding()
     return tokenizer
 
 
 def _from_sentencepiece(content: bytes, file: Path) -> Any:
     try:
-        from sentencepiece import SentencePieceProcessor  # an extra, which only such models need
+        from sentencepiece import SentencePieceProcessor  # an optional package, which only such models need
     except ImportError as error:
         raise PrepareError(
             f"{file}: SentencePiece models are read by a package that is not installed", "pip install sentencepiece"
         ) from error
     try:
         return SentencePieceProcessor(model_proto=content)
-    except Exception as error:  # a RuntimeError, or what protobuf raises
+    except Exception as error:  # a RuntimeError, or an error of protobuf
         reason = f"{file} is neither a tokenizer.json nor a SentencePiece model"
         raise PrepareError(reason, "name a tokenizer.json, or the .model that sentencepiece wrote") from error

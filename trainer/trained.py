@@ -21,7 +21,7 @@ CONFIG = "run.yaml"
 
 
 class NothingTrainedError(Exception):
-    """Says that a folder has nothing to use; `hint` is the next step."""
+    """Says that a folder has nothing that can be used. `hint` is the next step."""
 
     def __init__(self, message: str, hint: str):
         super().__init__(message)
@@ -30,7 +30,7 @@ class NothingTrainedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model ready for use, without gradients."""
+    """A model that is ready for use, without gradients."""
 
     model: Transformer
     config: RunConfig
@@ -39,12 +39,12 @@ class Trained:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type it computes in."""
+        """Return the type in which the model computes."""
         return self.context.dtype or torch.float32
 
 
 def load_trained(run_dir: Path, device: str = "auto", on_message: Callable[[str], None] = lambda text: None) -> Trained:
-    """Load the newest checkpoint that is undamaged in every byte, or an older one.
+    """Load the newest checkpoint in which every byte is undamaged.
 
     Raises NothingTrainedError if there is none, and ConfigError, OSError and DeviceError.
     """
@@ -70,7 +70,7 @@ def load_trained(run_dir: Path, device: str = "auto", on_message: Callable[[str]
 
 
 def load_tokenizer(config: RunConfig, file: Path | None) -> tuple[TextTokenizer, int | None]:
-    """Return the tokenizer of a run's data or of a file, and its end-of-document token; raises NothingTrainedError."""
+    """Return the tokenizer of a run's data or of a file, and its end-of-document token. Raises NothingTrainedError."""
     if file is None and config.data.path is None:
         raise NothingTrainedError(
             "the run was trained on synthetic tokens, which mean nothing", "name a tokenizer: --tokenizer FILE"

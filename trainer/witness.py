@@ -1,7 +1,7 @@
-"""Measures the machine's own speed: a fixed kernel timed beside the work, and stolen CPU time.
+"""Measures the machine's own speed: a fixed kernel timed next to the work, and stolen CPU time.
 
-Rented and virtual machines drift (a factor of two within minutes on shared hosts). A step that takes
-10 % longer while the reference kernel takes 10 % longer says something about the machine, not the model.
+Rented and virtual machines drift (by a factor of two within minutes on shared hosts). If a step takes 10 % longer and
+the reference kernel takes 10 % longer too, that says something about the machine, not the model.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 
 import torch
 
-_CPU_SIZE, _CPU_REPEATS = 512, 8  # about 10 ms on two server cores: long enough to average over scheduling
-_CUDA_SIZE, _CUDA_REPEATS = 4096, 8  # about 1.5 ms on a 2022 data-centre GPU: launching it is a hundredth of that
+_CPU_SIZE, _CPU_REPEATS = 512, 8  # about 10 ms on two server cores, which is enough to average over scheduling
+_CUDA_SIZE, _CUDA_REPEATS = 4096, 8  # about 1.5 ms on a 2022 data-centre GPU, of which the launch is a hundredth
 _CUDA_CAPABILITY_BF16 = (8, 0)
 
 
@@ -25,8 +25,8 @@ class ReferenceKernel:
         if cuda:
             modern = torch.cuda.get_device_capability(device) >= _CUDA_CAPABILITY_BF16
             dtype = torch.bfloat16 if modern else torch.float16
-        generator = torch.Generator().manual_seed(0)  # never zeros: a GPU's clock may depend on the data
-        # rounded before they are copied: else the device's allocator would keep the room of fp32 copies
+        generator = torch.Generator().manual_seed(0)  # never zeros, because a GPU's clock may depend on the data
+        # rounded before they are copied; otherwise the device's allocator would keep room for fp32 copies
         self._left = torch.randn(size, size, generator=generator).to(dtype).to(device)
         self._right = torch.randn(size, size, generator=generator).to(dtype).to(device)
         self._out = torch.empty_like(self._left)
@@ -35,12 +35,12 @@ class ReferenceKernel:
 
     @property
     def held_bytes(self) -> int:
-        """Return the device memory of the kernel's matrices, which runs without it do not use."""
+        """Return the device memory of the kernel's matrices. Runs without the kernel do not use that memory."""
         return self._left.nbytes + self._right.nbytes + self._out.nbytes
 
     @torch.no_grad()
     def measure(self) -> float:
-        """Return the seconds of one pass; synchronises the device."""
+        """Return the seconds of one pass. Synchronises the device."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         began = time.perf_counter()
@@ -52,7 +52,7 @@ class ReferenceKernel:
 
 
 class StealMeter:
-    """The share of CPU time the hypervisor gave to others since the last reading; None if /proc/stat has none."""
+    """The share of CPU time that the hypervisor gave to others since the last reading. None if /proc/stat has none."""
 
     def __init__(self) -> None:
         self._last = _cpu_ticks()

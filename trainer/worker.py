@@ -3,9 +3,9 @@
     {"op": "ceilings", "precision": "bf16", "seconds": 3}
     {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
 
-`trainer.messages` has the records. How a burst ended is a value in its answer (`outcome`). After running out of memory,
-and after any error of a GPU, the process ends, since what the allocator then holds would falsify the next burst, and a
-GPU's error stays with the process: the answer then says `"last": true`, and the caller starts another.
+`trainer.messages` has the records. How a burst ended is a value in its answer (`outcome`). The process ends after it
+ran out of memory, because what the allocator then holds would falsify the next burst. It also ends after any error of a
+GPU, which would stay with it. The answer then says `"last": true`, and the caller starts another process.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from trainer.witness import ReferenceKernel, StealMeter
 
 _STEADY_WITHIN = 0.10  # of the median of the last steps (sources §7.3, with fewer steps because bursts are short)
 _LEAST_WARMUP = 2
-_WARMUP_SHARE = 0.4  # of the burst's limit: the rest must suffice to time some steps
+_WARMUP_SHARE = 0.4  # of the burst's limit; the rest must suffice to time some steps
 _REFERENCE_EVERY_SECONDS = 0.33
 _LONG_STEP_SECONDS = 0.25  # above this, refilling a CPU's caches does not matter: 20 MiB at 10 GB/s are 2 ms
-_CARD_STEPS_BETWEEN = 4  # a GPU's steps between two reference kernels: the step after a wait is not like the others
+_CARD_STEPS_BETWEEN = 4  # a GPU's steps between two reference kernels, because a step after a wait differs
 _DIGITS = 6
 
 
@@ -92,7 +92,7 @@ def _send(answers: TextIO, answer: Answer) -> None:
 
 @dataclass(kw_only=True)
 class _Measuring:
-    """What one burst measures, filled in as it runs so that an early end keeps it."""
+    """What one burst measures. It is filled in during the burst, so that an early end keeps it."""
 
     resident_before_bytes: int
     parameters: int | None = None
@@ -128,7 +128,7 @@ class _Server:
         return self._burst(request)
 
     def _burst(self, request: BurstRequest) -> BurstResult:
-        """Train a little; every way to end gives an answer."""
+        """Train for a short time. Every way to end gives an answer."""
         self._clean()
         measuring, steal = _Measuring(resident_before_bytes=psutil.Process().memory_info().rss), StealMeter()
         outcome, reason = Outcome.COMPLETED, None
@@ -161,7 +161,7 @@ class _Server:
         ):
             measuring.warmup.append(_one_step(trainer))
             measuring.losses.append(measuring.warmup[-1].loss)
-        self._energy.watts()  # start of the interval
+        self._energy.watts()  # starts the interval
         self._time(trainer, measuring, request.least_steps, min(limit, time.perf_counter() + request.seconds))
         watts = self._energy.watts()
         measuring.watts = None if watts is None else round(watts, 1)
@@ -169,10 +169,11 @@ class _Server:
         measuring.eval_seconds = _evaluation(trainer)
 
     def _time(self, trainer: Trainer, measuring: _Measuring, least: int, end: float) -> None:
-        """Time steps until `end`, with the reference kernel before, every third of a second between, and after them.
+        """Time steps until `end`, with the reference kernel before them, every third of a second between, and after
+        them.
 
         The kernel pushes the model out of a CPU's caches, so a short step right after it is slow and does not count. A
-        GPU's step right after it never counts: no work was queued in advance, as it is in a run.
+        GPU's step right after it never counts, because no work was queued before it, as in a run.
         """
         cuda, cold_step, due_step, referred = self._context.is_cuda, 0, 0, -math.inf
 
@@ -200,7 +201,7 @@ class _Server:
         return seconds
 
     def _clean(self) -> None:
-        """Discard the last burst as far as the allocators allow, so that this one's peaks are its own."""
+        """Discard the last burst as far as the allocators allow, so that this burst's peaks are its own."""
         gc.collect()
         release_memory(self._context)
         if sys.platform == "linux":
@@ -209,7 +210,7 @@ class _Server:
 
 
 def _evaluation(trainer: Trainer) -> float | None:
-    """Return the seconds of the second run of the configured evaluation; None if none is configured."""
+    """Return the seconds of the second run of the configured evaluation. Returns None if none is configured."""
     if not trainer.config.eval.tokens:
         return None
     trainer.evaluate()
@@ -217,7 +218,7 @@ def _evaluation(trainer: Trainer) -> float | None:
 
 
 def _one_step(trainer: Trainer) -> StepRecord:
-    """Do one step and read its record at once: the next may still compile, or not be wanted."""
+    """Do one step and read its record at once, because the next step may still compile, or may not be wanted."""
     record = trainer.step()
     record = trainer.flush() or record
     assert record is not None
@@ -225,7 +226,7 @@ def _one_step(trainer: Trainer) -> StepRecord:
 
 
 def _steady(warmup: list[StepRecord], most: int) -> bool:
-    """Tell whether the last steps agree with each other, or there were enough of them."""
+    """Tell whether the last steps agree with each other, or there have been enough of them."""
     if len(warmup) >= most:
         return True
     if len(warmup) < _LEAST_WARMUP:
@@ -235,7 +236,7 @@ def _steady(warmup: list[StepRecord], most: int) -> bool:
 
 
 def _memory(context: DeviceContext, held_bytes: int) -> tuple[PeakMemory, int | None]:
-    """Return the burst's peaks and the driver's used memory, without `held_bytes`, the worker's own on a GPU."""
+    """Return the burst's peaks and the driver's used memory, without `held_bytes`, a worker's own use of a GPU."""
     peak = peak_memory(context)
     if peak.allocated_peak_bytes is None or peak.reserved_peak_bytes is None:
         return peak, None
@@ -287,7 +288,7 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _median(seconds: Iterable[float | None]) -> float | None:
-    """Return the median of the sampled steps; None without any."""
+    """Return the median of the sampled steps. Returns None if there is no any."""
     sampled = [s for s in seconds if s is not None]
     return round(statistics.median(sampled), _DIGITS) if sampled else None
 

@@ -9,7 +9,7 @@ from advisor.engines.beside import Beside
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store
 
-_CANCEL_SECONDS = 20.0  # for each way to stop it
+_CANCEL_SECONDS = 20.0  # how long to wait after each way of stopping it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class Background:
     started: str  # ISO 8601, UTC
     elapsed_seconds: float
     budget_seconds: float
-    calibration: Calibration | None  # measured so far; None before the first burst
-    said: tuple[str, ...]  # its newest output
+    calibration: Calibration | None  # what has been measured so far; None before the first burst
+    said: tuple[str, ...]  # the newest lines of its output
 
 
 def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
-    """Run `advisor calibrate` with these options in the background; raises AdvisorError if one is running already."""
+    """Run `advisor calibrate` with these options in the background. Raises AdvisorError if one is already running."""
     _beside(store).start(("calibrate", "--budget-seconds", f"{budget_seconds:g}", *options), budget_seconds)
 
 
@@ -46,12 +46,12 @@ def look(store: Store) -> Background | None:
 
 
 def cancel(store: Store) -> None:
-    """Interrupt it as Ctrl-C would: measurements stay, and the same command continues from them."""
+    """Interrupt the calibration as Ctrl-C would. Measurements are kept, and the same command continues it."""
     _beside(store).cancel(_CANCEL_SECONDS)
 
 
 def cost_usd(usd_per_hour: float, seconds: float) -> float:
-    """Return the dollars for this many seconds: the most that a calibration costs."""
+    """Return the cost of this many seconds, which is the most that a calibration can cost."""
     return usd_per_hour * seconds / 3600
 
 
@@ -60,7 +60,7 @@ def _beside(store: Store) -> Beside:
 
 
 def _written_since(store: Store, since: float) -> Calibration | None:
-    """Return the calibration written last, if that was after the start (an older one may be continued)."""
+    """Return the newest calibration if it was written after the start. (An older one may be continued.)"""
     own = [entry for entry in store.list_calibrations() if not entry.shipped and entry.path.stat().st_mtime >= since]
     if not own:
         return None

@@ -1,7 +1,7 @@
 """Chooses the next burst: the one that narrows predictions most per second.
 
-Pure: the present fit in, a burst out. The decision is which depth and micro-batch to recommend. So the variance that
-counts is that of log step seconds at the configurations a plan would consider, not at those that are cheap to measure.
+Pure: the present fit goes in, a burst comes out. A plan must decide which depth and micro-batch to recommend. So what
+counts is the variance of log step seconds at configurations a plan would consider, not at those cheap to measure.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from advisor.prediction.throughput import Posterior, Sizes, coordinates, kernel, predict_log, sizes, terms
 from advisor.records import Workload
 
-_VISIT_NOISE = 0.04  # expected deviation of one burst's log median, drift-corrected; the fit estimates the real one
+_VISIT_NOISE = 0.04  # expected deviation of one burst's drift-corrected log median; the fit estimates the real one
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BurstCost:
-    """What a burst costs besides its timed steps: seconds to build the model, and steps before it is steady."""
+    """The cost of a burst besides its timed steps: seconds to build the model, and steps until the speed is steady."""
 
     build_seconds_per_parameter: float = 6e-9
     fixed_seconds: float = 0.15
@@ -28,7 +28,7 @@ class BurstCost:
     least_steps: int = 3
     timed_seconds: float = 1.5
     compile_seconds: float = 0.0  # for a block shape that has not been compiled yet
-    compiled: frozenset[tuple[float, ...]] = frozenset()  # block shapes that were, see `block_shapes`
+    compiled: frozenset[tuple[float, ...]] = frozenset()  # block shapes that have been compiled, see `block_shapes`
 
     def seconds(self, z: Sizes, step_seconds: np.ndarray) -> np.ndarray:
         """Return the expected wall seconds of one burst of each workload, shape (n,)."""
@@ -39,12 +39,12 @@ class BurstCost:
 
 
 def block_shapes(z: Sizes) -> list[tuple[float, ...]]:
-    """Return what a compiled block is specialised to: width, lanes, context length and micro-batch; not depth."""
+    """Return the shape for which a block is compiled: width, lanes, context length and micro-batch, but not depth."""
     return list(zip(z.width, z.lanes, z.seq_len, z.tokens, strict=True))
 
 
 def ladder(most: int) -> list[int]:
-    """Return the micro-batch sizes to try: powers of two, and one and a half times them."""
+    """Return the micro-batch sizes to try: powers of two, and one and a half times each of them."""
     return [b for b in _LADDER if b <= most]
 
 
@@ -71,7 +71,7 @@ def candidates(
 
 
 def target_weights(posterior: Posterior, z: Sizes, seq_len: int) -> np.ndarray:
-    """Weight each candidate: high near the best tokens/s of its depth, low elsewhere."""
+    """Weight each candidate: high if its tokens/s are near the best of its depth, otherwise low."""
     seconds = np.exp(predict_log(posterior, z).mean)
     rate = z.tokens * z.grad_accum / seconds
     weight = np.full(len(rate), 0.1)
@@ -92,9 +92,10 @@ def choose(
     seconds_left: float,
     visit_noise: float = _VISIT_NOISE,
 ) -> list[Workload]:
-    """Choose the next `count` bursts one by one: most weighted variance removed per second, given those before.
+    """Choose the next `count` bursts one by one. Each removes the most weighted variance per second, after those
+    before.
 
-    Returns none if nothing fits the seconds left. Conditioning on a burst needs no outcome: in a linearised Gaussian
+    Returns an empty list if nothing fits the seconds left. No outcomes are needed, because in a linearised Gaussian
     model the remaining variance does not depend on the measured value (MacKay 1992, information-based objective
     functions).
     """
@@ -141,7 +142,7 @@ _CONTRASTS: tuple[Callable[[Workload], int], ...] = (
 
 
 def missing_contrast(done: Sequence[Workload], pool: Sequence[Workload]) -> list[Workload]:
-    """Return candidates that differ in a depth, micro-batch, context length or accumulation that all bursts share."""
+    """Return candidates that vary what all bursts so far share: depth, micro-batch, context length or accumulation."""
     wanted = []
     for value in _CONTRASTS:
         seen = {value(w) for w in done}

@@ -1,4 +1,4 @@
-"""Decides which device is calibrated, by the user's name and the worker's report, and its default settings."""
+"""Decides which device is calibrated, from the user's name for it and the worker's report, and its default settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, gpus_named, read_gpus
 from trainer.messages import WorkerDevice
 
-_CUDA_FILL = 0.94  # of device memory: bursts may come near the limit, since running out of memory is an observation
-_CPU_FILL = 0.6  # of the free memory: running out on a CPU would end the user's other programs too
+_CUDA_FILL = 0.94  # of device memory: bursts may come near the limit, because running out is an observation too
+_CPU_FILL = 0.6  # of the free memory: running out of memory on a CPU would also end the user's other programs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a calibration measures on a kind of device by default."""
+    """What a calibration measures by default on a kind of device."""
 
     depths: tuple[int, ...]
     seq_len: int
@@ -41,17 +41,17 @@ CUDA_DEFAULTS = Defaults(
 
 
 def device_for(asked: str) -> str:
-    """Return the worker's --device for a --gpu option; unknown names fail here, before any process starts."""
+    """Return the worker's --device for a --gpu option. Unknown names fail here, before any process starts."""
     if asked in ("auto", "cpu"):
         return asked
-    read_gpus(asked, counted=False)  # one GPU is measured, however many there are
+    read_gpus(asked, counted=False)  # only one GPU is measured, however many there are
     return "cuda"
 
 
 def resolve_key(asked: str, device: WorkerDevice) -> str:
-    """Return the catalog key of the present device; raises AdvisorError if it is not the one that was asked for.
+    """Return the catalog key of the device in this machine. Raises AdvisorError if the user asked for another one.
 
-    A GPU missing from the catalog gets a key made of its name, so that it can be calibrated too.
+    A GPU that is not in the catalog gets a key made from its name, so that it can be calibrated too.
     """
     if device.type == "cpu":
         if asked in ("auto", "cpu"):

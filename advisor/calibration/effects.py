@@ -1,7 +1,7 @@
-"""Computes the effect of each setting from interleaved bursts: differences within rounds, with intervals. Pure.
+"""Computes the effect of each setting from interleaved bursts, as differences within rounds with intervals. Pure.
 
-A round has the base several times and every setting once, in random order, so that changes of the machine between
-rounds cancel. The residuals of all settings give one noise, pulled to a prior. Intervals are Student's and hold jointly
+A round runs the base several times and every setting once, in random order, so that changes of the machine between
+rounds cancel. All residuals together give one noise, pulled towards a prior. Intervals are Student's and hold jointly
 (Bonferroni 1936), because the best of a dozen settings is picked from the table.
 """
 
@@ -19,8 +19,8 @@ from trainer.messages import BurstResult
 from trainer.schema import Outcome
 
 _CONFIDENCE = 0.95
-_NOISE_PRIOR = (0.03, 4.0)  # of one burst's log median on a shared host (docs/log.md), worth four bursts
-_LEAST_SPEED = 0.005  # a smaller effect does not matter, even if certain
+_NOISE_PRIOR = (0.03, 4.0)  # of one burst's log median on a shared host (docs/log.md); the prior counts as four bursts
+_LEAST_SPEED = 0.005  # a smaller effect does not matter, even if it is certain
 _LEAST_LOSS = 0.002  # nats
 
 
@@ -54,9 +54,9 @@ class Effect:
     setting: str
     repeats: int
     speed: Interval | None  # log of steps per second; None if it never ran
-    memory_bytes: float | None  # median difference of the peak: a GPU's allocated memory, else the process's growth
-    loss: Interval | None  # nats per token after equal steps on the same tokens; None for fewer than two rounds
-    loss_steps: int  # the number of those steps
+    memory_bytes: float | None  # median difference of the peak: allocated GPU memory, or growth of the process on a CPU
+    loss: Interval | None  # nats per token after equally many steps on the same tokens; None for fewer than two rounds
+    loss_steps: int  # number of steps after which the loss was compared
     failure: str | None  # why it did not run
 
     @property
@@ -75,17 +75,17 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Standard deviation of one burst's log step time within a round, and its degrees of freedom."""
+    """The standard deviation of one burst's log step time within a round, and its degrees of freedom."""
 
     deviation: float
     freedom: float
 
 
 def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect], Noise]:
-    """Returns the effect of each setting by name; step time follows the reference kernel's time to this `exponent`."""
+    """Return the effect of each setting by name. Step time follows the reference kernel's time to this `exponent`."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     names = list(dict.fromkeys(v.setting for v in visits if v.setting is not None))
-    gains: dict[str, list[float]] = {}  # per round with both: log of the speed relative to the base
+    gains: dict[str, list[float]] = {}  # one per round that has both: log of the speed relative to the base
     for name in names:
         both = [found for found in speeds.values() if found.keys() >= {None, name}]
         gains[name] = [statistics.fmean(found[None]) - statistics.fmean(found[name]) for found in both]
@@ -96,7 +96,7 @@ def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect]
 def interaction(
     visits: Sequence[Visit], one: str, other: str, together: str, exponent: float, noise: Noise
 ) -> Interval | None:
-    """Return the effect of two settings together beyond the sum of both, in log speed; None if no round has all."""
+    """Return the log speed that two settings gain beyond the sum of both. Returns None if no round has them all."""
     speeds = _by_round(visits, lambda r: _log_step(r, exponent))
     rounds = [r for r, found in speeds.items() if all(name in found for name in (None, one, other, together))]
     if not rounds:
@@ -111,7 +111,7 @@ def interaction(
 def _effect(name: str, visits: Sequence[Visit], gains: Sequence[float], noise: Noise, comparisons: int) -> Effect:
     own = [v.result for v in visits if v.setting == name]
     failed = next((r for r in own if r.outcome != Outcome.COMPLETED), None)
-    error = noise.deviation * math.sqrt(1.5 / len(gains)) if gains else math.nan  # of the pair and two bases
+    error = noise.deviation * math.sqrt(1.5 / len(gains)) if gains else math.nan  # of a burst minus two bases
     loss, steps = _loss(name, visits, comparisons)
     return Effect(
         setting=name,
@@ -142,7 +142,7 @@ def _log_step(result: BurstResult, exponent: float) -> float | None:
 
 
 def _noise(gains: Mapping[str, Sequence[float]], speeds: Mapping[int, Mapping[str | None, list[float]]]) -> Noise:
-    """Estimate the noise from the scatter of each setting's gain over rounds and of the base within them."""
+    """Estimate the noise from the scatter of each setting's gain over rounds, and of the base within rounds."""
     prior, worth = _NOISE_PRIOR
     squares, freedom = worth * prior**2, worth
     for values in gains.values():
@@ -158,7 +158,7 @@ def _noise(gains: Mapping[str, Sequence[float]], speeds: Mapping[int, Mapping[st
 
 
 def _loss(name: str, visits: Sequence[Visit], comparisons: int) -> tuple[Interval | None, int]:
-    """Return the loss difference after the steps common to all bursts, each round with its own tokens and weights."""
+    """Return the loss difference after the steps that all bursts share. Each round has its own tokens and weights."""
     rounds: dict[int, dict[str | None, BurstResult]] = defaultdict(dict)
     for visit in visits:
         if visit.setting in (None, name) and visit.result.losses:
@@ -181,7 +181,7 @@ def _memory(name: str, visits: Sequence[Visit]) -> float | None:
 
 
 def peak_bytes(result: BurstResult) -> int | None:
-    """Return a GPU's peak allocated memory, else the growth of the process."""
+    """Return the peak memory allocated on a GPU, or else the growth of the process."""
     if result.allocated_peak_bytes is not None:
         return result.allocated_peak_bytes
     if result.resident_peak_bytes is None or result.resident_before_bytes is None:
@@ -190,7 +190,7 @@ def peak_bytes(result: BurstResult) -> int | None:
 
 
 def interval(values: Sequence[float], error: float, freedom: float, comparisons: int) -> Interval:
-    """Return the mean of differences with its 95 % interval for so many comparisons; `error` is the mean's own."""
+    """Return the mean difference and its 95 % interval for so many comparisons. `error` is the error of the mean."""
     mean = statistics.fmean(values)
     reach = float(student.ppf(1 - (1 - _CONFIDENCE) / (2 * comparisons), freedom)) * error
     return Interval(value=mean, low=mean - reach, high=mean + reach)

@@ -41,10 +41,10 @@ _OUTLIER = 3.0  # larger standardised residuals count as disturbed measurements 
 
 
 def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
-    """Fit the throughput model; with no observations the posterior is the prior.
+    """Fit the throughput model. Without observations the posterior is the prior.
 
-    `drift` is the standard deviation of the log of the machine's speed, passed through to predictions of later runs.
-    The residual process' width is averaged over candidates by their Laplace evidence.
+    `drift` is the standard deviation of the log of the machine's speed; it is passed on to predictions of later runs.
+    The width of the residual process is averaged over candidates by their Laplace evidence.
     """
     if not observations:
         return Posterior(
@@ -63,7 +63,7 @@ def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPr
     noise = np.array([o.noise for o in observations])
     tags = tuple(tag(o.workload) for o in observations)
     first = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
-    # the noise of disturbed measurements is widened so that each stands at the outlier limit (Huber's weights, once)
+    # Disturbed measurements get so much noise that each stands at the outlier limit (Huber's weights, applied once).
     excess = np.abs(first.residuals) / first.deviations / _OUTLIER
     noise = np.where(excess > 1, noise + first.deviations * (excess - 1), noise)
     best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
@@ -95,7 +95,7 @@ class _Fit:
 def _fit_at(
     z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float
 ) -> _Fit:
-    """Return MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
+    """Return MAP and Laplace evidence at one width of the residual process, by whitened non-linear least squares."""
     x, where = terms(z, rates), coordinates(z)
     error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
     whiten, prior_whiten = _whitener(error), _whitener(prior.covariance)
@@ -107,7 +107,7 @@ def _fit_at(
     def jacobian(theta: np.ndarray) -> np.ndarray:
         return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
 
-    from scipy.optimize import least_squares  # a quarter of a second, only needed with bursts
+    from scipy.optimize import least_squares  # takes a quarter of a second, and only bursts need it
 
     solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
     slopes = np.asarray(solution.jac)
@@ -132,25 +132,25 @@ def _fit_at(
 
 
 def _whitener(covariance: np.ndarray) -> np.ndarray:
-    """Return the inverse of the lower Cholesky factor, which makes correlated residuals independent, variance one."""
+    """Return the inverse of the lower Cholesky factor. It makes correlated residuals independent with variance one."""
     return np.linalg.inv(np.linalg.cholesky(covariance))
 
 
 def _plausible_discrepancy(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior) -> float:
-    """Return the root mean square of the candidates, weighted by evidence: few bursts cannot single one out."""
+    """Return the root mean square of the candidates, weighted by evidence, since few bursts cannot single one out."""
     evidence = np.array([_fit_at(z, y, noise, rates, prior, d).evidence for d in _DISCREPANCIES])
     weight = np.exp(evidence - evidence.max())
     return float(np.sqrt((weight * np.square(_DISCREPANCIES)).sum() / weight.sum()))
 
 
 def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """Return d log(step seconds) / dθ, which is the share of each term, shape (n, k)."""
+    """Return d log(step seconds) / dθ, shape (n, k). It is the share of each term in the step time."""
     scaled = x * np.exp(theta)
     return scaled / scaled.sum(axis=1, keepdims=True)
 
 
 def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> HeldOut:
-    """Predict configurations that were measured but not fitted (drift-corrected, so without the drift's width)."""
+    """Predict configurations that were measured but not fitted. They are drift-corrected, so drift adds no width."""
     found = predict_log(posterior, sizes([one.workload for one in held]))
     widths = np.exp(Z80 * np.hypot(found.deviation, [one.noise for one in held]))
     points = []
@@ -161,7 +161,7 @@ def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> Held
 
 
 class Evidence:
-    """The evidence of a calibration's bursts; each part is computed at its first use."""
+    """The evidence in a calibration's bursts. Each part is computed when it is first used."""
 
     def __init__(self, calibration: Calibration):
         self.calibration = calibration
@@ -189,11 +189,11 @@ class Evidence:
         return calibration_prior(spec, settings.precision, settings.compile, self.rates)
 
     def posterior(self, steps: Sequence[MeasuredStep] | None = None) -> Posterior:
-        """Returns the posterior after these steps (None: the calibration's own)."""
+        """Return the posterior after these steps; None means the calibration's own steps."""
         return fit(self.steps if steps is None else steps, self.rates, self.prior, self.drift.deviation)
 
     def held_out(self) -> HeldOut | None:
-        """Return predictions of each configuration from the others; None with fewer than four."""
+        """Return predictions of each configuration from all others. Returns None with fewer than four."""
         return leave_one_out(
             self.steps,
             configuration=lambda step: step.workload,

@@ -1,7 +1,7 @@
 """Updates a profile by one observed run, on the same GPU or on another one.
 
-A plan of the same run elsewhere should be as fast as that run was, not as our trainer is on average. Nothing is stored:
-the run is one more observation of this profile alone.
+A plan of the same run elsewhere should expect the speed of that run, not the average speed of our trainer. Nothing is
+stored: the run is one more observation for this profile alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from advisor.prediction.profile import Profile
 from advisor.records import MeasuredStep
 from advisor.store.store import Store
 
-FEWEST_STEPS = 10  # timed after the warm-up; the median of fewer describes a moment
-_EXCHANGE_ERROR = 0.5  # judged: error of the predicted exchange between devices, as a share of it
+FEWEST_STEPS = 10  # timed after the warm-up; a median of fewer steps describes only a moment
+_EXCHANGE_ERROR = 0.5  # a judgement: relative error of the predicted communication between devices
 
 
 def profile_after(
@@ -32,7 +32,7 @@ def profile_after(
     compile: bool | None = None,
     power_cap_watts: float | None = None,
 ) -> Profile:
-    """Returns the profile of a device, updated by an observed run if there is one.
+    """Return the profile of a device, updated by an observed run if there is one.
 
     Raises AdvisorError as `load_profile` does.
     """
@@ -42,14 +42,14 @@ def profile_after(
     if seen is None or seen.source in profile.sources:
         return profile
     if profile.calibration_id is not None and seen.own:
-        # One more, long, burst for the calibration; no change if the run was on another machine or several devices.
+        # One more, long burst of the calibration. Runs on another machine or on several devices change nothing.
         if seen.workload.gpu != profile.key or seen.workload.gpus > 1:
             return profile
         assert profile.calibration_id is not None
         fitted = profile_of(store.load_calibration(profile.calibration_id), (*store.observations(profile.key), seen))
         return replace(fitted, sources=(*profile.sources, seen.source), caveats=profile.caveats)
     if profile.spec is None:
-        return profile  # a CPU's calibration says nothing of other software, and there is no data sheet to start from
+        return profile  # a CPU's calibration says nothing about other software, and a CPU has no data sheet
     spec = profile.spec
     if profile.calibration_id is not None:
         profile = prior_profile(spec, precision=precision, compile=profile.compile, power_cap_watts=power_cap_watts)
@@ -61,7 +61,7 @@ def profile_after(
 
 
 def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
-    """Tells whether a profile includes the run."""
+    """Tell whether a profile already includes the run."""
     return any(seen.source in source for source in profile.sources)
 
 
@@ -71,14 +71,14 @@ def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
     prior = CoefficientPrior(
         mean=before.theta, covariance=before.covariance, discrepancy=before.discrepancy, source=profile.sources[0]
     )
-    # The step time of one device: the fit has no term for the exchange between several, so the predicted exchange is
-    # subtracted, and the larger it was, the less certain the rest is.
+    # The fit has no term for communication between devices and needs the step time of one. The predicted communication
+    # is therefore subtracted; the larger it was, the less certain is what remains.
     work, seconds, noise = seen.workload, seen.step_seconds, seen.noise
     alone = replace(work, gpus=1, sharding="none")
     if work.gpus > 1:
         together, one = (answer.step_seconds for answer in predict_batch(profile, [work, alone]))
         assert together is not None and one is not None
-        share = max(0.0, 1 - one.value / together.value)  # of the step, as predicted
+        share = max(0.0, 1 - one.value / together.value)  # of communication in the step, as predicted
         seconds *= 1 - share
         noise = math.hypot(noise, _EXCHANGE_ERROR * share / (1 - share))
     posterior = fit(
@@ -88,7 +88,7 @@ def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
 
 
 def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | None) -> Profile:
-    """Return the prior of a GPU, updated by a run on another GPU: shared parameters move, the others stay."""
+    """Return the prior of a GPU, updated by a run on another GPU. Parameters that both share move; the others stay."""
     there, spec, work = find_gpu(seen.workload.gpu), profile.spec, seen.workload
     assert spec is not None
     if there is None or work.precision != profile.precision:

@@ -1,4 +1,4 @@
-"""Controls the worker, a child process that runs bursts of the real trainer: starts, asks and replaces it."""
+"""Controls the worker, a child process that runs bursts of the real trainer: starts it, asks it and replaces it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from trainer.messages import (
 from trainer.messages import Ready as Hello
 from trainer.schema import RunConfig
 
-_START_SECONDS = 180.0  # importing torch from a cold network disk
+_START_SECONDS = 180.0  # importing torch may come from a cold network disk
 
 
 class WorkerDied(Exception):
-    """Says that the worker process ended or stopped answering; `outcome` is the result of the burst it was running."""
+    """Says that the worker process ended or stopped answering. `outcome` is the result of the burst it was running."""
 
     def __init__(self, outcome: str, reason: str):
         super().__init__(reason)
@@ -57,7 +57,7 @@ class Ready:
 
 
 class Worker:
-    """One worker process of a trainer; a context manager, so that it never outlives its caller."""
+    """One worker process of a trainer. It is a context manager, so that the process never outlives its caller."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Return the process's id, or None if none runs."""
+        """Return the process id, or None if no process runs."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> Ready:
-        """Start the process if it is not running; raises AdvisorError if it cannot start."""
+        """Start the process if it is not running. Raises AdvisorError if it cannot start."""
         if self._process is not None and self._process.poll() is None and self.ready is not None:
             return self.ready
         command = self._trainer.burst_worker(self._device)
@@ -126,22 +126,20 @@ class Worker:
         return self.ready
 
     def ceilings(self, request: CeilingsRequest, timeout: float) -> Ceilings:
-        """Measure the device's ceilings; raises WorkerDied, after which `start` starts another worker."""
+        """Measure the device's ceilings. Raises WorkerDied; then `start` starts another worker."""
         answer = self._ask(request, timeout)
         assert isinstance(answer, Ceilings)
         return answer
 
     def burst(self, request: BurstRequest, timeout: float) -> BurstResult:
-        """Run one burst; raises WorkerDied, after which `start` starts another worker."""
+        """Run one burst. Raises WorkerDied; then `start` starts another worker."""
         answer = self._ask(request, timeout)
         assert isinstance(answer, BurstResult)
         return answer
 
     def _ask(self, request: Request, timeout: float) -> Body:
-        """Send one request and wait for its answer.
-
-        Waits for the end of a worker that says that this was its last answer: it holds its memory until then.
-        """
+        """Send one request and wait for its answer. If the worker says that this was its last answer, wait until its
+        process has ended, because it holds its memory until then."""
         self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
@@ -195,10 +193,10 @@ def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> N
 
 
 def rehearse(config: RunConfig, timeout: float, log: Path | None = None, trainer: Trainer = OWN) -> Rehearsal | None:
-    """Run a trainer for the configured steps in a temporary folder; returns None if it does not complete.
+    """Run a trainer for the configured steps in a temporary folder. Returns None if the run does not complete.
 
-    Its output is appended to `log`, where it can show why it failed. The fastest of its steps counts as the steady
-    step; what the first steps take beyond it counts as overhead.
+    The output of the run is appended to `log`, where it can show why the run failed. The fastest step counts as the
+    steady step time. Whatever the first steps take beyond that counts as overhead.
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         folder = Path(name)
@@ -223,8 +221,8 @@ def rehearse(config: RunConfig, timeout: float, log: Path | None = None, trainer
 
 
 def disk_bytes_per_second(folder: Path, size: int = 64 << 20) -> float:
-    """Measure the write speed of the disk for checkpoints, flushed, with one temporary file of `size` bytes; raises
-    OSError if it is full."""
+    """Measure the speed at which the disk writes checkpoints, with one temporary, flushed file of `size` bytes. Raises
+    OSError if the disk is full."""
     block = os.urandom(1 << 20)
     path = folder / f".speed-{os.getpid()}"
     began = time.perf_counter()

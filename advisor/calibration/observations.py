@@ -14,40 +14,40 @@ from advisor.records import MeasuredStep
 from advisor.store.calibration import Burst
 from trainer.messages import Ceilings
 
-# Priors, each from interleaved runs of small models on shared two-core hosts (docs/log.md).
-_EXPONENT_PRIOR = (0.7, 0.3)  # step time moves less than pure products do: part of it is memory traffic
-_VISIT_PRIOR = (0.03, 4.0)  # one burst's log median scatters by 3 %, worth four bursts of evidence
+# Each prior comes from interleaved runs of small models on shared two-core hosts (docs/log.md).
+_EXPONENT_PRIOR = (0.7, 0.3)  # step time varies less than pure matrix products do, because part of it is memory traffic
+_VISIT_PRIOR = (0.03, 4.0)  # one burst's log median scatters by 3 %; the prior counts as four bursts
 _DRIFT_FLOOR = 0.01
-_LONGER = 1.5  # a run lasts longer than a calibration, so the machine's speed varies more
+_LONGER = 1.5  # a run lasts longer than a calibration, so the machine's speed varies more during it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Changes of the machine's own speed during a calibration, from the reference kernel timed beside each burst."""
+    """Changes in the machine's own speed during a calibration, seen in the reference kernel timed beside each burst."""
 
-    reference_seconds: float | None  # median, with which later runs are compared
+    reference_seconds: float | None  # the median; later runs are compared with it
     exponent: float  # step time ∝ reference^exponent
     deviation: float  # of log speed between the calibration and a later run
     noise_floor: float  # standard deviation of one burst's log median after correction
 
 
 def completed(bursts: Sequence[Burst]) -> list[Burst]:
-    """Return the bursts that completed and whose results show that they trained."""
+    """Return the bursts that completed and whose results show that the model trained."""
     return [b for b in bursts if b.completed]
 
 
 def drift_of(bursts: Sequence[Burst]) -> Drift:
     """Estimate how step time follows the reference kernel, and how much the machine's speed changed.
 
-    The exponent is a ridge regression of log step time on log reference time within configurations, pulled to its
-    prior; the noise floor is the remaining scatter of repeated bursts.
+    The exponent comes from a ridge regression of log step time on log reference time within configurations, pulled to
+    its prior. The noise floor is the remaining scatter of repeated bursts.
     """
     done = [b for b in completed(bursts) if b.reference_seconds]
     return drift_among([(b.workload, b.step_seconds, b.reference_seconds) for b in done])
 
 
 def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float]]]) -> Drift:
-    """Returns the drift of any bursts, each given as its configuration, step seconds and reference seconds."""
+    """Return the drift of any bursts, each given as its configuration, step seconds and reference seconds."""
     if not bursts:
         return Drift(reference_seconds=None, exponent=0.0, deviation=_DRIFT_FLOOR, noise_floor=_VISIT_PRIOR[0])
     logs = np.log([statistics.median(reference) for _, _, reference in bursts])
@@ -62,7 +62,7 @@ def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float
     noise = np.sqrt(
         (_robust_square(left, freedom) + _VISIT_PRIOR[1] * _VISIT_PRIOR[0] ** 2) / (freedom + _VISIT_PRIOR[1])
     )
-    # what the reference kernel shows of the machine, and the remaining difference between bursts of one configuration
+    # changes that the reference kernel does not show: the remaining differences between bursts of one configuration
     unseen = np.sqrt(_robust_square(left, freedom) / freedom) if freedom > 1 else 0.0
     moved = _LONGER * float(np.hypot(exponent * np.std(logs), unseen))
     return Drift(
@@ -74,7 +74,7 @@ def drift_among(bursts: Sequence[tuple[Hashable, Sequence[float], Sequence[float
 
 
 def _groups(ran: Sequence[Hashable]) -> list[list[int]]:
-    """Return the indices of bursts of the same configuration."""
+    """Return the indices of the bursts of each configuration."""
     by_configuration: dict[Hashable, list[int]] = defaultdict(list)
     for i, configuration in enumerate(ran):
         by_configuration[configuration].append(i)
@@ -89,7 +89,7 @@ def _centred(values: np.ndarray, groups: list[list[int]]) -> np.ndarray:
 
 
 def _robust_square(left: np.ndarray, freedom: int) -> float:
-    """Return the sum of squares with each residual limited to three median absolute deviations."""
+    """Return the sum of squares, with each residual limited to three median absolute deviations."""
     if freedom <= 0:
         return 0.0
     limit = 3 * 1.4826 * float(np.median(np.abs(left[left != 0]))) if (left != 0).any() else 0.0
@@ -97,7 +97,7 @@ def _robust_square(left: np.ndarray, freedom: int) -> float:
 
 
 def observations(bursts: Sequence[Burst], drift: Drift) -> list[MeasuredStep]:
-    """Return one drift-corrected step time per configuration: the median over its bursts of their median steps."""
+    """Return one drift-corrected step time per configuration: the median over bursts of each burst's median step."""
     done = completed(bursts)
     observed = []
     for group in _groups([b.workload for b in done]):
@@ -123,16 +123,16 @@ def _corrected_log(burst: Burst, drift: Drift) -> float:
 
 
 def _within_noise(burst: Burst) -> float:
-    """Return the standard error of a burst's log median step (1.2533 σ/√n, normal sample), with σ from the MAD."""
+    """Return the standard error of a burst's log median step (1.2533 σ/√n for a normal sample), with σ from the MAD."""
     logs = np.log(burst.step_seconds)
     deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
     return 1.2533 * deviation / np.sqrt(len(logs))
 
 
 def rates_of(ceilings: Ceilings) -> Rates:
-    """Return the device's ceilings: best median product rate, bandwidth of the largest copy, median launch.
+    """Return the device's ceilings: best median product rate, bandwidth of the largest copy, median launch time.
 
-    A small copy would measure a cache, or on a GPU the launch as well.
+    A small copy would measure a cache instead, and on a GPU also the launch.
     """
     products = [2 * m.m * m.k * m.n / statistics.median(m.seconds) for m in ceilings.matmul]
     outside_caches = max(ceilings.copy, key=lambda copy: copy.bytes)

@@ -18,12 +18,12 @@ from trainer.schema import (
     make_shape,
 )
 
-LATE_SECONDS = 20.0  # a burst this much beyond its expected time is ended
+LATE_SECONDS = 20.0  # a burst is ended if it takes this much longer than expected
 _WARMUP_STEPS_MOST = 12
 
 
 def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: float) -> Burst:
-    """Run one burst in the worker; every outcome, failures included, is a value in the record."""
+    """Run one burst in the worker. Every outcome, also a failure, is a value in the record."""
     request = BurstRequest(
         config=burst_config(settings, workload),
         seconds=burst_seconds(settings),
@@ -38,7 +38,7 @@ def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: flo
 
 
 def outcome_of(worker: Worker, request: BurstRequest) -> BurstResult:
-    """Return the result of one burst, also if the worker died."""
+    """Return the result of one burst, even if the worker died."""
     try:
         return worker.burst(request, timeout=max(5.0, request.limit_seconds) + LATE_SECONDS)
     except WorkerDied as death:
@@ -46,12 +46,12 @@ def outcome_of(worker: Worker, request: BurstRequest) -> BurstResult:
 
 
 def burst_seconds(settings: Settings) -> float:
-    """Return the timed seconds of one burst: long enough for a median, short enough for thirty in a small budget."""
+    """Return the timed seconds of one burst: enough for a median, and few enough for thirty in a small budget."""
     return min(1.5, settings.budget_seconds / 30)
 
 
 def burst_config(settings: Settings, workload: Workload) -> RunConfig:
-    """Return the configuration of a burst: the full run's, without checkpoints and telemetry."""
+    """Return the configuration of a burst: that of the full run without checkpoints and telemetry."""
     config = RunConfig(
         model=workload.shape,
         steps=10_000,

@@ -1,6 +1,6 @@
-"""Makes a `Profile` from a raw calibration and observed runs, or from the prior for a device without a calibration.
+"""Makes a `Profile` from a raw calibration and observed runs, or from the prior if a device has no calibration.
 
-The fit runs anew on each load (well under a second): only raw measurements are stored, so nothing can become out of
+The fit runs again on each load, in well under a second. Only raw measurements are stored, so nothing can become out of
 date.
 """
 
@@ -58,9 +58,9 @@ def load_profile(
     Rejected calibrations (`calibration/quality`) are skipped, and the profile says so. A prior uses calibrations of
     other GPUs unless `transfer` is off, because they measured the trainer's own software. `software` and `sharding`
     select published runs; calibrations measured this trainer and say nothing about other software. `power_cap_watts`
-    slows a prior's products; a calibration includes the limit that was set then. `key` is a catalog key, an NVML name,
-    or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and for a CPU without a usable calibration,
-    since no data sheet gives a CPU's speed.
+    slows the products of a prior; a calibration already includes the limit set then. `key` is a catalog key, an NVML
+    name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and for a CPU without a usable
+    calibration, because no data sheet states a CPU's speed.
     """
     key = key if key == "cpu" else _catalog_key(key, store)
     entry, passed_over = _believed(key, family, store) if software is None else (None, [])
@@ -87,7 +87,7 @@ def load_profile(
 
 
 def _believed(key: str, family: str | None, store: Store) -> tuple[CalibrationEntry | None, list[CalibrationEntry]]:
-    """Return the newest usable calibration, one of the family first, and the rejected ones before it."""
+    """Return the newest usable calibration, one of the family first, and the rejected ones that come before it."""
     passed_over: list[CalibrationEntry] = []
     for found in dict.fromkeys((*store.calibrations_of(key, family), *store.calibrations_of(key))):
         entry = with_quality(found)
@@ -103,7 +103,7 @@ def _rejected(entry: CalibrationEntry) -> bool:
 
 
 def _with_caveats(profile: Profile, passed_over: Sequence[CalibrationEntry]) -> Profile:
-    """Return the profile with a note on newer calibrations that it does not use, and why."""
+    """Return the profile with a note that names newer calibrations it does not use, and why."""
     if not passed_over:
         return profile
     newest = passed_over[0]
@@ -125,7 +125,7 @@ def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
 
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
-    """Return the newest usable calibration of another GPU, one of the same generation first; None without any."""
+    """Return another GPU's newest usable calibration, of the same generation if possible. Returns None if none."""
     others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for found in store.list_calibrations():  # newest first
         other = find_gpu(found.device_key) if found.device_key != "cpu" else None
@@ -142,7 +142,7 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
 
 @lru_cache(maxsize=64)  # a search over all GPUs asks once for each
 def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> Elsewhere | None:
-    """Return what a calibration says of other GPUs; time and size are cache keys, as its file grows while it runs."""
+    """Return what a calibration says about other GPUs. Time and size are cache keys, since the file grows."""
     calibration = replace(load_calibration(path), quality=quality)
     profile = profile_of(calibration)
     datasheet = datasheet_rates(spec, profile.precision)
@@ -163,13 +163,11 @@ def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality
 
 
 def _tempered(posterior: Posterior, start: CoefficientPrior, widening: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return coefficients and covariance as if the bursts' information were `widening` times less certain.
-
-    Only what they add to the prior is weakened: else the other GPU's posterior could be wider than its prior.
-    """
+    """Return coefficients and covariance with the information from the bursts made `widening` times less certain. Only
+    what the bursts add to the prior is weakened; otherwise the posterior could be wider than the prior."""
     if widening == 1:
         return posterior.theta, posterior.covariance
-    share = 1 / widening**2  # of the posterior's precision; the rest is its prior's
+    share = 1 / widening**2  # of the bursts in the posterior's precision; the rest is the prior's
     after, before = share * np.linalg.inv(posterior.covariance), (1 - share) * np.linalg.inv(start.covariance)
     covariance = np.linalg.inv(after + before)
     return covariance @ (after @ posterior.theta + before @ start.mean), covariance
@@ -185,7 +183,7 @@ def _catalog_key(name: str, store: Store) -> str:
 
 
 def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) -> Profile:
-    """Return the profile fitted to a calibration and later runs; a doubtful one's step-time intervals are wider."""
+    """Return the profile fitted to a calibration and later runs. Doubtful calibrations get wider intervals."""
     quality = quality_of(calibration)
     caveats = (f"calibration {calibration.id}{_widened(quality)}",) if quality.widening > 1 else ()
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
@@ -229,9 +227,9 @@ def _widened(quality: Quality) -> str:
 def _with_runs(
     measured: Sequence[MeasuredStep], observed: Sequence[MeasuredStep], drift: observations.Drift
 ) -> list[MeasuredStep]:
-    """Add finished runs on one device, each as one more, long, burst.
+    """Add finished runs on one device; each counts as one more, long burst.
 
-    Steps of several devices include communication, for which the fit has no term.
+    Steps on several devices include communication, for which the fit has no term.
     """
     runs = []
     for run in (run for run in observed if run.workload.gpus == 1):
@@ -243,7 +241,7 @@ def _with_runs(
 
 
 def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:
-    """Return one measured step per configuration: the precision-weighted mean in log."""
+    """Return one measured step per configuration, the precision-weighted mean in log."""
     by_workload: dict[Workload, list[MeasuredStep]] = {}
     for part in parts:
         by_workload.setdefault(part.workload, []).append(part)
@@ -257,7 +255,7 @@ def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:
 
 
 def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
-    """Return the measured peaks of every completed burst; on a CPU only the resident set is known."""
+    """Return the measured peaks of every completed burst. On a CPU only the resident set is known."""
     return [
         MemoryObservation(
             workload=b.workload,
@@ -270,7 +268,7 @@ def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
 
 
 def run_costs(calibration: Calibration) -> RunCosts:
-    """Return start-up, build, compilation, disk speed and forward share as the calibration measured them."""
+    """Return the measured start-up, build, compilation, disk speed and forward share of a calibration."""
     done, rehearsal = observations.completed(calibration.bursts), calibration.rehearsal
     builds = [b.build_seconds / max(1, b.parameters) for b in done if b.build_seconds is not None and b.parameters]
     compiles = [b.compile_seconds for b in done if b.compile_seconds]
@@ -278,7 +276,7 @@ def run_costs(calibration: Calibration) -> RunCosts:
         b.eval_seconds * b.workload.grad_accum / statistics.median(b.step_seconds) for b in done if b.eval_seconds
     ]
     overhead, disk = calibration.environment.ready_seconds, float(calibration.disk_bytes_per_second)
-    if rehearsal is not None:  # its checkpoint is also checksummed and renamed
+    if rehearsal is not None:  # the checkpoint of a rehearsal is also checksummed and renamed
         overhead = rehearsal.overhead_seconds
         disk = min(disk, rehearsal.checkpoint_bytes / rehearsal.checkpoint_seconds)
     return RunCosts(
@@ -293,14 +291,14 @@ def run_costs(calibration: Calibration) -> RunCosts:
 def _power(
     calibration: Calibration, observed: Sequence[MeasuredStep], rates: Rates, spec: GpuSpec | None
 ) -> PowerModel | None:
-    """Return the power of bursts and finished runs by their MFU; None if the device has no energy counter."""
+    """Return power as a function of MFU, from bursts and runs. Returns None if there is no energy counter."""
     peak = rates.matmul_flops
     if spec is not None:
         peak = peak_flops(spec, calibration.settings.precision) or peak
     done = observations.completed(calibration.bursts)
     metered = [(b.workload, statistics.median(b.step_seconds), b.watts) for b in done if b.watts]
     metered += [(run.workload, run.step_seconds, run.watts) for run in observed if run.watts]
-    mfu = [  # of one device
+    mfu = [  # MFU of one device
         flops_per_token(w.shape) * (w.micro_tokens * w.grad_accum / seconds) / peak for w, seconds, _ in metered
     ]
     return measured_power(mfu, [watts for _, _, watts in metered], spec.tdp_watts if spec else None)
@@ -321,7 +319,7 @@ def prior_profile(
     sharding: str = "none",
 ) -> Profile:
     """Return the prior of a GPU from its data sheet and published runs, updated by another GPU's calibration if there
-    is one. Raises AdvisorError if it lacks the precision."""
+    is one. Raises AdvisorError if the GPU lacks the precision."""
     precision = precision or usual_precision(spec)
     rates = datasheet_rates(spec, precision, tf32=software is None or software.tf32)
     if rates is None or (software is None and not can_train_in(spec, precision)):
@@ -352,7 +350,7 @@ def prior_profile(
 
 
 def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
-    """Return what similar published runs of the same software add to the coefficients; None for the trainer here."""
+    """Return what similar published runs of the same software add to the coefficients, or None for our trainer."""
     if software is None or software.name is None:
         return None
     switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)

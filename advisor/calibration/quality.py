@@ -1,7 +1,7 @@
-"""Decides whether a calibration is used: as it is, with wider intervals, or not at all.
+"""Decides whether a calibration is used as it is, with wider intervals, or not at all.
 
 Each configuration is predicted from the others. The errors of these predictions, and how often their intervals hold,
-show what the fit is worth for configurations that were not measured.
+show how good the fit is for configurations that were not measured.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from advisor.store.calibration import PARTIAL, Calibration, HeldOutSummary, Qual
 from advisor.store.store import CalibrationEntry, load_calibration
 from trainer.schema import Outcome
 
-SOUND_COVERAGE = 0.7  # of the 80 % intervals: what docs/accuracy.md asks of a session
-# a quiet machine gives 2 to 6 % (docs/accuracy.md); five times that means that other work was measured
+SOUND_COVERAGE = 0.7  # of the 80 % intervals; docs/accuracy.md asks this of a session
+# A quiet machine gives 2 to 6 % (docs/accuracy.md). Five times that means that other work disturbed the measurement.
 BELIEVED_MEDIAN = 0.25
-# arbitrary: normal errors three times as wide as their intervals state would hold this share
+# arbitrary: this share would hold if normal errors were three times as wide as their intervals state
 BELIEVED_COVERAGE = 0.3
 
 
@@ -76,21 +76,21 @@ def _rejected(reason: str) -> Quality:
 
 
 def widening(held: HeldOut) -> float:
-    """Return the factor at which 80 % of the held-out intervals would have held, rounded up to a tenth; at least 1."""
+    """Return the factor by which intervals must widen for 80 % to hold, rounded up to a tenth; at least 1."""
     needed = np.sort([abs(math.log1p(point.error)) / point.width for point in held.points])
     factor = float(needed[math.ceil(SHARE_INSIDE * len(needed)) - 1])
     return max(1.0, math.ceil(10 * factor) / 10)
 
 
 def quality_of(calibration: Calibration) -> Quality:
-    """Return the stored verdict, else one computed from the calibration."""
+    """Return the stored verdict, or else one computed from the calibration."""
     quality = calibration.quality or judged(calibration).quality
     assert quality is not None
     return quality
 
 
 def with_quality(entry: CalibrationEntry) -> CalibrationEntry:
-    """Return the entry with its stored verdict, else one from its document, judged once per version of the file."""
+    """Return the entry with its stored verdict, or else with one computed once per version of its document."""
     if entry.quality is not None:
         return entry
     written = entry.path.stat()
@@ -111,12 +111,12 @@ class BurstLine:
     outcome: str
     tokens_per_second: float | None = None
     step_seconds: float | None = None  # corrected for the machine's drift
-    left_out_error: float | None = None  # of the prediction from all other configurations; None if not held out
+    left_out_error: float | None = None  # of the prediction from all others; None if it was not held out
 
 
 def burst_lines(calibration: Calibration, held: HeldOut | None = None) -> list[BurstLine]:
-    """Return one line per configuration, smallest first, then failed bursts; `held` has predictions from the others."""
-    from advisor.calibration.one_burst import describe  # loads the worker, which no plan needs
+    """Return one line per configuration, smallest first, then failed bursts. `held` has predictions from the others."""
+    from advisor.calibration.one_burst import describe  # imports the worker, which no plan needs
 
     runs = [burst.workload for burst in observations.completed(calibration.bursts)]
     lines = []

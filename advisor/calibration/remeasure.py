@@ -17,14 +17,14 @@ _SECONDS = 8.0
 
 
 class ChoiceDoesNotRunError(AdvisorError):
-    """Says that the configuration to be measured does not complete on this machine."""
+    """Says that the configuration to be measured does not run on this machine."""
 
 
 def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
-    """Run bursts of one workload on this machine, add them to the profile's calibration and fit anew.
+    """Run bursts of one workload on this machine, add them to the profile's calibration and fit again.
 
-    Raises AdvisorError if the profile has no calibration to add to or the worker does not find its device, and
-    ChoiceDoesNotRunError if the workload does not run on it and so must not be recommended.
+    Raises AdvisorError if the profile has no calibration to add to or the worker does not find its device. Raises
+    ChoiceDoesNotRunError if the workload does not run on the device and so must not be recommended.
     """
     if profile.calibration_id is None:
         message = f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against"

@@ -1,7 +1,7 @@
-"""Runs a calibration from start to end: worker, ceilings, rounds of bursts chosen by what they teach, one raw record.
+"""Runs a calibration from start to end: worker, ceilings, rounds of the most informative bursts, one raw record.
 
-Effects: child processes and the store. The file on disk is complete after every burst, so that an interrupted
-calibration keeps its measurements and the same command continues it.
+Effects: child processes and the store. The file on disk is complete after every burst, so an interrupted calibration
+keeps its measurements, and the same command continues it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from advisor.units import format_seconds
 from trainer.messages import Ceilings, CeilingsRequest
 from trainer.schema import CheckpointConfig, EvalConfig, Outcome, TelemetryConfig
 
-_ROUND = 4  # bursts chosen together, then run in random order
+_ROUND = 4  # bursts that are chosen together and then run in random order
 _CEILING_SHARE = 0.04  # of the budget
 _REHEARSAL_SHARE = 0.2
 _RESERVE_SECONDS = 1.5  # for the fit and the last write
@@ -39,7 +39,7 @@ _FIRST_COMPILE_SECONDS = 12.0  # for a block, forward and backward, until one is
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something to show while a calibration runs."""
+    """A message to show while a calibration runs."""
 
     text: str
     elapsed_seconds: float
@@ -69,7 +69,7 @@ class Notebook:
     store: Store
 
     def add(self, burst: Burst) -> None:
-        """Add one burst and drop the old verdict, which was reached without it."""
+        """Add one burst and drop the old verdict, which did not include it."""
         bursts = (*self.calibration.bursts, burst)
         self.calibration = replace(self.calibration, bursts=bursts, held_out_error=None, quality=None)
         self.save()
@@ -80,7 +80,7 @@ class Notebook:
         self.save()
 
     def save(self) -> None:
-        """Write the calibration, unless it has no burst to continue from."""
+        """Write the calibration to disk, unless it has no burst from which it could continue."""
         if self.calibration.bursts:
             self.store.save_calibration(self.calibration)
 
@@ -93,10 +93,10 @@ def calibrate(
     on_event: Callable[[Event], None],
     resume: bool = True,
 ) -> Calibration:
-    """Run a calibration within its budget; it is saved after every burst and judged at its end, even an early one.
+    """Run a calibration within its budget. It is saved after every burst and judged at its end, even an early one.
 
     Raises AdvisorError if the worker cannot start, the store cannot be written or no burst could be measured.
-    KeyboardInterrupt passes through with everything measured so far on disk.
+    KeyboardInterrupt passes through after everything measured so far has been written to disk.
     """
     clock = Clock(began=time.monotonic(), budget_seconds=settings.budget_seconds)
     ready = worker.start()
@@ -118,19 +118,19 @@ def calibrate(
 def _begun(
     settings: Settings, ready: Ready, worker: Worker, store: Store, clock: Clock, on_event: Callable[[Event], None]
 ) -> Calibration:
-    """Return a new calibration with everything but its bursts."""
+    """Return a new calibration that has everything but its bursts."""
     now = datetime.now(UTC)
     (store.home / "runs").mkdir(parents=True, exist_ok=True)
     disk = round(disk_bytes_per_second(store.home / "runs"))
     on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
     ceilings = _ceilings(settings, worker)
     on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
-    # a real run of three steps of the smallest model shows what a run costs besides its steps; None if it failed
+    # A real run of three steps of the smallest model shows what a run costs besides its steps. None if it failed.
     workload = base_workload(settings, min(settings.depths))
     config = replace(
         burst_config(settings, workload),
         steps=3,
-        compile=False,  # compilation is a separate item of the bill
+        compile=False,  # the bill lists compilation separately
         eval=EvalConfig(tokens=0),
         checkpoint=CheckpointConfig(every_seconds=None, final=True),
         telemetry=TelemetryConfig(),
@@ -196,7 +196,7 @@ def _rounds(
         picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
         if not picks:
             return
-        rng.shuffle(picks)  # the machine's drift must not favour one configuration
+        rng.shuffle(picks)  # drift of the machine must not favour one configuration
         for workload in picks:
             bursts = notes.calibration.bursts
             z = sizes([workload])
@@ -213,7 +213,7 @@ def _rounds(
 def next_bursts(
     settings: Settings, memory: MemoryModel, posterior: Posterior, bursts: Sequence[Burst], seconds_left: float
 ) -> list[Workload]:
-    """Return the next round: the best by design, and a contrast (a second depth, batch or context) that is missing."""
+    """Return the next round: the best by design, plus one that varies a depth, batch or context that all share."""
     pool = burst_pool(settings, memory, bursts)
     if not pool or seconds_left <= 0:
         return []
@@ -236,7 +236,7 @@ def next_bursts(
 
 
 def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst]) -> list[Workload]:
-    """Return every configuration for a burst, within memory and budget and below any that ran out of memory."""
+    """Return every configuration that a burst could run within memory and budget, below any that ran out of memory."""
     shapes = [base_workload(settings, d) for d in settings.depths]
     failed = [b.workload for b in bursts if b.outcome == Outcome.OUT_OF_MEMORY]
 
@@ -250,7 +250,7 @@ def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst])
 
 
 def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
-    """Return what bursts have cost so far: warm-up steps and compilation as measured."""
+    """Return the cost of bursts so far, with warm-up steps and compilation as measured."""
     done = observations.completed(bursts)
     if len(done) < 3:
         return design.BurstCost(
@@ -286,9 +286,9 @@ def _resumed(settings: Settings, store: Store) -> Calibration | None:
 
 
 def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: float) -> None:
-    """Add bursts of one configuration to a calibration, so that predictions of it become measurements.
+    """Add bursts of one configuration to a calibration, so that its prediction becomes a measurement.
 
-    Bursts repeat until `seconds` are spent, at least twice, or one fails; the calibration is saved after each.
+    Bursts repeat at least twice and until `seconds` have passed, unless one fails. The calibration is saved after each.
     """
     end = time.monotonic() + seconds
     for count in range(8):
@@ -298,4 +298,4 @@ def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: fl
         burst = run_burst(worker, notes.calibration.settings, workload, limit=max(left, 10.0))
         notes.add(burst)
         if burst.outcome != Outcome.COMPLETED:
-            return  # it would end the same way again
+            return  # it would fail the same way again

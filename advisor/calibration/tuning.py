@@ -1,4 +1,4 @@
-"""Measures a run's settings on this device in interleaved bursts, within a time budget, to find those worth using."""
+"""Measures a run's settings on this device in interleaved bursts, within a time budget, to find the useful ones."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from advisor.errors import AdvisorError
 from trainer.messages import BurstRequest, BurstResult, WorkerDevice
 from trainer.schema import ACTIVATION_CHECKPOINTING, Outcome, RunConfig
 
-_MICRO_BATCHES = (0.25, 0.5, 2, 4)  # times the base's, at the same effective batch
+_MICRO_BATCHES = (0.25, 0.5, 2, 4)  # times the base's micro-batch, at the same effective batch
 _CHUNKS = (0.25, 4)  # times the default chunk of the loss
 _TF32_SINCE = 8.0  # compute capability: Ampere
-_DEFAULT_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # of logits in fp32, the same as in trainer/loss.py
-EXPONENT = 0.7  # step time ∝ reference kernel^exponent; the prior of `calibration/observations`
-_SETTINGS_A_BASE = 4  # the base is visited again after so many settings
+_DEFAULT_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}  # of logits in fp32, as in trainer/loss.py
+EXPONENT = 0.7  # step time ∝ reference kernel^exponent; the prior from `calibration/observations`
+_SETTINGS_A_BASE = 4  # after this many settings the base is run again
 _LEAST_ROUNDS = 2
-_INTERACTION_SHARE = 0.25  # of the time, reserved for the best two together
+_INTERACTION_SHARE = 0.25  # of the time, reserved for trying the best two together
 _WARMUP_STEPS_MOST = 6
 _LOSSES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One setting that differs from the base; `changes` maps a configuration field, `a.b` a nested one, to a value."""
+    """One setting that differs from the base. `changes` maps a configuration field (`a.b` if nested) to its value."""
 
     knob: str
     name: str
     changes: Mapping[str, Any]
 
     def of(self, base: RunConfig) -> RunConfig:
-        """Return the base with this setting."""
+        """Return the base with this setting applied."""
         config = base
         for path, value in self.changes.items():
             config = _with(config, path.split("."), value)
@@ -45,7 +45,7 @@ class Variant:
 
 
 def both(one: Variant, other: Variant) -> Variant:
-    """Combine two settings of different knobs."""
+    """Combine two settings that change different knobs."""
     return Variant(
         knob=f"{one.knob} and {other.knob}",
         name=f"{one.name}, {other.name}",
@@ -54,10 +54,10 @@ def both(one: Variant, other: Variant) -> Variant:
 
 
 def variants(base: RunConfig, device: WorkerDevice) -> Iterator[Variant]:
-    """Yield every setting of each knob that this device has and the base does not use; `base.precision` is resolved."""
+    """Yield every setting that this device supports and the base does not use. `base.precision` is resolved already."""
     cuda = device.type == "cuda"
     for precision in ("fp32", "bf16", "fp16"):
-        if precision == base.precision or (precision == "fp16" and not cuda):  # CPUs have no scaled fp16 training
+        if precision == base.precision or (precision == "fp16" and not cuda):  # CPUs cannot train in scaled fp16
             continue
         name = "fp16, scaled loss" if precision == "fp16" else precision
         yield Variant(knob="precision", name=name, changes={"precision": precision})
@@ -84,7 +84,7 @@ def variants(base: RunConfig, device: WorkerDevice) -> Iterator[Variant]:
     for kernel in ("flash", "efficient", "cudnn", "math") if cuda else ("math",):  # a CPU uses its own flash kernel
         if kernel != base.attention:
             yield Variant(knob="attention", name=f"{kernel} attention", changes={"attention": kernel})
-    # other chunk sizes for the loss, and the whole at once
+    # other chunk sizes for the loss, and all tokens at once
     tokens = base.micro_batch * base.model.seq_len
     usual = _DEFAULT_CHUNK_BYTES[device.type] // (4 * base.model.vocab_size)
     sizes = {max(1, min(tokens, int(usual * factor))) for factor in _CHUNKS}
@@ -106,13 +106,13 @@ class Tuning:
     """The measurements: every visit, the effect of each setting, and of the best two together."""
 
     base: RunConfig
-    variants: tuple[Variant, ...]  # the best two together come last, if they were tried
+    variants: tuple[Variant, ...]  # the combination of the best two comes last, if it was tried
     visits: tuple[Visit, ...]
-    effects: tuple[Effect, ...]  # of the variants
+    effects: tuple[Effect, ...]  # one per variant
     noise: Noise
-    together: Interval | None  # effect of the best two beyond the sum of both, log of speed
+    together: Interval | None  # effect of the best two beyond the sum of both, in log speed
     best: Variant | None  # None if the base is best
-    untried: tuple[str, ...]  # for lack of time
+    untried: tuple[str, ...]  # names of settings for which there was no time
     seconds: float
 
     @property
@@ -133,9 +133,9 @@ def tune(
     seed: int = 0,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Tuning:
-    """Visit base and settings in rounds until the time is used; raises AdvisorError if the base does not run.
+    """Run base and settings in rounds until the time is used. Raises AdvisorError if the base does not run.
 
-    A setting that does not run is not tried again; one that is certainly slower is left out of later rounds.
+    A setting that does not run is not tried again. A setting that is certainly slower is left out of later rounds.
     """
     session = _Session(base, worker, burst_seconds, budget_seconds, seed, on_event)
     session.warm_up()
@@ -174,7 +174,7 @@ def tune(
 
 
 def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
-    """Return the settings that are certainly faster at no higher loss, the fastest of each knob, in order."""
+    """Return settings that are certainly faster at no higher loss: the fastest of each knob, fastest first."""
     good = [v for v in tried if v.name in found and found[v.name].faster and not found[v.name].loses]
     best: dict[str, Variant] = {}
     for variant in sorted(good, key=lambda v: -(speed.value if (speed := found[v.name].speed) else 0.0)):
@@ -183,7 +183,7 @@ def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
 
 
 class _Session:
-    """The visits so far, and their time."""
+    """The visits so far, and the time they took."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Session:
         return effects(self.visits, EXPONENT)
 
     def has_time(self, settings: Sequence[Variant], share: float) -> bool:
-        """Tell whether another round of these settings ends within a share of the budget."""
+        """Tell whether another round of these settings would end within this share of the budget."""
         bases = 1 + len(settings) / _SETTINGS_A_BASE
         ahead = sum(self._took.get(v.name, 0.0) for v in settings) + bases * self._took.get(None, 0.0)
         return self.elapsed + ahead <= share * self._budget
@@ -222,14 +222,14 @@ class _Session:
         return sum(visit.setting == variant.name for visit in self.visits)
 
     def is_open(self, variant: Variant) -> bool:
-        """Tell whether another visit is useful: the setting runs, and is not certainly slower."""
+        """Tell whether another visit is useful: the setting runs and is not certainly slower."""
         effect = self.measured()[0].get(variant.name)
         if effect is None:
             return True
         return effect.failure is None and (effect.repeats < _LEAST_ROUNDS or not effect.slower)
 
     def warm_up(self) -> None:
-        """Run the base once without counting it: a process's first burst also loads code and grows its heap."""
+        """Run the base once without counting it, because a process's first burst also loads code and grows its heap."""
         self._on_event(Event(text="the base, to warm up", elapsed_seconds=self.elapsed))
         result = self._train(self.base, seed=self.base.seed)
         if result.outcome != Outcome.COMPLETED:
@@ -240,10 +240,10 @@ class _Session:
         """Run the base and every setting once, with the base in between, all from the same weights and tokens."""
         self.rounds += 1
         order = list(settings)
-        self._rng.shuffle(order)  # the machine's drift must not favour one of them
+        self._rng.shuffle(order)  # drift of the machine must not favour one setting
         for variant in _with_bases(order):
             if variant is not None and self.over:
-                continue  # the base still runs, for comparison with what was done
+                continue  # the base still runs, so that earlier visits can be compared
             name = variant.name if variant else None
             self._on_event(Event(text=f"round {self.rounds}: {name or 'the base'}", elapsed_seconds=self.elapsed))
             started, began = time.time(), time.monotonic()

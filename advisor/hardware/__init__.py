@@ -1,1 +1,1 @@
-"""Knows GPUs, the links between them, and the prices of renting them."""
+"""Describes GPUs, the links between them, and the prices of renting them."""

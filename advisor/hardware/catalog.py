@@ -1,8 +1,8 @@
-"""Reads GPU specifications: exact rows with their sources; a value is None if it is unknown.
+"""Reads GPU specifications: exact rows with their sources. A value is None if it is unknown.
 
-Reads profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. A driver's name
-that could mean two GPUs means none (`find_gpu`). `read_gpus` reads what a person typed: a name with several variants
-means the usual one, and a sentence says so.
+Rows come from profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. If a
+driver's name could mean two GPUs, `find_gpu` returns neither. `read_gpus` reads what a person typed: if a name has
+several variants it takes the usual one, and says so in a sentence.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 GPUS_PER_NODE = 8
 MOST_GPUS = 100_000  # a larger number is taken for a typing error
-NO_SINGLE_GPU = ("auto", "any", "cpu")  # values of --gpu that name no single GPU of the catalog
+NO_SINGLE_GPU = ("auto", "any", "cpu")  # values of --gpu that name no single GPU in the catalog
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
-_SPELT = {"blackwell": "bw", "mobile": "laptop"}  # in keys
-_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that are never left out
+_SPELT = {"blackwell": "bw", "mobile": "laptop"}  # how keys spell these words
+_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that must be typed
 _RAN_SHORT = 0.92  # a GPU has at least this share of its marketed GB (ECC and firmware take some)
-_RAN_OVER = 1.08  # and at most this: "80 GB" GPUs have 80 GiB
+_RAN_OVER = 1.08  # and at most this share: GPUs with "80 GB" have 80 GiB
 
 _NOT_IN_PRODUCTS = re.compile(
     r"\b(NVIDIA|GeForce|Tesla|AMD|Instinct|Generation|Edition|GPU)\b|[ -]?\b\d+ ?GB?\b( HBM\w+)?", re.IGNORECASE
@@ -43,15 +43,15 @@ _OTHER_MAKERS = {
     "AMD": re.compile(r"\b(amd|radeon|rx|rx\d{4}\w*|vega|mi\d\d)\b"),
     "Intel": re.compile(r"\b(intel|arc|iris|xe|gaudi)\b"),
 }
-_DRIVERS = {"Apple": "Apple", "AMD": "AMD", "Intel": "HL-"}  # how the names that their drivers report begin
+_DRIVERS = {"Apple": "Apple", "AMD": "AMD", "Intel": "HL-"}  # how the names reported by their drivers begin
 
-# Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of GPUs at full rate (data sheets).
+# Rate of dense fp16 products with fp32 sums, relative to fp32 outside the tensor units, at full rate (data sheets).
 _FULL_RATE = {"Turing": 8, "Ampere": 4, "Ada": 4, "Blackwell": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
-    """One GPU as its data sheet describes it. Rates are dense (never 2:4 sparse) FLOP/s; None if not published."""
+    """One GPU as its data sheet describes it. Rates are dense (never 2:4 sparse) FLOP/s, None if not published."""
 
     key: str
     nvml_names: tuple[str, ...]  # the names that drivers report
@@ -75,7 +75,7 @@ class GpuSpec:
 
     @property
     def product(self) -> str:
-        """Return the common name with the memory: "RTX A6000 48 GB"."""
+        """Return the common name with the memory, as in "RTX A6000 48 GB"."""
         name = self.nvml_names[0] if self.nvml_names else self.key.upper()
         name = _NOT_IN_PRODUCTS.sub("", name).replace("-", " ").strip()
         form = self.key.rpartition("-")[2].upper()
@@ -84,15 +84,13 @@ class GpuSpec:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the memory that a program can count on: the driver's figure, else the marketed GB at 1000³ bytes."""
+        """Return the memory a program can count on: the driver's figure, else the marketed GB at 1000³ bytes."""
         return self.reported_memory_bytes or int(self.memory_gb * GIGA)
 
     @property
     def generation(self) -> str:
-        """Return the architecture; GPUs whose tensor units sum in fp32 at half rate, as GeForce, form their own.
-
-        That rate limits their products, while power and clocks limit those of other GPUs.
-        """
+        """Return the architecture. GPUs whose tensor units sum in fp32 at half rate (as in GeForce) form their own
+        generation, because that rate limits their products, while power and clocks limit those of other GPUs."""
         most, full = self.fp16_flops or self.bf16_flops, _FULL_RATE.get(self.architecture)
         if not full or not most or not self.fp32_flops or most / self.fp32_flops > 0.75 * full:
             return self.architecture
@@ -100,14 +98,14 @@ class GpuSpec:
 
     @property
     def is_cuda(self) -> bool:
-        """Tell whether it is an NVIDIA GPU: others have no compute capability, or an architecture's name for one."""
+        """Tell whether it is an NVIDIA GPU. Others have no compute capability, or an architecture's name for it."""
         return self.compute_capability[:1].isdigit()
 
 
 def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | None:
-    """Return the dense peak FLOP/s of a type: "bf16", "fp16", "fp8" or "fp32" (at TF32 rate if the GPU has one).
+    """Return the dense peak FLOP/s of a type: "bf16", "fp16", "fp8" or "fp32" (at the TF32 rate if the GPU has one).
 
-    Returns None if the data sheet gives no such rate (bf16 before Ampere).
+    Returns None if the data sheet states no such rate (as for bf16 before Ampere).
     """
     if precision == "fp32":
         return (spec.tf32_flops if tf32 else None) or spec.fp32_flops
@@ -115,7 +113,7 @@ def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | N
 
 
 def load_gpus() -> dict[str, GpuSpec]:
-    """Return all known GPUs by key: the shipped rows, overridden by those of ADVISOR_HOME/gpus.csv.
+    """Return all known GPUs by key: the shipped rows, overridden by the rows of ADVISOR_HOME/gpus.csv.
 
     Raises AdvisorError with file and line for a row that cannot be read.
     """
@@ -129,9 +127,9 @@ def _catalog() -> Mapping[str, GpuSpec]:
 
 
 def load_published_gpus() -> dict[str, GpuSpec]:
-    """Return all known GPUs and one that only published tables name: an H100 with 96 GB of HBM2e at 500 W.
+    """Return all known GPUs, and one that only published tables name: an H100 with 96 GB of HBM2e at 500 W.
 
-    Its data are from those tables; what they leave out is taken from the SXM GPU.
+    Its data come from those tables. What they leave out is taken from the SXM GPU.
     """
     gpus = load_gpus()
     spec = replace(
@@ -149,9 +147,9 @@ def load_published_gpus() -> dict[str, GpuSpec]:
 
 
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
-    """Return the GPU of a catalog key, a driver (NVML) name or a unique short name; None if unknown or ambiguous.
+    """Return the GPU that a catalog key, driver (NVML) name or short name means. Returns None if unclear or unknown.
 
-    Drivers give some GPUs of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, distinguishes them.
+    Drivers give some GPUs with different memory one name (RTX 4060 Ti). `memory_bytes`, as reported, tells them apart.
     """
     known = _catalog()
     found = [known[name]] if name in known else gpus_named(name)
@@ -168,21 +166,21 @@ def gpus_named(name: str) -> list[GpuSpec]:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedGpus:
-    """The GPU that a typed name means, and a sentence on how it was read."""
+    """The GPU that a typed name means, and a sentence on how the name was read."""
 
-    key: str  # of the catalog, or one of the words that name no single GPU: auto, any, cpu
-    count: int | None  # None if not given
+    key: str  # a key of the catalog, or one of the words that name no single GPU: auto, any, cpu
+    count: int | None  # None if no count was typed
     reading: str | None  # None if the name is the catalog's own
 
 
 def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
-    """Return the GPU that "h100", "4090", "8xh100" or "h100-80gb-sxm:8" names, and how many of it.
+    """Return the GPU that "h100", "4090", "8xh100" or "h100-80gb-sxm:8" names, and the count.
 
-    Raises AdvisorError (exit 2) for an unknown name, one that could mean different GPUs, and a number of them where
-    none counts (`counted` False).
+    Raises AdvisorError (exit 2) for an unknown name, for a name that could mean different GPUs, and for a count if
+    `counted` is False.
     """
     parts = re.fullmatch(r"(?:(\d+)\s*[x×*]\s*)?(.*?)(?:\s*[:×*]\s*(\S*)|\s+x\s*(\d+))?", text.strip(), re.DOTALL)
-    assert parts is not None  # every part may be absent, and the name may be anything
+    assert parts is not None  # every part may be absent, and the name may be any text
     before, name, after_colon, after_x = parts.groups()
     said = [number for number in (before, after_colon, after_x) if number is not None]
     if len(said) > 1 or not all(n.isdecimal() and 1 <= int(n) <= MOST_GPUS for n in said):
@@ -202,13 +200,13 @@ def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
 
 
 def require_gpu(name: str) -> GpuSpec:
-    """Return the GPU that a typed name means; raises AdvisorError (exit 2) if it is unknown or means different GPUs.
+    """Return the GPU that a typed name means. Raises AdvisorError (exit 2) if it is unknown or means different GPUs.
 
-    The usual form of a server's GPU is the SXM one with the most memory; of any other the first in the catalog.
+    The usual form of a server's GPU is the SXM one with the most memory; for other GPUs, the first in the catalog.
     """
     gpus = load_gpus()
     keys = _matching_keys(name, gpus)
-    # a key without what distinguishes the variants of one GPU: memory, socket, edition
+    # the key without what distinguishes the variants of one GPU: memory, socket, edition
     if len({re.sub(r"-(\d+gb|sxm\d?|pcie|nvl|ws|maxq|server)\b", "", key) for key in keys}) == 1:
         return gpus[max(keys, key=lambda key: ("sxm" in key, gpus[key].memory_gb * bool(_SERVER_FORM.search(key))))]
     if keys:
@@ -219,7 +217,7 @@ def require_gpu(name: str) -> GpuSpec:
         has = f"has {', '.join(known)}" if known else "has none: the trainer runs on CUDA and on CPUs"
         hint = "name another GPU, or measure the CPU of this machine: advisor calibrate --gpu cpu"
         raise AdvisorError(f"unknown GPU {name!r}: of {maker}'s GPUs the catalog {has}", hint, exit_code=2)
-    short = {key.partition("-")[0] for key in gpus}  # h1000 is closer to h100 than to any whole key
+    short = {key.partition("-")[0] for key in gpus}  # h1000 resembles h100 more than it resembles any whole key
     near = [
         *close_matches(name.lower(), sorted(word for word in short if any(map(str.isdigit, word)))),
         *close_matches(name.lower(), gpus),
@@ -230,19 +228,19 @@ def require_gpu(name: str) -> GpuSpec:
 
 
 def _words(name: str) -> list[str]:
-    """Return a name's words as keys spell them, without case and maker: "GeForce RTX 3090 Ti" is rtx, 3090ti."""
+    """Return a name's words in the spelling of keys, without the maker: "GeForce RTX 3090 Ti" is rtx, 3090ti."""
     joined = re.sub(r"(\d{4})[ -](ti|d)\b", r"\1\2", name.lower())
     words = re.findall(r"[a-z0-9]+", joined)
     return [_SPELT.get(word, word) for word in words if word not in _MAKERS]
 
 
 def _normal(name: str) -> str:
-    """Return a name as one word: "NVIDIA GeForce RTX 4090" and "rtx-4090" become the same."""
+    """Return a name as one word, so that "NVIDIA GeForce RTX 4090" and "rtx-4090" become equal."""
     return "".join(_words(name))
 
 
 def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
-    """Return the keys that a name can mean: an exact key or driver name alone, else every key with all its parts."""
+    """Return the keys that a name can mean: one that equals it as key or driver name, else all that have its parts."""
     if name in gpus:
         return [name]
     wanted = _normal(name)
@@ -255,18 +253,18 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
 
 
 def _said_of(spec: GpuSpec) -> set[str]:
-    """Return all words that a name of a GPU may consist of: those of its key, apart and joined, and its memory."""
+    """Return all words that may occur in the name of a GPU: those of its key, apart and joined, and its memory."""
     return {*spec.key.split("-"), spec.key.replace("-", ""), f"{spec.memory_gb:g}gb"}
 
 
 def _starts(key: str, wanted: str) -> bool:
-    """Tell whether the first words of a key, joined, are the name: "a10080gb" is the start of a100-80gb-sxm."""
+    """Tell whether the name is the beginning of a key, joined: "a10080gb" is the beginning of a100-80gb-sxm."""
     words = key.split("-")
     return any("".join(words[:count]) == wanted for count in range(1, len(words)))
 
 
 def _read_gpus(path: Path) -> Mapping[str, GpuSpec]:
-    """Read the rows of a catalog file, again only if it has changed: one plan looks up GPUs a thousand times."""
+    """Read the rows of a catalog file. It is read once until it changes, as one plan looks up GPUs a thousand times."""
     state = path.stat()
     return _parsed_gpus(path, state.st_mtime_ns, state.st_size)
 
@@ -291,7 +289,7 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
         return None if value is None else round(value)
 
     memory_gb, bandwidth = number("memory_gb"), number("mem_bw_gbs", GIGA)
-    assert memory_gb is not None and bandwidth is not None  # required columns, checked by read_table
+    assert memory_gb is not None and bandwidth is not None  # these columns are required, which read_table checks
     return GpuSpec(
         key=row["key"],
         nvml_names=tuple(name.strip() for name in row["nvml_names"].split(";") if name.strip()),
@@ -316,7 +314,7 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
 
 
 def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
-    """Yield each line of a CSV file with its number; missing optional columns are empty."""
+    """Yield each line of a CSV file with its line number. Missing optional columns are empty."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if absent := [name for name in required if name not in (reader.fieldnames or ())]:
@@ -330,7 +328,7 @@ def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> I
 
 
 def read_number(row: Mapping[str, str], column: str, factor: float, where: str) -> float | None:
-    """Read a positive number, None for an empty cell; a price or rate of 0 is a gap in a list, not a number."""
+    """Read a positive number, or None for an empty cell. A price or rate of 0 is an error, as lists use 0 for a gap."""
     text = row[column]
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Finds the GPUs of this machine through the driver, without torch, and the device that a name means."""
+"""Finds the GPUs of this machine through the driver, without torch, and the device that a name means here."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, require_gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_IN_USE = 0.05  # of a GPU's memory; idle H100s hold 1 to 4 MiB (github.com/grantwilkins/training_profile, h100-traces)
+_IN_USE = 0.05  # of its memory; idle H100s hold 1 to 4 MiB (github.com/grantwilkins/training_profile, h100-traces)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCard:
-    """A GPU of this machine as its driver describes it; in MIG mode its first instance, which is all that CUDA sees."""
+    """A GPU of this machine as its driver describes it. In MIG mode, its first instance: CUDA sees no other."""
 
-    number: int = 0  # nvidia-smi's number
+    number: int = 0  # the number that nvidia-smi gives it
     name: str  # NVML's name
     memory_bytes: int | None  # None if the driver does not say (memory shared with the host)
     free_bytes: int | None = None  # at this moment
-    processes: tuple[int, ...] = ()  # that compute on it; in a container NVML may see none outside it
+    processes: tuple[int, ...] = ()  # those that compute on it; in a container NVML may not see processes outside it
     is_instance: bool = False  # a MIG instance
 
     @property
     def in_use(self) -> bool:
-        """Tell whether a process computes on it, or it holds more memory than an idle GPU does."""
+        """Tell whether a process computes on the GPU, or more memory is in use than on an idle GPU."""
         total, free = self.memory_bytes, self.free_bytes
         return bool(self.processes) or (total is not None and free is not None and total - free > _IN_USE * total)
 
 
 def device_key(asked: str) -> str:
-    """Return the key of the device meant by --gpu: a catalog key or alias, "cpu", or "auto".
+    """Return the key of the device that --gpu means: a catalog key or alias, "cpu", or "auto".
 
-    "auto" is the first GPU of this machine, else "cpu". A GPU missing from the catalog keeps its own name, as its
-    calibration does. Raises AdvisorError with close matches for an unknown name.
+    "auto" is the first GPU of this machine, or else "cpu". A GPU missing from the catalog keeps its own name, as in its
+    calibration. Raises AdvisorError with close matches for an unknown name.
     """
     if asked == "cpu":
         return "cpu"
@@ -53,25 +53,25 @@ def device_key(asked: str) -> str:
 
 
 def first_card() -> str | None:
-    """Return the NVML name of the first NVIDIA GPU that a run would see; None without a driver or a GPU."""
+    """Return the NVML name of the first NVIDIA GPU a run would see. Returns None without a driver or a GPU."""
     found = visible_cards()
     return found[0].name if found else None
 
 
 def cards() -> list[FoundCard]:
-    """Return this machine's usable NVIDIA GPUs; empty without a driver or a GPU."""
+    """Return this machine's usable NVIDIA GPUs. The list is empty without a driver or a GPU."""
     return [card for card in _looked_at().values() if isinstance(card, FoundCard)]
 
 
 def broken_cards() -> dict[int, str]:
-    """Return the GPUs that the driver lists and that cannot be used, each with the reason."""
+    """Return the GPUs that the driver lists but that cannot be used, each with the reason."""
     return {number: card for number, card in _looked_at().items() if not isinstance(card, FoundCard)}
 
 
 def visible_cards() -> list[FoundCard]:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order; all if it names none or names them by words.
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order. Returns all if it names none, or names them by words.
 
-    CUDA stops at the first number that is no GPU (its programming guide), and so does this.
+    CUDA stops at the first number that is not a GPU (CUDA programming guide), and so does this function.
     """
     found = cards()
     if VISIBLE not in os.environ or named_by_words():
@@ -86,15 +86,15 @@ def visible_cards() -> list[FoundCard]:
 
 
 def named_by_words() -> bool:
-    """Tell whether CUDA_VISIBLE_DEVICES names GPUs by words, so that their numbers are not known."""
+    """Tell whether CUDA_VISIBLE_DEVICES names GPUs by words, in which case their numbers are not known."""
     words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
     return any(word and not word.isdigit() for word in words)
 
 
 def used_by(processes: set[int]) -> int | None:
-    """Return the bytes that these processes hold on the fullest GPU, by NVML; None without a GPU or if NVML knows none.
+    """Return the bytes that these processes hold on the fullest GPU. Returns None if NVML knows none of the processes.
 
-    They include what the driver holds for each process. In a container NVML may number processes differently.
+    The bytes include what the driver holds for each process. In a container, NVML may number processes differently.
     """
     import pynvml
 
@@ -106,8 +106,8 @@ def used_by(processes: set[int]) -> int | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[dict[int, Any]]:
-    """Yield the handle of each GPU that the driver lists, or the error that it gives for one; none without a driver."""
-    import pynvml  # this searches for shared libraries, so only on demand
+    """Yield the handle of each GPU that the driver lists, or the GPU's error. Yields nothing without a driver."""
+    import pynvml  # imported here, because it searches for shared libraries
 
     try:
         pynvml.nvmlInit()
@@ -127,7 +127,7 @@ def _nvml() -> Iterator[dict[int, Any]]:
 
 
 def _looked_at() -> dict[int, FoundCard | str]:
-    """Return each GPU that the driver lists, or the reason why it cannot be used."""
+    """Return each GPU that the driver lists, or the reason why the GPU cannot be used."""
     import pynvml
 
     found: dict[int, FoundCard | str] = {}
@@ -141,7 +141,7 @@ def _looked_at() -> dict[int, FoundCard | str]:
 
 
 def _running(handle: Any) -> list[Any]:
-    """Return the processes that compute on a GPU; none if its driver does not say."""
+    """Return the processes that compute on a GPU. Empty if the driver does not say."""
     import pynvml
 
     try:
@@ -151,7 +151,7 @@ def _running(handle: Any) -> list[Any]:
 
 
 def _card(number: int, handle: Any) -> FoundCard | str:
-    """Return the driver's description of a GPU. Raises pynvml.NVMLError for a lost one."""
+    """Return the driver's description of a GPU. Raises pynvml.NVMLError if the GPU is lost."""
     import pynvml
 
     if isinstance(handle, pynvml.NVMLError):
@@ -174,8 +174,8 @@ def _card(number: int, handle: Any) -> FoundCard | str:
 
 
 def _first_instance(handle: Any) -> Any:
-    """Return the GPU itself; in MIG mode its first instance, all that CUDA sees (MIG User Guide, CUDA Device
-    Enumeration); None if it has none."""
+    """Return the GPU itself, or in MIG mode its first instance, since CUDA sees only that one (MIG User Guide, CUDA
+    Device Enumeration). Returns None if there is no instance."""
     import pynvml
 
     try:
@@ -184,15 +184,15 @@ def _first_instance(handle: Any) -> Any:
     except pynvml.NVMLError:  # older GPUs and drivers have no MIG
         return handle
     for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        with contextlib.suppress(pynvml.NVMLError):  # no instance at this place
+        with contextlib.suppress(pynvml.NVMLError):  # there is no instance at this index
             return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
     return None
 
 
 def check_is_here(gpu: str, gpus: int) -> str | None:
-    """Check that this machine has so many GPUs of a kind; returns a warning if they are of another kind.
+    """Check that this machine has this many GPUs of a kind. Returns a warning if they are of another kind.
 
-    Raises AdvisorError if there are too few GPUs of any kind: a plan for rented GPUs is launched on that machine.
+    Raises AdvisorError if there are too few GPUs of any kind. A plan for rented GPUs is launched on the rented machine.
     """
     if gpu == "cpu":
         return None
@@ -209,7 +209,7 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
 
 
 def cpu_name() -> str | None:
-    """Return the name of this machine's processor, as calibrations record it; None if the system does not say."""
+    """Return the name of this machine's processor, as calibrations have it. Returns None if it is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

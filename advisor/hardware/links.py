@@ -1,4 +1,4 @@
-"""Reads what connects the GPUs of one machine, in the catalog's notation."""
+"""Reads how the GPUs of one machine are connected, in the catalog's notation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Link:
 
     kind: str  # nvlink | xgmi | roce | pcie
     generation: str  # as in the catalog: nvlink4, pcie4x16
-    bytes_per_second: float  # nominal, one direction, per GPU
-    gpus: int = GPUS_PER_NODE  # number of GPUs that it connects
+    bytes_per_second: float  # nominal rate in one direction, per GPU
+    gpus: int = GPUS_PER_NODE  # number of GPUs that the link connects
 
 
 @cache
 def read_link(interconnect: str) -> Link | None:
-    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None if it names no rate.
+    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s). Returns None if it names no rate.
 
-    Ignores bridges between pairs of GPUs, which not every machine has, and links to the host processor, which connect
-    no GPUs.
+    Bridges between pairs of GPUs are ignored, because not every machine has them. Links to the host processor are
+    ignored, because they connect no GPUs.
     """
     for part in interconnect.split(";"):
         match = re.match(r"\s*(nvlink|xgmi|roce|pcie)(\S*) (\d+(?:\.\d+)?)\b(.*)", part)

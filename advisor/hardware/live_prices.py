@@ -1,6 +1,6 @@
-"""Asks providers for today's prices in a child process, rejects invalid ones, and writes the user's cache.
+"""Asks providers for today's prices in a child process, rejects invalid prices, and writes the user's cache.
 
-The cache has the format of profiles/prices.csv; a provider in it replaces that provider's shipped rows
+The cache has the format of profiles/prices.csv. A provider in the cache replaces the shipped rows of the same provider
 (`prices.load_prices`).
 """
 
@@ -23,30 +23,30 @@ from advisor.hardware.prices import PRICE_COLUMNS, PriceRow, live_prices_path, p
 from advisor.store.disk import write_atomic
 
 BUDGET_SECONDS = 10.0
-_LEAVE_SECONDS = 2.0  # for starting Python and printing the last answers
-# gpuhunt's names of providers that the shipped list names otherwise
+_LEAVE_SECONDS = 2.0  # reserved for starting Python and printing the last answers
+# gpuhunt's names for providers whose name in the shipped list differs
 _PROVIDERS = {"lambdalabs": "lambda", "vastai": "vast", "digitalocean": "do"}
-_MEMORY_ALIKE = 0.08  # relative: lists round, and mix GB, GiB and usable memory: a B200 has 180 or 192
+_MEMORY_ALIKE = 0.08  # relative; lists round, and mix GB, GiB and usable memory, so that a B200 has 180 or 192
 _FORMS = ("sxm", "pcie", "nvl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """The result of a refresh: the number of prices, and the reason for each provider without prices."""
+    """The result of a refresh: the number of prices, and for each provider without prices the reason."""
 
     rows: tuple[PriceRow, ...]
     failures: Mapping[str, str]
-    rejected: int  # rows with no valid price (hosts without a GPU, 0.00, 700.0)
-    unmatched: tuple[str, ...]  # names of GPUs that the catalog does not have, or has several of
+    rejected: int  # rows without a valid price (hosts without a GPU, 0.00, 700.0)
+    unmatched: tuple[str, ...]  # names that match no GPU in the catalog, or several
 
 
 def refresh_prices(today: datetime.date, budget_seconds: float = BUDGET_SECONDS) -> Refreshed:
     """Ask every provider and write the user's price cache.
 
-    Raises AdvisorError if gpuhunt is not installed or nobody answered; the cache then stays as it was.
+    Raises AdvisorError if gpuhunt is not installed or no provider answered; the cache then stays as it was.
     """
     require_package("gpuhunt", "the search for live prices")
-    # answers of the child process: what it has printed when the time is up counts
+    # what the child process has printed when the time is up counts as its answers
     command = [sys.executable, "-m", "advisor.hardware.price_hunt", str(max(1.0, budget_seconds - _LEAVE_SECONDS))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=budget_seconds, check=False)
@@ -81,7 +81,7 @@ def _name(provider: str) -> str:
 
 
 def _row(provider: str, item: Mapping[str, Any], today: datetime.date) -> PriceRow | str:
-    """Return one item as a price row, or the name of a GPU that cannot be identified."""
+    """Return one item as a price row, or only the name of its GPU if that cannot be identified."""
     spec = _card(provider, item)
     if spec is None:
         return f"{item['gpu_name']} {item['gpu_memory'] or 0:g} GB"
@@ -104,7 +104,7 @@ def _row(provider: str, item: Mapping[str, Any], today: datetime.date) -> PriceR
 
 
 def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
-    """Return the GPU of an item: by the shipped list's row, by the driver's name, or by name and memory."""
+    """Return the GPU of an item, found by the shipped list's row, by the driver's name, or by name and memory."""
     machine = item["instance_name"] or ""
     cards = load_gpus()
     key = {(row.provider, row.instance_type): row.gpu for row in shipped_prices()}.get((provider, machine))
@@ -121,12 +121,12 @@ def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
 
 
 def _spaced(name: str) -> str:
-    """Return "RTX4090" and "RTX6000Ada" as the catalog writes them."""
+    """Return "RTX4090" and "RTX6000Ada" in the catalog's spelling, with spaces."""
     return re.sub(r"(?<=\d)(?=(?:Ada|SUPER)\b)|(?<=RTX)(?=\d|PRO)|(?<=PRO)(?=\d)|(?<=[AH]\d{3})(?=NVL)", " ", name)
 
 
 def _spot_joined(rows: Sequence[PriceRow]) -> list[PriceRow]:
-    """Return one row per machine and region with both of its prices; a spot price equal to the other is dropped."""
+    """Return one row per machine and region with both of its prices. A spot price equal to the other one is dropped."""
     joined: dict[tuple, dict[bool, PriceRow]] = {}
     for row in rows:
         is_spot = row.on_demand_usd_per_hour is None
@@ -142,7 +142,7 @@ def _spot_joined(rows: Sequence[PriceRow]) -> list[PriceRow]:
 
 
 def _thinned(rows: Sequence[PriceRow]) -> tuple[PriceRow, ...]:
-    """Keep, for each provider, GPU and count, the cheapest on-demand price and the cheapest and highest spot price."""
+    """Keep, for each provider, GPU and count, the cheapest on-demand, cheapest spot and highest spot prices."""
     groups: dict[tuple, list[PriceRow]] = {}
     for row in rows:
         groups.setdefault((row.provider, row.gpu, row.gpu_count), []).append(row)

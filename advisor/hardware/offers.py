@@ -1,8 +1,8 @@
 """Computes the price of a number of GPUs, by one rule for the whole program.
 
-One machine holds all GPUs, and its idle GPUs are paid for; beyond a node several whole nodes do. Smaller machines side
-by side never count, because step times over their unknown network cannot be predicted. A marketplace counts only if it
-is named or nobody else rents so many GPUs; a spot price that is an outlier never counts.
+One machine holds all GPUs, and its idle GPUs are paid for too. Above the size of a node, several whole nodes hold them.
+Smaller machines side by side never count, because step times over their unknown network cannot be predicted. A
+marketplace counts only if it is named or nobody else rents so many GPUs. A spot price that is an outlier never counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
 from advisor.offer import OWN_MACHINE, Offer
 
-__all__ = ["OWN_MACHINE", "Offer"]  # by their old place
+__all__ = ["OWN_MACHINE", "Offer"]  # other modules import these from here
 
 RowsByGpu = Mapping[str, Sequence[PriceRow]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOffers:
-    """The offers of one provider for this number of GPUs; if empty, it rents only smaller machines."""
+    """The offers of one provider for this number of GPUs. They are empty if it rents only smaller machines."""
 
     provider: str
     on_demand: Offer | None
@@ -34,7 +34,7 @@ class ProviderOffers:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedGpus:
-    """A number of GPUs of one kind and the cheapest on-demand offer for them, None if nobody rents so many together."""
+    """A number of GPUs of one kind, and the cheapest on-demand offer. None if nobody rents so many together."""
 
     spec: GpuSpec
     gpus: int
@@ -43,11 +43,11 @@ class PricedGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class _Bill:
-    """One row of a price list, taken as many times as the GPUs need it."""
+    """One row of a price list, rented as many times as the number of GPUs requires."""
 
     row: PriceRow
     machines: int
-    usd_per_hour: float  # of all the machines
+    usd_per_hour: float  # for all machines together
 
 
 def cheapest_offer(
@@ -59,10 +59,10 @@ def cheapest_offer(
     rows: RowsByGpu | None = None,
     today: datetime.date | None = None,
 ) -> Offer | None:
-    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot; None if nobody rents so many together.
+    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot. Returns None if nobody rents so many.
 
-    `providers` are those that count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times.
-    `today` is the date for the price's age.
+    Only these `providers` count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times. `today`
+    is the date from which the price's age is counted.
     """
     bills = _bills(gpu, gpus, spot=spot, providers=providers, rows=rows)
     if not bills:
@@ -91,7 +91,7 @@ def priced_gpus(
 ) -> list[PricedGpus]:
     """Price the named GPUs, or every GPU of the catalog if `names` is None.
 
-    `names` has commas between the GPUs; "8xh100" has a count of its own, which `count` replaces. Raises AdvisorError
+    `names` has commas between the GPUs. `count` replaces the count in a name such as "8xh100". Raises AdvisorError
     (exit 2) for an unknown GPU or provider.
     """
     check_providers(providers)
@@ -105,7 +105,7 @@ def priced_gpus(
 
 
 def price_row(offer: Offer) -> PriceRow | None:
-    """Return the row of the price list that an offer comes from; None if it comes from none."""
+    """Return the row of the price list from which an offer comes. Returns None if it does not come from a list."""
     for row in rows_by_gpu().get(offer.gpu, ()):
         price = row.usual_spot_usd_per_hour if offer.spot else row.on_demand_usd_per_hour
         same = (row.provider, row.instance_type, row.region) == (offer.provider, offer.instance_type, offer.region)
@@ -115,7 +115,7 @@ def price_row(offer: Offer) -> PriceRow | None:
 
 
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:
-    """Return the offer of unknown price for `gpus` GPUs that nobody rents together; its source says so in words."""
+    """Return an offer of unknown price for `gpus` GPUs that nobody rents together. Its source says so in words."""
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
@@ -123,9 +123,9 @@ def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu
 
 
 def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -> tuple[ProviderOffers, ...]:
-    """Return the cheapest offers of each provider that has the GPU: lowest on-demand price first, spot only last.
+    """Return the cheapest offers of each provider that has the GPU, lowest on-demand price first, spot-only last.
 
-    Every provider is named here, so marketplaces count.
+    Marketplaces count, because each provider is named.
     """
     rows = rows_by_gpu()
     names = sorted({row.provider for row in rows.get(gpu, ()) if not providers or row.provider in providers})
@@ -141,7 +141,7 @@ def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -
 
 
 def rows_by_gpu() -> dict[str, list[PriceRow]]:
-    """Return all prices by the GPU's key."""
+    """Return all prices, grouped by the GPU's key."""
     rows: dict[str, list[PriceRow]] = {}
     for row in load_prices():
         rows.setdefault(row.gpu, []).append(row)
@@ -154,7 +154,7 @@ def provider_names() -> list[str]:
 
 
 def check_providers(names: Sequence[str]) -> None:
-    """Raise AdvisorError (exit 2) for a provider that no price list contains."""
+    """Raise AdvisorError (exit 2) if no price list contains one of these providers."""
     listed = provider_names()
     for name in names:
         if name not in listed:
@@ -166,8 +166,8 @@ def check_providers(names: Sequence[str]) -> None:
 def _bills(
     gpu: str, gpus: int, *, spot: bool, providers: Sequence[str] = (), rows: RowsByGpu | None = None
 ) -> list[_Bill]:
-    """Yield the bills for renting `gpus` GPUs."""
-    # the least GPUs of a machine that may share `gpus` with others; 1 if a link joins whole racks
+    """Return the possible bills for renting `gpus` GPUs."""
+    # the fewest GPUs that a machine for these `gpus` may have; 1 if a link joins whole racks
     spec = find_gpu(gpu)
     link = read_link(spec.interconnect) if spec else None
     least = 1 if link and link.gpus > GPUS_PER_NODE else min(gpus, GPUS_PER_NODE)

@@ -1,9 +1,9 @@
-"""The child process that asks providers for prices by gpuhunt: one JSON line per provider, as soon as it answered.
+"""The child process that asks providers for prices through gpuhunt. It prints one JSON line as each provider answers.
 
     python -m advisor.hardware.price_hunt SECONDS
 
-It is a separate process, because gpuhunt waits for connections without end and a thread that waits cannot be stopped.
-Providers are asked in separate threads, so that none can break or delay the rest. A line has `provider` and either
+It is a separate process because gpuhunt may wait for a connection without end, and a waiting thread cannot be stopped.
+Providers are asked in separate threads, so that none can break or delay the others. A line has `provider` and either
 `items` or `error`.
 """
 
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import gpuhunt
 
-# providers whose lists gpuhunt publishes, fetched by its own loader
+# providers whose price lists gpuhunt publishes; gpuhunt's own loader fetches them
 PUBLISHED = ("aws", "azure", "gcp", "lambdalabs", "nebius", "oci", "runpod", "verda", "cloudrift")
-# providers that are asked directly; those that need credentials and find none in the environment say so
+# providers that are asked directly; one that needs credentials reports an error if the environment has none
 ASKED = {
     "vastai": "VastAIProvider",
     "vultr": "VultrProvider",
@@ -42,7 +42,7 @@ FIELDS = (
 
 
 def main() -> None:
-    """Print answers until all providers have answered or the time is up; then leave without waiting for the rest."""
+    """Print answers until all providers have answered or the time is up. Then leave without waiting for the rest."""
     seconds = float(sys.argv[1])
     socket.setdefaulttimeout(max(1.0, 0.8 * seconds))
     answers: queue.Queue[dict] = queue.Queue()
@@ -71,7 +71,7 @@ def _published(answers: queue.Queue[dict]) -> None:
     if "GPUHUNT_CATALOG_DIR" not in os.environ:  # gpuhunt's own switch for lists on disk
         try:
             catalog.load()
-        except gpuhunt.GPUHuntError as error:  # there is no list at all; `load` leaves out single missing ones
+        except gpuhunt.GPUHuntError as error:  # no list exists at all; `load` skips single missing ones
             failure = f"{error}: {error.__cause__}"
     for name in PUBLISHED:
         _answer(answers, name, partial(_items, catalog, name, failure))
@@ -98,7 +98,7 @@ def _items(catalog: gpuhunt.Catalog, name: str, failure: str | None) -> list[dic
 def _answer(answers: queue.Queue[dict], name: str, ask: Callable[[], list[dict]]) -> None:
     try:
         answers.put({"provider": name, "items": ask()})
-    except Exception as error:  # an error in a provider's own code ends that provider alone
+    except Exception as error:  # an error in the code for one provider must not end the others
         answers.put({"provider": name, "error": f"{type(error).__name__}: {error}"})
 
 

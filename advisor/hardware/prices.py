@@ -1,6 +1,6 @@
-"""Reads rental prices: rows of dated price lists with their sources. `hardware/offers` computes what GPUs cost by them.
+"""Reads rental prices: rows of dated price lists with their sources. `hardware/offers` computes costs from them.
 
-Reads profiles/prices.csv (format in profiles/README.md) and the live prices that `advisor gpus --refresh` keeps.
+Reads profiles/prices.csv (format in profiles/README.md) and the live prices that `advisor gpus --refresh` stores.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PRICE_COLUMNS = (
     *("provider", "instance_type", "region", "region_role", "gpu", "gpu_count", "gpu_mem_gb", "vcpus", "ram_gb"),
     *("on_demand_usd_per_hour", "spot_usd_per_hour", "spot_region", "snapshot_date", "source", "note"),
 )
-# Of the on-demand price: a spot price below it is one zone's at one moment. The shipped rows have 18 % and more, but
-# for one of 11 %, which its own note calls an outlier, with the next zone at 28 %.
+# Share of the on-demand price. A spot price below it is the price in one zone at one moment. Shipped rows have at least
+# 18 %, except one of 11 %, which its own note calls an outlier; the next zone has 28 %.
 LEAST_SPOT_SHARE = 0.15
-# they list private hosts' offers of one moment, not a price that the next customer gets too
+# they list what private hosts offer at one moment, and the next customer may not get that price
 MARKETPLACES = ("vast",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceRow:
-    """One rentable machine type in one region, as a price list had it. Dollars are for the whole machine."""
+    """One rentable machine type in one region, as in a price list. Dollars are for the whole machine."""
 
     provider: str
     instance_type: str
@@ -47,7 +47,7 @@ class PriceRow:
 
     @property
     def earliest(self) -> datetime.date | None:
-        """Return the earliest date of the price: the list's date, else the one in its note; None if unknown."""
+        """Return the earliest possible date of the price: the list's, or that in its note. Returns None if unknown."""
         noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
         if self.snapshot_date or not noted:
             return self.snapshot_date
@@ -55,12 +55,12 @@ class PriceRow:
 
     @property
     def usual_spot_usd_per_hour(self) -> float | None:
-        """Return the spot price, or None if it is an outlier that no run can be planned on."""
+        """Return the spot price. Returns None if it is an outlier, on which no run can be planned."""
         spot, full = self.spot_usd_per_hour, self.on_demand_usd_per_hour
         return None if spot is not None and full is not None and spot < LEAST_SPOT_SHARE * full else spot
 
     def age_days(self, today: datetime.date) -> int | None:
-        """Return the days since the price list was read, the most possible if it has no date; None if unknown."""
+        """Return the days since the price list was read. Without a date, the most possible. Returns None if unknown."""
         return (today - self.earliest).days if self.earliest else None
 
     @property
@@ -72,7 +72,7 @@ class PriceRow:
 
 
 def load_prices() -> tuple[PriceRow, ...]:
-    """Return every price row: the user's live ones, and the shipped ones of providers without live ones.
+    """Return every price row: the user's live rows, and the shipped rows of providers without live rows.
 
     Raises AdvisorError with file and line for a broken row.
     """
@@ -83,46 +83,47 @@ def load_prices() -> tuple[PriceRow, ...]:
 
 
 def shipped_prices() -> tuple[PriceRow, ...]:
-    """Return the rows of the shipped list alone, in the file's order."""
+    """Return only the rows of the shipped list, in the file's order."""
     return _read_prices(profiles_folder() / "prices.csv")
 
 
 def live_prices_path() -> Path:
-    """Return the file in which `advisor gpus --refresh` stores what it found."""
+    """Return the file in which `advisor gpus --refresh` stores the prices."""
     return advisor_home() / "cache" / "prices.csv"
 
 
 @cache
 def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
-    """Return the rows; `changed` only makes the cache distinguish versions of the file."""
+    """Return the rows. `changed` is only there to make the cache distinguish versions of the file."""
     live = _read_price_file(path)
     fresh = {row.provider for row in live}
     return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
 
 
 # How far a price moves with the square root of the months since it was read: the half width of the 80 % interval, in
-# logs. Assumed, for the shipped lists have one date per provider and cannot tell. Published moves: H100 rents -43 % in
-# the year to October 2025, +38 % in the 5 months after (SemiAnalysis as quoted: $2.99, $1.70, $2.35); AWS' P5 -44 %
-# after 23 months (June 2025); Lambda's A100, 8 x V100 and A6000 +54, +44 and +36 % between the v5 and v8 lists of
-# skypilot-catalog, two years or so. That is 0.16, 0.14, 0.12, 0.09, 0.07 and 0.06; many others never moved.
+# logarithms. The value is assumed, because the shipped lists have one date per provider and cannot show it. Published
+# changes: H100 rents -43 % in the year to October 2025, +38 % in the 5 months after (SemiAnalysis as quoted: $2.99,
+# $1.70, $2.35); AWS' P5 -44 % after 23 months (June 2025); Lambda's A100, 8 x V100 and A6000 +54, +44 and +36 % between
+# the v5 and v8 lists of skypilot-catalog, about two years. That is 0.16, 0.14, 0.12, 0.09, 0.07 and 0.06; many other
+# prices never changed.
 DRIFT_PER_ROOT_MONTH = 0.10
 _DAYS_PER_MONTH = 30.44
 
 
 def drift_factor(age_days: int | None) -> float:
-    """Returns the factor within which a price stays after this many days in 8 of 10 cases; 1 if its age is unknown."""
+    """Return the factor within which a price stays after this many days in 8 of 10 cases. 1 if the age is unknown."""
     return math.exp(DRIFT_PER_ROOT_MONTH * math.sqrt(max(age_days or 0, 0) / _DAYS_PER_MONTH))
 
 
-# Dollars per GPU and hour between which rents lie. Price lists have 0.00 for "no spot", 700.0 for "not available", and
-# hosts without their GPU; the cheapest data-centre GPU costs some 0.1 cents per dense TFLOP/s.
+# Rents are between these dollars per GPU per hour. Price lists also have 0.00 for "no spot", 700.0 for "not available",
+# and hosts without their GPU. The cheapest data-centre GPU costs about 0.1 cents per dense TFLOP/s.
 PRICE_RANGE = (0.05, 30.0)
 NOT_AVAILABLE = 700.0
 FLOOR_USD_PER_TFLOPS = 0.0008
 
 
 def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
-    """Says why a row of a price list is invalid; None for a valid price. Shares of a GPU are judged by the share."""
+    """Say why a price-list row is invalid. Returns None for a valid price. A GPU's share is judged by that share."""
     for dollars in (row.on_demand_usd_per_hour, row.spot_usd_per_hour):
         if dollars is not None and not (dollars > 0 and dollars != NOT_AVAILABLE):
             return f"{dollars} means that there is none"
@@ -157,7 +158,7 @@ def _read_price_file(path: Path) -> tuple[PriceRow, ...]:
 
 def _price(row: Mapping[str, str], where: str) -> PriceRow:
     count = read_number(row, "gpu_count", 1.0, where)
-    assert count is not None  # a required column
+    assert count is not None  # the column is required
     date = row["snapshot_date"]
     return PriceRow(
         provider=row["provider"],

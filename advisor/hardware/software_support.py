@@ -1,7 +1,7 @@
-"""Knows which official PyTorch wheels have kernels for a GPU, and what its architecture supports.
+"""Finds which official PyTorch wheels have kernels for a GPU, and what its architecture supports.
 
-Reads profiles/pytorch_support.yaml, where every line has its source (format in profiles/README.md). A GPU of unknown
-capability and architecture is never judged.
+The table is profiles/pytorch_support.yaml, where every line has its source (format in profiles/README.md). A GPU of
+unknown capability and architecture is never judged.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
-PRECISIONS = ("bf16", "fp16", "fp32")  # known to the trainer, in the order of preference
+PRECISIONS = ("bf16", "fp16", "fp32")  # the trainer's precisions, the preferred one first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
     """One official build of one release."""
 
-    torch: str  # the release: "2.14"
-    variant: str  # its build, as in its name: "cu126", "rocm7.2"
-    capabilities: tuple[str, ...]  # the capabilities that it has kernels for
-    ptx: bool  # the newest of them can be compiled at run time for newer GPUs
-    is_default: bool  # `pip install torch` installs it
+    torch: str  # the release, such as "2.14"
+    variant: str  # the build, as in the wheel's name: "cu126", "rocm7.2"
+    capabilities: tuple[str, ...]  # the compute capabilities for which it has kernels
+    ptx: bool  # kernels of the newest capability can be compiled at run time for newer GPUs
+    is_default: bool  # the one that `pip install torch` installs
 
     @property
     def is_cuda(self) -> bool:
-        """Tell whether it is built for NVIDIA's GPUs."""
+        """Tell whether the wheel is built for NVIDIA GPUs."""
         return self.variant.startswith("cu")
 
     @property
     def words(self) -> str:
-        """Describe it, as in "PyTorch 2.14 with CUDA 12.6"."""
+        """Describe the wheel, as in "PyTorch 2.14 with CUDA 12.6"."""
         if self.is_cuda:
             return f"PyTorch {self.torch} with CUDA {self.variant[2:-1]}.{self.variant[-1]}"
         return f"PyTorch {self.torch} with {self.variant.replace('rocm', 'ROCm ')}"
 
     @property
     def install(self) -> str:
-        """Return the command that installs it."""
+        """Return the command that installs the wheel."""
         index = f"https://download.pytorch.org/whl/{self.variant}"
         return f"pip install 'torch=={self.torch}.*' --index-url {index}"
 
     def runs(self, spec: GpuSpec) -> bool:
-        """Tell whether it has kernels for a GPU."""
+        """Tell whether the wheel has kernels for a GPU."""
         wanted = spec.compute_capability
         if not spec.is_cuda:
             return wanted in self.capabilities
@@ -56,7 +56,7 @@ class Wheel:
 
 @cache
 def wheels() -> tuple[Wheel, ...]:
-    """Return every known official wheel, newest release first, its default before the others."""
+    """Return every known official wheel, newest release first, and each release's default before its other builds."""
     return tuple(
         Wheel(
             torch=release["torch"],
@@ -71,29 +71,29 @@ def wheels() -> tuple[Wheel, ...]:
 
 
 def trainer_release() -> str:
-    """Return the oldest release that the trainer was tested with: older wheels are not offered."""
+    """Return the oldest release with which the trainer was tested. Older wheels are not offered."""
     return _document()["trainer"]
 
 
 @cache
 def wheels_for(spec: GpuSpec) -> tuple[Wheel, ...]:
-    """Return the official wheels that run a GPU, newest first."""
+    """Return the official wheels that run on a GPU, newest first."""
     return tuple(wheel for wheel in wheels() if wheel.runs(spec)) if spec.compute_capability else ()
 
 
 def is_judged(spec: GpuSpec) -> bool:
-    """Tell whether enough is known of a GPU to say what runs it."""
+    """Tell whether enough is known about a GPU to say which wheels run on it."""
     return bool(spec.compute_capability) or spec.architecture in _document()["other_builds"]
 
 
 def runs_trainer(spec: GpuSpec) -> bool:
-    """Tells whether a wheel for the trainer runs on a GPU; True if nothing is known of it."""
+    """Tell whether a wheel for the trainer runs on a GPU. True if nothing is known about the GPU."""
     oldest = _number(trainer_release())
     return not is_judged(spec) or any(_number(wheel.torch) >= oldest for wheel in wheels_for(spec))
 
 
 def support_words(spec: GpuSpec) -> str:
-    """Name the newest PyTorch that runs a GPU, and the oldest if that is newer than the table."""
+    """Name the newest PyTorch that runs on a GPU, and the oldest one if that is newer than the table's oldest."""
     found = wheels_for(spec)
     if not found:
         return _document()["other_builds"].get(spec.architecture, "unknown")
@@ -103,7 +103,7 @@ def support_words(spec: GpuSpec) -> str:
 
 
 def short_words(spec: GpuSpec) -> str:
-    """Return `support_words` for a column: "2.15", or with the variant if it is not pip's default."""
+    """Return `support_words` for a column, such as "2.15", with the variant if it is not pip's default."""
     found = wheels_for(spec)
     if not found:
         return "-"
@@ -125,9 +125,9 @@ def what_it_needs(spec: GpuSpec) -> str | None:
 
 
 def installed_problem(spec: GpuSpec, version: str) -> str | None:
-    """Say that an installed PyTorch ("2.13.0+cu130") has no kernels for a GPU; None if it has, or nothing is known.
+    """Say that an installed PyTorch ("2.13.0+cu130") has no kernels for a GPU. Returns None if it has, or if unknown.
 
-    PyPI's wheels have no variant in their version: they are the release's default.
+    Wheels from PyPI have no variant in their version; they are the release's default.
     """
     number, _, variant = version.partition("+")
     release = ".".join(number.split(".")[:2])
@@ -139,7 +139,7 @@ def installed_problem(spec: GpuSpec, version: str) -> str | None:
 
 
 def can(spec: GpuSpec, feature: str) -> bool | None:
-    """Tell whether an NVIDIA GPU has what the table lists as `feature`; None if that is unknown."""
+    """Tell whether an NVIDIA GPU has what the table lists as `feature`. Returns None if that is unknown."""
     if not spec.is_cuda:
         return None
     entry, capability = _document()["features"][feature], spec.compute_capability
@@ -147,17 +147,17 @@ def can(spec: GpuSpec, feature: str) -> bool | None:
 
 
 def lacks(spec: GpuSpec) -> tuple[str, ...]:
-    """Name what a GPU cannot do."""
+    """Name what the GPU cannot do."""
     return tuple(entry["name"] for key, entry in _document()["features"].items() if can(spec, key) is False)
 
 
 def can_train_in(spec: GpuSpec, precision: str) -> bool:
-    """Tell whether a GPU multiplies in a precision at a rate that its data sheet gives."""
+    """Tell whether a GPU multiplies in a precision at a rate that its data sheet states."""
     return peak_flops(spec, precision) is not None and (precision == "fp32" or can(spec, precision) is not False)
 
 
 def usual_precision(spec: GpuSpec) -> str:
-    """Return what `auto` means on a GPU: bf16 if it has the units, else fp16, else fp32."""
+    """Return what `auto` means on a GPU: bf16 if it has units for that, else fp16, else fp32."""
     return next((precision for precision in PRECISIONS if can_train_in(spec, precision)), "fp32")
 
 

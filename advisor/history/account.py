@@ -1,7 +1,7 @@
 """Sums the seconds and dollars of all attempts of a run, each at the price of its own machine.
 
-`budget.json` is the account. The log adds attempts that the file here lacks (it arrives last, or is lost), and the
-running attempt's time so far.
+`budget.json` is the account. The log adds the running attempt's time so far, and attempts that are missing from
+`budget.json` here, since that file arrives last or may be lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Life:
 
     session: str
     seconds: float
-    usd_per_hour: float | None  # None if not stated; then the caller's price counts
+    usd_per_hour: float | None  # None if the attempt states no price; then the caller's price counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ def account(
     usd_per_hour: float | None,
     unlogged_since: float | None = None,
 ) -> Account:
-    """Add up the attempts: `lives` are over, `current` is running; `usd_per_hour` counts if an attempt states no price.
+    """Add up the attempts: `lives` are over, `current` is running. `usd_per_hour` is for attempts without a price.
 
-    `unlogged_since` is the start (Unix seconds) of a current attempt that has logged nothing yet. What the budget
-    booked for it is left out, because its time is measured by the clock.
+    `unlogged_since` is the start (Unix seconds) of a current attempt that has logged nothing yet. What the budget file
+    booked for that attempt is left out, because the clock already measures its time.
     """
     known = {life.session: life for life in lives}
     for attempt in spent.attempts:

@@ -1,4 +1,4 @@
-"""Scores an adopted run against its plan, and adds its measurement to the command. Pure."""
+"""Scores an adopted run against its plan, and adds the run's measurement to the adopted command. Pure."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from trainer.schema import Outcome
 
 
 def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str = "") -> tuple[Case, ScoredRun]:
-    """Score an adopted run against its plan, by the measures of any other run; `place` is set if it ran elsewhere."""
+    """Score an adopted run against its plan, by the same measures as other runs. `place` is set if it ran elsewhere."""
     case = make_case(run, given={"usd_per_hour": plan.usd_per_hour})
     step, wall = run_metrics.step_seconds(case), run_metrics.lifetime_seconds(run)
     steps = int(run.last_step) if run.last_step is not None else None
     outcome = run.attempts[-1].outcome if run.attempts else None
     complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
     reference = reference_seconds(run)
-    # speed is in tokens, or in samples if tokens mean nothing for the run
+    # speed is measured in tokens, or in samples if the run has no tokens
     rate, each = "tokens_per_second", plan.tokens_per_step
     if not each and plan.rows_per_step is not None:
         rate, each = "samples_per_second", plan.rows_per_step
     took = plan.step_seconds
     ends = (each / took.value, each / took.high, each / took.low) if each else None
     speed = Estimate(value=ends[0], low=ends[1], high=ends[2], basis=took.basis) if ends else None
-    # A CPU's memory is that of its processes; a GPU's, by NVML, includes the driver's, which our runs call reserved.
+    # A CPU's memory is that of its processes. A GPU's memory, as NVML reports it, includes the driver's memory; our own
+    # runs call this figure "reserved".
     counter = "allocated" if plan.memory_kind == "allocated" else "reserved"
     held = series.finite(run.column("resident_bytes" if plan.memory_kind == "resident" else "memory_bytes"))
     paid = wall / 3600 * plan.usd_per_hour if complete and wall is not None and plan.usd_per_hour is not None else None
@@ -63,7 +64,7 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
 
 
 def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
-    """Yields the parts of the gap; they sum to it."""
+    """Yield the parts of the gap between predicted and actual time. They sum to the gap."""
     planned = plan.step_seconds.value
     startup = sum(attempt.startup_seconds or 0.0 for attempt in run.attempts)
     stepped = float(series.finite(run.column("seconds")).sum())
@@ -83,7 +84,7 @@ def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: in
 
 
 def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
-    """Says why a run's step time is not added to its command's bursts; None if it is."""
+    """Say why a run's step time is not added to the bursts of its command. Returns None if it is added."""
     step = scored.actual("step_seconds")
     if step is None:
         return "its log does not say how fast it was"
@@ -101,7 +102,7 @@ def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str |
 def with_run(
     adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: float, reference_seconds: float | None
 ) -> Adopted:
-    """Returns the command with the measurement of a finished run, added once."""
+    """Return the command with the measurement of a finished run added. A run is added only once."""
     started = float(run.column("unix_seconds")[0])
     if any(burst.source == WHOLE_RUN and burst.started == started for burst in adopted.bursts):
         return adopted

@@ -1,8 +1,8 @@
 """Compares runs at equal tokens, time, dollars and shares of their schedules.
 
 Losses are compared on the same data and in the same learning-rate phase (`laws/phase`). Runs that differ in no declared
-setting are seeds of one group. Differences carry bootstrap intervals: over seeds if a group has at least two, else over
-the rows near the point, which include a run's own noise but not the noise between seeds.
+setting form one group of seeds. Differences carry bootstrap intervals. If a group has at least two seeds, these are
+resampled. Otherwise the rows near the point are, which show a run's own noise but not that between seeds.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from advisor.records import Basis, Estimate
 from advisor.units import format_count
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-_EVERY_ROW = 10**9  # points of a curve, not thinned
-_WINDOW = 0.02  # of a run's rows near a point, since one row is noise
+_EVERY_ROW = 10**9  # keeps every point of a curve
+_WINDOW = 0.02  # share of a run's rows that are averaged near a point, because one row is noise
 _LEAST_ROWS = 5
-_SAME_SIZE = 1.1  # times the parameters: the same model, counted in another way
+_SAME_SIZE = 1.1  # ratio of parameters up to which two models are the same one, counted in different ways
 _DRAWS = 2000
-_SLOWER = 0.02  # a smaller loss of speed is no regression
-# what makes two runs one experiment: every declared setting but the seed, the name and the date
+_SLOWER = 0.02  # a smaller loss of speed is not a regression
+# Runs belong to one experiment if these settings agree: everything declared but the seed, the name and the date.
 _SAME = (
     *("family", "depth", "width", "heads", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size"),
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
-_FAR = 0.05  # of the longest run's steps: a shorter run would limit all others to its few steps
+_FAR = 0.05  # of the longest run's steps: a shorter run would limit the comparison to its few steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,30 +51,30 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One run at one point of a comparison. A field is None if its log does not say."""
+    """One run at one point of a comparison. A field is None if the run's log lacks the value."""
 
     run_id: str
     step: float
     tokens: float | None
     loss: float  # training loss, averaged over the last rows before the point
     rate_factor: float | None  # learning rate as a share of its peak
-    seconds: float | None  # of the steps up to here, if each was timed
+    seconds: float | None  # of the steps up to this point, if each was timed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """All runs at equal tokens (or steps, if tokens are not known), or at an equal share of their own schedules."""
+    """All runs at equal tokens (or steps, if tokens are unknown), or at an equal share of their own schedules."""
 
     at: str  # tokens | step | schedule
     value: float  # tokens, steps, or share of the planned steps
     runs: tuple[Standing, ...]
     comparable: bool
-    problem: str | None  # why the losses at this point must not be compared
+    problem: str | None  # why the losses at this point must not be compared; None if they may
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One group's training loss minus the first group's, at one point all runs reached."""
+    """One group's training loss minus the first group's, at one point that all runs reached."""
 
     axis: str  # tokens | hours | usd | schedule; step if tokens are not known
     at: float
@@ -97,7 +97,7 @@ class SpeedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A comparison of several runs; all others are compared with the first group."""
+    """A comparison of several runs. The first group is the one that all others are compared with."""
 
     groups: tuple[Group, ...]
     points: tuple[Point, ...]
@@ -106,14 +106,14 @@ class Comparison:
     notes: tuple[str, ...]
 
     def to_document(self) -> dict[str, object]:
-        """Return what `--json` prints for several runs beside the documents of each."""
+        """Return what `--json` prints about several runs in addition to each run's own document."""
         names = ("groups", "differences", "speeds", "notes")
         return {"side_by_side": self.points, "comparison": {name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Course:
-    """Every row with a training loss: its place on an axis and its loss and step, in arrays of equal length."""
+    """All rows with a training loss, as arrays of equal length: position on an axis, loss and step."""
 
     place: np.ndarray
     loss: np.ndarray
@@ -126,7 +126,7 @@ class _Course:
         return float(self.step[self.rows_up_to(at) - 1])
 
     def window(self, at: float) -> np.ndarray:
-        """Return the losses of the rows up to a place: the last 2 % so far, at least five."""
+        """Return the losses of the rows up to a position: the last 2 % so far, and at least five."""
         end = self.rows_up_to(at)
         return self.loss[max(0, end - max(_LEAST_ROWS, int(_WINDOW * end))) : end]
 
@@ -137,13 +137,13 @@ class _Entrant:
 
     name: str
     case: Case
-    courses: dict[str, _Course]  # by axis
+    courses: dict[str, _Course]  # by name of the axis
 
 
 def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int = 0) -> Comparison:
-    """Compare two or more runs, called by `names` or their sources.
+    """Compare two or more runs, which are called by `names` or else by their sources.
 
-    Raises AdvisorError when fewer than two have enough rows with a training loss.
+    Raises AdvisorError if fewer than two runs have enough rows with a training loss.
     """
     called = names or [case.run.source for case in cases]
     rows = [len(curve(case.run, "loss")) for case in cases]
@@ -172,7 +172,7 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
 
 
 def compare_those_far_enough(cases: Sequence[Case], names: Sequence[str]) -> tuple[Comparison | None, list[str]]:
-    """Compares the runs of a folder without those that ended early, and says which were left out."""
+    """Compare the runs of a folder without those that ended early, and return which were left out."""
     reached = [case.run.last_step or 0.0 for case in cases]
     far = [one >= _FAR * max(reached) and len(curve(case.run, "loss")) > 0
            for one, case in zip(reached, cases, strict=True)]  # fmt: skip
@@ -200,7 +200,7 @@ def _entrant(name: str, case: Case) -> _Entrant:
 
 
 def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
-    """Return the axes that every log has (steps in place of tokens), and in words what is not compared."""
+    """Return the axes that every log has (steps in place of tokens), and sentences on what is not compared."""
     shared = set.intersection(*(set(entrant.courses) for entrant in entrants))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
     untold = [f"not compared at equal {a}: not every log tells them" for a in ("tokens", "hours", "usd")
@@ -213,7 +213,7 @@ def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
 
 
 def _places(axis: str, entrants: Sequence[_Entrant]) -> list[float]:
-    """Returns the points of comparison: quarters of what all runs reached, or of their schedules."""
+    """Return the points of comparison: quarters of what all runs reached, or of their schedules."""
     reached = min(float(entrant.courses[axis].place[-1]) for entrant in entrants)
     if axis == "schedule":
         return [share for share in SHARES if share <= reached * (1 + 1e-9)]
@@ -251,7 +251,7 @@ def _standing(entrant: _Entrant, axis: str, at: float) -> Standing:
 
 
 def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool = False) -> str | None:
-    """Say why the losses at a place must not be compared; None if they may."""
+    """Say why the losses at a position must not be compared. Returns None if they may."""
     runs = [entrant.case.run for entrant in entrants]
     for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
         if len({run.facts[fact] for run in runs if run.facts.get(fact) is not None}) > 1:
@@ -265,7 +265,7 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
 
 
 def _different_models(entrants: Sequence[_Entrant]) -> str | None:
-    """Warns of models of different sizes on data that may differ; None if neither is the case."""
+    """Warn if models differ in size and their data may differ too. Returns None if not."""
     same_data = len({entrant.case.run.facts.get("data_fingerprint", object()) for entrant in entrants}) == 1
     sizes = [size for entrant in entrants if (size := _size(entrant.case))]
     if same_data or len(sizes) < 2 or max(sizes) <= _SAME_SIZE * min(sizes):
@@ -275,10 +275,10 @@ def _different_models(entrants: Sequence[_Entrant]) -> str | None:
 
 
 def _size(case: Case) -> float | None:
-    """Return the parameters of a run's model, declared or computed from the sizes in its log; None if unknown."""
+    """Return the number of parameters, declared or computed from the sizes in the log. Returns None if unknown."""
     if (count := parameters(case)) is not None:
         return count
-    workload = infer(case.run, {"gpu": "cpu"}).workload  # the GPU does not matter here
+    workload = infer(case.run, {"gpu": "cpu"}).workload  # the count does not depend on the GPU
     return None if workload is None else float(flops.parameters(workload.shape))
 
 
@@ -300,7 +300,7 @@ def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
 
 
 def _grouped(entrants: Sequence[_Entrant]) -> dict[str, list[_Entrant]]:
-    """Groups runs by their declared settings; a run with hardly any is a group of its own."""
+    """Group runs by their declared settings. A run that declares hardly any is a group of its own."""
     groups: dict[tuple, list[_Entrant]] = {}
     for number, entrant in enumerate(entrants):
         declared = tuple(str(entrant.case.run.facts.get(name)) for name in _SAME)
@@ -344,7 +344,7 @@ def _mean(windows: list[np.ndarray]) -> float:
 
 
 def _bootstrap(windows: list[np.ndarray], draw: np.random.Generator) -> np.ndarray:
-    """Return means of resampled seeds, or of resampled rows if there is one seed: shape (draws,)."""
+    """Return the means of resampled seeds, shape (draws,). With one seed, rows are resampled instead."""
     values = np.array([window.mean() for window in windows]) if len(windows) > 1 else windows[0]
     return values[draw.integers(0, len(values), (_DRAWS, len(values)))].mean(axis=1)
 
@@ -372,7 +372,7 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
 
 
 def _rates(runs: list[_Entrant]) -> np.ndarray | None:
-    """Return tokens per second of steady steps of all runs of a group; None if a log has none."""
+    """Return tokens per second of the steady steps of all runs in a group. Returns None if a log has no such steps."""
     rates = []
     for entrant in runs:
         times, pace = run_metrics.step_times(entrant.case), run_metrics.pace(entrant.case)
@@ -384,7 +384,7 @@ def _rates(runs: list[_Entrant]) -> np.ndarray | None:
 
 
 def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Return medians of resampled values, at most a thousand of them: shape (200,)."""
+    """Return the medians of resampled values, shape (200,). At most a thousand values are used."""
     some = values if len(values) <= 1000 else draw.choice(values, 1000, replace=False)
     return np.median(some[draw.integers(0, len(some), (200, len(some)))], axis=1)
 

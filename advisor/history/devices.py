@@ -1,4 +1,4 @@
-"""Reads the latest readings of a run's devices, and their history, from its telemetry."""
+"""Reads the latest readings of a run's devices, and the history of these readings, from the run's telemetry."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from advisor.findings.measured import silent_seconds
 from advisor.laws.throttling import reasons_in
 from advisor.readers.telemetry_file import OWN_COLUMNS
 
-NEWEST_PARTS = 15  # of a minute each: enough to judge the devices, however long the run is
-MOST_POINTS = 120  # of a small curve
+NEWEST_PARTS = 15  # of a minute each; these are enough to judge the devices, however long the run is
+MOST_POINTS = 120  # of a small chart
 
 _CARD_GAUGES = {
     "power_deciwatts": ("power", "watts"),
@@ -24,7 +24,7 @@ _CARD_GAUGES = {
     "temperature_celsius": ("temperature", "celsius"),
     "sm_clock_mhz": ("SM clock", "mhz"),
 }
-# column of the telemetry file → name, unit, what it is divided by
+# column of the telemetry file → name, unit, and the number by which the column is divided
 _OF_A_CARD = {column: (name, unit, OWN_COLUMNS[column][1]) for column, (name, unit) in _CARD_GAUGES.items()}
 _OF_THE_HOST = {
     "cpu_percent": ("CPU busy", "share", 100),
@@ -37,7 +37,7 @@ _OF_THE_HOST = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gauge:
-    """One quantity: its latest value and its history, thinned to means of equal stretches."""
+    """One quantity: its latest value, and its history as means over stretches of equal length."""
 
     name: str
     unit: str  # watts | share | bytes | celsius | mhz
@@ -52,12 +52,12 @@ class Device:
     gpu: int | None  # None for the host
     unix_seconds: float  # time of the latest reading
     gauges: tuple[Gauge, ...]
-    silent_seconds: float | None  # since its last answer; None if it answers
-    throttled: tuple[str, ...]  # reasons in the recent readings; empty if there are none or it is no GPU
+    silent_seconds: float | None  # seconds since its last answer; None if it answers
+    throttled: tuple[str, ...]  # reasons in the recent readings; always empty for the host
 
 
 def read_devices(run_dir: Path) -> list[Device]:
-    """Return the GPUs in order, then the host; empty without telemetry. Raises AdvisorError for a damaged file."""
+    """Return the GPUs in order, then the host. Empty without telemetry. Raises AdvisorError for a damaged file."""
     paths = _parts(run_dir)
     if not paths:
         return []
@@ -69,7 +69,7 @@ def read_devices(run_dir: Path) -> list[Device]:
 
 
 def _parts(run_dir: Path) -> list[Path]:
-    """Return the parts of a minute each while the run lasts, the joined file after it."""
+    """Return the telemetry files: parts of a minute each while the run lasts, then the one joined file."""
     parts = sorted((run_dir / "telemetry").glob("part-*.parquet"))
     joined = run_dir / "telemetry.parquet"
     return parts or ([joined] if joined.is_file() else [])
@@ -95,7 +95,7 @@ def _means(part: Path) -> dict[int | None, dict[str, float]]:
 
 
 def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
-    """Return the columns of all files joined, with NaN for unknown; the bit mask is exact in a float below 2^53."""
+    """Return the columns of all files, joined, with NaN for unknown. A float holds the bit mask exactly below 2^53."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -105,7 +105,7 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
         try:
             tables.append(parquet.read_table(path, columns=wanted))
         except FileNotFoundError:
-            continue  # the parts were joined and deleted meanwhile: the next look reads the joined file
+            continue  # the parts were joined and deleted in the meantime; the next look reads the joined file
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
             raise AdvisorError(f"{path} is damaged: {reason}", f"remove it to go on without it: rm {path}") from error

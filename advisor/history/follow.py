@@ -1,4 +1,4 @@
-"""Follows a run folder: reads what was added to its log and computes its progress, for the terminal and a page."""
+"""Follows a run folder for the terminal and a page: reads new lines of its log and computes its progress."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 class RunFollower:
-    """Reads one run folder repeatedly; the cost of a look depends on what is new in the log, not on its length."""
+    """Reads one run folder repeatedly. The cost of a look depends on what is new in the log, not on its length."""
 
     def __init__(self, run_dir: Path, store: Store):
         self.run_dir, self._store = run_dir, store
         self._history = History()
         self._offset = 0
-        self._planned_at: int | None = None  # when the plan read last was written
+        self._planned_at: int | None = None  # when the plan that was read last had been written
         self._plan: Plan | None = None
         self._course: Trajectory | None = None
         self._read_plan()
 
     def look(self, now: float | None = None) -> Progress:
         """Return the run's progress now. Raises AdvisorError if the folder is damaged or holds no run."""
-        status = describe(self.run_dir, self._store)  # before the log: an end in between is seen at the next look
+        status = describe(self.run_dir, self._store)  # read before the log, so the next look sees an end in between
         self._read_on()
         self._read_plan()
         with disk_errors("read the budget in", self.run_dir):
-            spent = read_spent(self.run_dir)  # empty if the file has not arrived here
+            spent = read_spent(self.run_dir)  # empty if the file is not on this machine yet
         return make_progress(
             self._history,
             self._run_config(),
@@ -62,14 +62,14 @@ class RunFollower:
         )
 
     def _read_plan(self) -> None:
-        """Read the plan again if it was replaced: a machine that is measured first continues with another plan."""
+        """Read the plan again if it was replaced, as when a machine is measured first and then gets another plan."""
         path = self.run_dir / PLAN
         written = path.stat().st_mtime_ns if path.exists() else None
         if written == self._planned_at:
             return
         self._planned_at, self._plan = written, read_run_plan(self.run_dir)
         if self._plan is not None:
-            from advisor.prediction.trajectory import plan_trajectory  # loads numpy, which launching does without
+            from advisor.prediction.trajectory import plan_trajectory  # imports numpy, which launching does not need
 
             self._course = plan_trajectory(self._plan)
 
@@ -137,5 +137,5 @@ _FOLLOWERS: dict[str, type[RunFollower] | type[AdoptedFollower]] = {ADOPTED.name
 
 
 def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
-    """Returns the follower of a run folder by its trainer."""
+    """Return the follower for a run folder, depending on its trainer."""
     return _FOLLOWERS.get(trainer_of_run(run_dir).name, RunFollower)(run_dir, store)

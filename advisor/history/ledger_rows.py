@@ -1,4 +1,4 @@
-"""Summarises the ledger: the accuracy of predictions, and the user's own corrections of the loss law."""
+"""Summarises the ledger: how accurate predictions were, and how the user's runs correct the loss law."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from advisor.history.scoring import ScoredRun
 
 FEWEST_FOR_COVERAGE = 5
-SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # shares of runs that intervals should contain
+SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of runs that intervals of different widths should contain
 _NORMAL = statistics.NormalDist()
 
 
 def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
-    """Return the ledger's rows of a run: every quantity that was both predicted and measured."""
+    """Return a run's rows for the ledger: one for every quantity that was both predicted and measured."""
     return [
         ScoreRow(
             run_id=scored.run_id,
@@ -51,12 +51,12 @@ class QuantityAccuracy:
     median_error: float  # of |actual / predicted - 1|
     p90_error: float
     bias: float  # median of actual / predicted - 1; positive if the prediction was too low
-    inside: int  # runs whose actual value lies in the stated 80 % interval
-    coverage: float  # their share
+    inside: int  # number of runs whose actual value lies in the stated 80 % interval
+    coverage: float  # the same as a share
 
 
 def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
-    """Returns error and coverage by device and quantity; predictions of 0 count for coverage only."""
+    """Return error and coverage by device and quantity. Predictions of 0 count only for coverage."""
     groups: dict[tuple[str, str], list[ScoreRow]] = {}
     for row in scores:
         groups.setdefault((row.device_key, row.quantity), []).append(row)
@@ -82,7 +82,7 @@ def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> Qu
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """The share of outcomes inside an interval, beside the promised share."""
+    """The share of outcomes inside an interval, and the share that the interval promised."""
 
     promised: float
     held: float
@@ -90,11 +90,9 @@ class Coverage:
 
 
 def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
-    """Return how often intervals of other widths would have held, if errors are normal in the logarithm.
-
-    Empty for fewer than `FEWEST_FOR_COVERAGE` runs, whose share would mean nothing.
-    """
-    far = []  # distances from the prediction, in its standard deviations
+    """Return how often intervals of other widths would have held if errors are normal in the logarithm. Empty for fewer
+    than `FEWEST_FOR_COVERAGE` runs, since a share of so few runs means nothing."""
+    far = []  # distance of each outcome from its prediction, in standard deviations
     for row in scores:
         low, value, high = row.predicted.low, row.predicted.value, row.predicted.high
         if 0 < low < high and value > 0 and row.actual > 0:
@@ -112,8 +110,8 @@ def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
 def own_loss_ratios(store: Store, data: str | None) -> list[float]:
     """Return log(measured loss / law) of every scored run on the token folder `data`, oldest first.
 
-    Empty for synthetic tokens. The plan says which data a run used, and plans are found through the store's index of
-    runs. A run whose folder is gone, or whose trainer's log is not in the index, does not count.
+    Empty for synthetic tokens. The plan says which data a run used, and the store's index of runs says where its plan
+    is. A run does not count if its folder is gone or if the index does not list its trainer's log.
     """
     if data is None:
         return []
@@ -123,7 +121,7 @@ def own_loss_ratios(store: Store, data: str | None) -> list[float]:
             continue
         plan = _plan_of(store, row.run_id)
         if plan is not None and plan.goal.data is not None and Path(plan.goal.data) == Path(data):
-            ratios.append(row.log_error + plan.chosen.standing.loss_shift)  # undo the shift of that plan, if it had one
+            ratios.append(row.log_error + plan.chosen.standing.loss_shift)  # undo the shift that the plan added, if any
     return [ratio for ratio in ratios if math.isfinite(ratio)]
 
 

@@ -1,4 +1,4 @@
-"""Lists the runs, one line each, from the index and the end of the log; a folder is read again only if it changed."""
+"""Lists the runs, one line each, from the index and the end of each log. A folder is read again only if it changed."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ from advisor.store.run_folder import (
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
-SCHEMA = 2  # raise it whenever the list shows something else for the same files
-RUN_FILES = (CONFIG, LOG, LAUNCH)  # a folder with one of these holds a run
-# all files that a line of the list is read from; steps.jsonl and budget.json belong to other writers
+SCHEMA = 2  # raise this number whenever the list shows something else for the same files
+RUN_FILES = (CONFIG, LOG, LAUNCH)  # a folder that has one of these files holds a run
+# all files from which a line of the list is read; steps.jsonl and budget.json are written by other programs
 _FILES = (*RUN_FILES, STDOUT, SIGHTING, ABOUT, ADOPTED_PLAN, CHECKPOINTS, "steps.jsonl", "budget.json")
-Lines = Mapping[str, Any]  # by folder: a text that changes with its files, and the line
+Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
 DAMAGED, GONE = "damaged", "gone"
 
 
 def files_state(folder: str) -> str | None:
-    """Return a text that changes whenever the files of a run's line do; None if the folder is gone or holds no run.
+    """Return a text that changes whenever a file behind the run's line does. Returns None if the folder holds no run or
+    is gone.
 
-    A replaced file has another inode, which shows the change even if the file system's clock is coarse and both files
-    are equally long.
+    A replaced file has another inode. So the change shows even if the file system's clock is coarse and both files are
+    equally long.
     """
     parts = []
     for name in _FILES:
@@ -59,7 +60,7 @@ def files_state(folder: str) -> str | None:
 
 
 def read_lines(home: Path) -> Lines:
-    """Read the stored lines; empty if there is nothing usable."""
+    """Read the stored lines. Returns nothing if the file is missing or unusable."""
     try:
         document = json.loads(_path(home).read_bytes())
         runs = document["runs"] if document["schema"] == SCHEMA else {}
@@ -69,7 +70,7 @@ def read_lines(home: Path) -> Lines:
 
 
 def write_lines(home: Path, lines: Lines) -> None:
-    """Store only these lines, whole or not at all; does nothing if the store cannot be written."""
+    """Store exactly these lines, in full or not at all. Does nothing if the store cannot be written."""
     with contextlib.suppress(AdvisorError):
         write_atomic(_path(home), json.dumps({"schema": SCHEMA, "runs": lines}, separators=(",", ":")))
 
@@ -80,7 +81,7 @@ def _path(home: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One line of the list of runs. A field is None if the folder does not say."""
+    """One line of the list of runs. A field is None if the folder does not contain the value."""
 
     id: str
     name: str
@@ -91,10 +92,10 @@ class RunSummary:
     step: int | None = None
     steps: int | None = None
     loss: float | None = None  # training loss, smoothed over about ten steps
-    usd: float | None = None  # of all attempts, each at its own price
+    usd: float | None = None  # sum over all attempts, each at its own price
     device_key: str | None = None
     plan_id: str | None = None
-    note: str = ""  # by its owner, as is the name if there is one
+    note: str = ""  # written by the run's owner, like the name if there is one
     tags: tuple[str, ...] = ()
     problem: str | None = None  # what is wrong with the folder
 
@@ -102,7 +103,7 @@ class RunSummary:
 def list_runs(store: Store) -> list[RunSummary]:
     """Summarise every run, newest first.
 
-    The line of a finished run is stored and used while the files of its folder stay the same. Active runs and damaged
+    The line of a finished run is stored, and used while the files of its folder stay the same. Active runs and damaged
     or missing folders are read each time. A run whose folder was moved within the store is listed at its new place.
     """
     kept, lines, summaries, changed = read_lines(store.home), {}, [], False
@@ -110,7 +111,7 @@ def list_runs(store: Store) -> list[RunSummary]:
     places: list[tuple[str, RunRow | None]] = [(row.path, row) for row in rows]
     places += [(str(folder.resolve()), None) for folder in store.copied_in(rows)]
     for path, row in places:
-        files = files_state(path)  # before the folder is read, so that a change meanwhile is seen next time
+        files = files_state(path)  # before the folder is read, so that a change in between is noticed next time
         known_as = "" if row is None else f" {row.id} {row.name} {row.created} {row.plan_id} {row.device_key}"
         stamp, line = f"{files}{known_as}", kept.get(path)
         summary = None if files is None else _from_line(line, stamp)
@@ -128,7 +129,7 @@ def list_runs(store: Store) -> list[RunSummary]:
 
 
 def summarize(row: RunRow, store: Store) -> RunSummary:
-    """Summarise a run from its index line and the end of its log; an error becomes its state."""
+    """Summarise a run from its index line and the end of its log. An error is shown as the run's state."""
     base = RunSummary(**vars(row), state=GONE)
     folder = Path(row.path)
     if not is_run_folder(folder):
@@ -146,7 +147,7 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
 
 
 def _summarize_copied(folder: Path, store: Store) -> RunSummary:
-    """Summarise a folder that is in no index; a damaged launch record does not hide the other runs."""
+    """Summarise a folder that the index does not list. A damaged launch record does not hide the other runs."""
     try:
         return summarize(run_row(folder), store)
     except AdvisorError as error:
@@ -155,7 +156,7 @@ def _summarize_copied(folder: Path, store: Store) -> RunSummary:
 
 
 def _from_line(line: Any, stamp: str) -> RunSummary | None:
-    """Return the stored summary with this stamp; None if there is none, or another version wrote it."""
+    """Return the stored summary with this stamp. Returns None if there is none or another version wrote it."""
     try:
         known_by, fields = line
         return RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))}) if known_by == stamp else None

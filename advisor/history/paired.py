@@ -1,7 +1,7 @@
 """Compares the arms of an experiment with the first arm, in pairs of equal seeds.
 
-Runs of one seed begin with the same weights and see the same tokens, so the seed's effect cancels in the difference.
-Intervals are Student's and cover all arms and quantities of one table jointly (Bonferroni 1936).
+Runs with the same seed begin with the same weights and see the same tokens, so the seed's effect cancels in the
+difference. Intervals are Student's and cover all arms and quantities of one table jointly (Bonferroni 1936).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy.stats import t as student
 from advisor.calibration.effects import Interval, interval
 
 QUANTITIES = ("loss", "step_seconds", "memory_bytes")
-_RATIOS = frozenset(("step_seconds", "memory_bytes"))  # compared by their logs: the difference is a ratio
+_RATIOS = frozenset(("step_seconds", "memory_bytes"))  # compared by their logarithms, so that the difference is a ratio
 LEAST = {"loss": 0.002, "step_seconds": 0.005, "memory_bytes": 0.005}  # smaller effects do not matter, even if certain
 _CONFIDENCE, _POWER = 0.95, 0.8
 MOST_SEEDS = 1000
@@ -24,24 +24,24 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """One quantity of one arm against the first arm's."""
+    """One quantity of one arm, compared with the first arm."""
 
     arm: str
-    quantity: str  # of QUANTITIES
-    base: float  # mean over the seeds that both ran
+    quantity: str  # one of QUANTITIES
+    base: float  # mean over the seeds that both arms ran
     other: float
     pairs: int
     difference: Interval | None  # nats for the loss, else log of the ratio; None for fewer than two pairs
-    seeds: int | None  # needed to detect this difference 4 times of 5; None: over MOST_SEEDS, or one pair
+    seeds: int | None  # to detect this difference 4 times of 5; None if more than MOST_SEEDS, or with one pair
 
     @property
     def clear(self) -> bool:
-        """Tell whether the difference is certain and large enough to matter."""
+        """Tell whether the difference is certain, and large enough to matter."""
         return self.difference is not None and self.difference.clears(LEAST[self.quantity])
 
     @property
     def small(self) -> bool:
-        """Tell whether the difference is certain and too small to matter."""
+        """Tell whether the difference is certainly too small to matter."""
         return self.difference is not None and self.difference.clears(0.0) and not self.clear
 
     @property
@@ -50,7 +50,7 @@ class Contrast:
 
 
 def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> list[Contrast]:
-    """Return every quantity of every other arm against the first; `measured` is by arm, seed and quantity."""
+    """Return every quantity of every other arm against the first arm. `measured` is by arm, seed and quantity."""
     first, *others = measured
     found = [
         (arm, quantity, pairs)
@@ -64,7 +64,7 @@ def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) 
 def _pairs(
     base: Mapping[int, Mapping[str, float | None]], other: Mapping[int, Mapping[str, float | None]], quantity: str
 ) -> list[tuple[float, float]]:
-    """Returns the values of both arms, seed by seed."""
+    """Return pairs of values of the two arms, one pair for each seed that both ran."""
     both = [(base[seed].get(quantity), other[seed].get(quantity)) for seed in base if seed in other]
     return [(a, b) for a, b in both if a is not None and b is not None]
 
@@ -90,10 +90,10 @@ def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], com
 
 
 def seeds_needed(difference: float, deviation: float, comparisons: int = 1) -> int | None:
-    """Return how many pairs of runs detect a difference with 95 % confidence 4 times of 5; None if too many.
+    """Return how many pairs of runs detect a difference with 95 % confidence 4 times of 5. Returns None if too many.
 
     `deviation` is the standard deviation of one pair's difference. The formula is the usual sum of two quantiles of
-    Student's t; the first is that of a table with so many comparisons.
+    Student's t; the first is the quantile for a table with this many comparisons.
     """
     for pairs in range(2, MOST_SEEDS + 1):
         certain = 1 - (1 - _CONFIDENCE) / (2 * comparisons)

@@ -1,7 +1,7 @@
 """Computes progress, remaining time and final cost of a run from its log records and its plan. Pure.
 
-The time left is remaining steps × the pace seen, plus what is left of evaluations and checkpoints. The pace starts
-as the plan's prediction and becomes the run's own as steps are seen (both weighted by their certainty, in logarithms).
+The time left is remaining steps × expected step time, plus the remaining evaluations and checkpoints. The expected step
+time begins as the plan's and becomes the run's own as steps are seen (both weighted by certainty, in logarithms).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from trainer.schema import RunConfig
 if TYPE_CHECKING:
     from advisor.prediction.trajectory import Trajectory
 
-KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to read every second
-PACE_STEPS = 100  # the pace is their median
+KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, and quick to read every second
+PACE_STEPS = 100  # the expected step time uses the median of these
 
-# Assumptions if the run itself says too little, stated so that they can be questioned:
-WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not recur (sources §7.3)
-SURPRISE = 3.0  # standard deviations from the plan beyond which the plan is ignored
-EVENT_SPREAD = 0.3  # of evaluations and checkpoints not timed yet
-FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (sources §1.2)
+# Assumptions for what the run itself does not show yet, stated so that they can be questioned:
+WARM_UP_STEPS = 10  # not counted as slow steps, because compiling and cold caches do not recur (sources §7.3)
+SURPRISE = 3.0  # if the run is further than this many standard deviations from the plan, the plan is ignored
+EVENT_SPREAD = 0.3  # of evaluations and checkpoints that have not been timed yet
+FORWARD_FRACTION = 1 / 3  # of a step: the backward pass costs twice the forward pass (sources §1.2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A run at one moment. None means unknown: no step was logged, no price is known, or the run is over."""
+    """A run at one moment. None means unknown: no step is logged, no price is known, or the run is over."""
 
     run_id: str
     state: str  # never started | running | finished | died
-    outcome: str | None  # of a finished run
+    outcome: str | None  # None unless the run has finished
     reason: str | None
     attempt: int
     step: int
@@ -65,22 +65,22 @@ class Progress:
     tokens_per_second: float | None = None
     tokens_per_second_predicted: Estimate | None = None  # by the plan
     mfu: float | None = None
-    elapsed_seconds: float  # processes' lifetimes, all attempts together
+    elapsed_seconds: float  # lifetimes of the processes of all attempts
     eta_seconds: Estimate | None  # until completion; None if the run is over
     total_seconds_predicted: Estimate | None  # by the plan
     usd_per_hour: float | None
     usd_so_far: float | None
     usd_at_end: Estimate | None = None
     usd_predicted: Estimate | None = None  # by the plan
-    guard_seconds_left: float | None = None  # until a time or dollar limit stops it
-    stops_early: bool = False  # a limit is expected to stop it before its end
+    guard_seconds_left: float | None = None  # until a time or dollar limit stops the run
+    stops_early: bool = False  # a limit is expected to stop the run before its end
     checkpoint_step: int | None = None
     message: str | None = None  # the newest warning
-    more_hours: float | None = None  # limit for all attempts with which it could resume; None if it can resume as it is
+    more_hours: float | None = None  # limit, over all attempts, that lets it resume; None if it can resume as it is
 
 
 class History:
-    """What a log has shown so far, fed record by record, so that watching a long run stays cheap."""
+    """What a log has shown so far. Records are added as they come, so that watching a long run stays cheap."""
 
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
@@ -91,13 +91,13 @@ class History:
         self.checkpoints: list[dict[str, Any]] = []
         self.warning: str | None = None
         self.earlier: list[Life] = []  # the attempts before the newest one
-        self.final: dict[str, Any] | None = None  # of the newest attempt
+        self.final: dict[str, Any] | None = None  # the final record of the newest attempt
         self.last_time: float | None = None
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Add records in the order of the log."""
         for record in records:
-            if take := _TAKES.get(record["kind"]):  # other kinds do not concern progress
+            if take := _TAKES.get(record["kind"]):  # other kinds have nothing to do with progress
                 take(self, record)
             self.last_time = record["time"]
 
@@ -109,7 +109,7 @@ class History:
         return process_seconds(self.header, self.final, until)
 
     def newest(self, now: float | None) -> Life:
-        """Return the newest attempt in the log, as the log describes it."""
+        """Return the newest attempt as the log describes it."""
         assert self.header is not None
         session = self.header.get("session") or f"attempt-{len(self.earlier) + 1}"
         return Life(session=session, seconds=self.attempt_seconds(now), usd_per_hour=self.header.get("usd_per_hour"))
@@ -121,7 +121,7 @@ class History:
         self.step_seconds.clear()
         done = record.get("resumed_from_step") or 0
         self.evals = {step: seen for step, seen in self.evals.items() if step <= done}
-        if self.step is not None and self.step["step"] > done:  # its work is lost with the attempt and will be repeated
+        if self.step is not None and self.step["step"] > done:  # lost with the attempt and to be repeated
             self.step = {**self.step, "step": done, "tokens": done * (record.get("tokens_per_step") or 0)}
 
     def _step(self, record: dict[str, Any]) -> None:
@@ -159,8 +159,8 @@ def make_progress(
     spent: Spent = Spent(),  # noqa: B008 - frozen
     now: float,
 ) -> Progress:
-    """Return how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status; `course` is
-    the loss that the plan expects on the way, `spent` what the run's budget counts."""
+    """Return the progress of a run. `now` is Unix seconds; `state` and `outcome` come from the folder's status.
+    `course` is the loss that the plan expects during the run, and `spent` is what the run's budget file counts."""
     step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
     tokens_per_step = _tokens_per_step(history, config, plan)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
@@ -173,7 +173,7 @@ def make_progress(
     elapsed = used.seconds
     eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
     guard_left = _guard_seconds_left(config, used) if not over else None
-    room = _guard_seconds_left(config, used)  # whether a run that is over has no room for one more step
+    room = _guard_seconds_left(config, used)  # shows if a run that is over has no room for another step
     needed = spent.needed_seconds or 0.0
     short = over and room is not None and room <= needed
     last_eval = history.evals[max(history.evals)] if history.evals else None
@@ -212,15 +212,15 @@ def make_progress(
 
 
 def recent_median(step_seconds: Sequence[float]) -> float | None:
-    """Return the median seconds of the newest steps, which one slow step does not move; None without any steps."""
+    """Return the median seconds of the newest steps, which one slow step cannot change. Returns None for no steps."""
     newest = list(islice(reversed(step_seconds), PACE_STEPS))
     return statistics.median(newest) if newest else None
 
 
 def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
-    """Return the step time for the tokens per second: by the clock over the newest steps while the run continues.
+    """Return the step time that gives tokens per second: by the clock, over the newest steps, while the run continues.
 
-    Once it is over, this is the median of its steady steps, as in its score.
+    Once the run is over, this is the median of its steady steps, as in its score.
     """
     steady = step_seconds[WARM_UP_STEPS:] or step_seconds
     if not steady:
@@ -231,9 +231,9 @@ def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
 def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: int) -> Estimate | None:
     """Return the expected seconds per step of the `left` steps, from the steps seen and the plan's prediction.
 
-    In logarithms, two values are averaged by inverse variance: the median of the newest steps, raised by what slow
-    steps have added so far (standard error from the spread), and the plan (its interval). A plan that the run
-    contradicts is dropped; the interval includes the expected drift. Returns None without either.
+    Two values are averaged in logarithms by inverse variance. One is the median of the newest steps, raised by what
+    slow steps have added so far; its standard error comes from their spread. The other is the plan, unless the run
+    contradicts it. The interval includes the expected drift. Returns None without either value.
     """
     median = recent_median(step_seconds)
     if median is None or median <= 0:
@@ -246,7 +246,7 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
         plan_error = max(math.log(planned.high / planned.low) / (2 * Z80), DRIFT_FLOOR)
         distance = center - math.log(planned.value)
         if abs(distance) < SURPRISE * math.hypot(error, plan_error):
-            weight = variance / (variance + plan_error * plan_error)  # of the plan
+            weight = variance / (variance + plan_error * plan_error)  # of the plan in the average
             center -= weight * distance
             variance *= 1 - weight
     half = Z80 * math.sqrt(variance + drift_spread(np.array(step_seconds), left) ** 2)
@@ -256,7 +256,7 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
 
 
 def straggler_factor(step_seconds: Sequence[float]) -> float:
-    """Return the ratio of mean to median step so far, at least 1: totals consist of means, and slow steps recur."""
+    """Return the ratio of mean to median step so far, at least 1. Totals consist of means, since slow steps recur."""
     seconds = np.array(step_seconds)[WARM_UP_STEPS:]
     if len(seconds) < WARM_UP_STEPS:
         return 1.0
@@ -276,11 +276,11 @@ def eta_seconds(
     if pace is None:
         return None
     left = max(0, config.steps - step)
-    # evaluations consist of the same passes, so what slows one slows the other
+    # evaluations consist of the same passes, so whatever slows steps also slows evaluations
     total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
     rest = [_checkpoints_left(history, config, left, pace, plan)]
     if history.header is None and plan is not None:
-        # the part of a duration that is left
+        # the part of the start-up that is left
         estimate = plan.bill.wall_clock.startup_seconds
         value, low, high = (max(0.0, end - elapsed) for end in (estimate.value, estimate.low, estimate.high))
         rest.append(Estimate(value=value, low=low, high=high, basis=estimate.basis))
@@ -290,7 +290,7 @@ def eta_seconds(
 def _used(
     history: History, launch: LaunchRecord | None, spent: Spent, price: float | None, now: float | None
 ) -> Account:
-    """Return the totals of all attempts; `now` is None if no process runs."""
+    """Return the totals of all attempts. `now` is None if no process runs."""
     launched = None if launch is None else datetime.fromisoformat(launch.launched_at).timestamp()
     unlogged = launched is not None and (history.last_time is None or history.last_time < launched)
     if now is not None and launched is not None and unlogged:
@@ -306,7 +306,7 @@ def _used(
 
 
 def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
-    """Return the MFU at this rate, scaled from the plan's own MFU and tokens per second."""
+    """Return the MFU at this rate, computed from the plan's own MFU and tokens per second."""
     if plan is None or plan.prediction.mfu is None or tokens_per_second is None:
         return None
     return plan.prediction.mfu.value * tokens_per_second / plan.chosen.tokens_per_second.value
@@ -340,7 +340,7 @@ def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Esti
         return _around(statistics.median(seen), seen).scaled(count)
     if plan is not None and whole:
         return plan.bill.wall_clock.checkpoints_seconds.scaled(count / whole)
-    return known(0.0)  # neither seen nor planned: the first one will be timed
+    return known(0.0)  # neither seen nor planned; the first one will be timed
 
 
 def _around(value: float, seen: Sequence[float]) -> Estimate:
@@ -349,7 +349,7 @@ def _around(value: float, seen: Sequence[float]) -> Estimate:
 
 
 def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
-    """Return the seconds until the first limit, with dollars at the price of the running attempt."""
+    """Return the seconds until the first limit. Dollars are counted at the price of the running attempt."""
     stop, left = config.stop, []
     if stop.max_seconds is not None:
         left.append(stop.max_seconds - used.seconds)
@@ -359,7 +359,7 @@ def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
 
 
 def _usd_at_end(used: Account, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
-    """Return the dollars at the end of the run, or at its limit if that comes first."""
+    """Return the dollars at the end of the run, or at its limit if the limit comes first."""
     if used.usd is None or used.usd_per_hour is None:
         return None
     if eta is None:

@@ -1,7 +1,7 @@
-"""Scores a run against its prediction and splits the gap into causes. Pure.
+"""Scores a run against its prediction and splits the gap between them into causes. Pure.
 
-A run of any trainer can be scored, also one that is running, was stopped or died. What its log does not hold, or what
-cannot be judged yet, is None and not scored.
+A run of any trainer can be scored, even if it is still running, was stopped or died. A value that the log does not
+contain, or that cannot be judged yet, is None and gets no score.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
 from trainer.schema import Outcome
 
-_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or it ended without a final record
+_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or the run ended without a final record
 _SAME = 0.01  # a smaller relative difference is rounding
-# provenance words for what PyTorch's allocator handed out; "memory" alone may be nvidia-smi's figure
+# words in the source of a value that mean what PyTorch's allocator handed out; "memory" alone may be nvidia-smi's
 _ALLOCATED = ("alloc", "active")
-_COVERED = 0.05  # share of a run's time that another program's readings may miss or exceed
+_COVERED = 0.05  # share of a run's time by which another program's readings may be too short or too long
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One quantity, predicted and actual. None if not predicted, unknown, or not comparable (a run cut short)."""
+    """One quantity, predicted and actual. A value is None if not predicted, unknown, or of a run cut short."""
 
     quantity: str
     predicted: Estimate | None
@@ -51,7 +51,7 @@ class Score:
 
     @property
     def error(self) -> float | None:
-        """Return (actual - predicted) / predicted; 0 if both are 0."""
+        """Return (actual - predicted) / predicted, or 0 if both are 0."""
         if self.predicted is None or self.actual is None:
             return None
         if self.predicted.value == 0:
@@ -67,7 +67,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A part of the gap between predicted and actual wall clock, in seconds; positive if it made the run longer."""
+    """A part of the gap between predicted and actual wall clock, in seconds. Positive if it made the run longer."""
 
     name: str
     seconds: float
@@ -76,29 +76,29 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRun:
-    """Everything that `advisor compare` says of one run."""
+    """Everything that `advisor compare` says about one run."""
 
     run_id: str
     device_key: str
-    outcome: str | None  # None if it is running, or died without a final record
+    outcome: str | None  # None if the run is running, or died without a final record
     reason: str | None
     attempts: int
-    steps: int | None  # completed steps; None if the log numbers its rows only
+    steps: int | None  # completed steps; None if the log only numbers its rows
     steps_planned: int | None
-    complete: bool  # it did what was planned, so that its totals can be scored
-    departures: tuple[str, ...]  # how it differed from the planned run, for which nothing is scored
+    complete: bool  # the run did what was planned, so that its totals can be scored
+    departures: tuple[str, ...]  # differences from the planned run; if there are any, nothing is scored
     scores: tuple[Score, ...]
-    reference_seconds: float | None  # of the reference kernel at the median step; None: none, or they disagree
-    drift_factor: float | None  # how much slower the machine was than at calibration; None if unknown
+    reference_seconds: float | None  # of the reference kernel at the median step; None if unknown
+    drift_factor: float | None  # how much slower the machine was than during calibration; None if unknown
     gap_seconds: float | None  # actual minus predicted wall clock; None without a plan or a clock
     causes: tuple[Cause, ...]
 
     def score(self, quantity: str) -> Score:
-        """Return the score of one quantity; raises KeyError."""
+        """Return the score of one quantity. Raises KeyError if there is none."""
         return {score.quantity: score for score in self.scores}[quantity]
 
     def actual(self, quantity: str) -> float | None:
-        """Return the actual value of one quantity; raises KeyError."""
+        """Return the actual value of one quantity. Raises KeyError if there is none."""
         return self.score(quantity).actual
 
 
@@ -111,19 +111,19 @@ def score_run(
     usd_per_hour: float | None = None,
     energy_kwh: float | None = None,
 ) -> ScoredRun:
-    """Compare a run with its plan; without a plan only the actual values are returned.
+    """Compare a run with its plan. Without a plan, only the actual values are returned.
 
-    `case` holds what the log says and nothing of the plan. `usd_per_hour` is what was really paid for all devices
+    `case` holds what the log says, and nothing from the plan. `usd_per_hour` is what was really paid for all devices
     together, `energy_kwh` what telemetry metered.
     """
     run = case.run
     departures = _departures(run, plan) if plan else ()
     steps = steps_done(run)
     planned = plan.run.steps if plan else planned_steps(case)
-    last = run.attempts[-1] if run.attempts else None  # else by the log; None if the run is active or died silently
+    last = run.attempts[-1] if run.attempts else None  # else from the log; None if active or died silently
     shown = (None, None) if run.status in _ONGOING else (run.status.value, run.status_reason)
     outcome, reason = (last.outcome, last.reason) if last is not None else shown
-    # exactly the planned steps; other trainers may not print the last ones, or do one more
+    # Must be exactly the planned steps. Other trainers may not print the last steps, or may do one more.
     far = None if steps is None or planned is None else abs(steps - planned)
     complete = outcome == Outcome.COMPLETED and far is not None and far <= (0 if run.attempts else print_gap(run))
     reference = reference_seconds(run)
@@ -161,7 +161,7 @@ QUANTITIES = (
 
 
 def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
-    """Say where the log declares another run than the planned one; then nothing is scored."""
+    """Say where the log declares a different run than the planned one. Then nothing is scored."""
     shape = plan.run.model
     meant = {
         "step_tokens": (plan.run.tokens_per_step(plan.workload.gpus), "tokens a step"),
@@ -214,7 +214,7 @@ def _most(run: RunTable, column: str) -> float | None:
 
 
 def _final_loss(run: RunTable) -> float | None:
-    """Return the validation loss after the last step, in nats per token; None if none was measured then."""
+    """Return the validation loss after the last step, in nats per token. Returns None if it was not measured then."""
     evals, unit = curve(run, "eval_loss"), nats_per_unit(run, "eval_loss_unit")
     step, trained = run_metrics.main_column(run, "step"), np.isfinite(run_metrics.main_column(run, "loss_is_nan"))
     trained |= np.isfinite(run_metrics.main_column(run, "loss"))
@@ -240,7 +240,7 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
     if quantity == "wall_clock_seconds":
         return run_seconds(promised.bill.wall_clock)
     if quantity == "cost_usd" and promised.cost_usd is not None:
-        # no run folder knows the machine's ordering and downloads
+        # a run folder has no record of the time for ordering a machine and for downloads
         share = run_seconds(promised.bill.wall_clock).value / promised.total_seconds.value
         return promised.cost_usd.scaled(share)
     name = quantity.removesuffix("_drift_corrected")
@@ -249,7 +249,7 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
 
 
 def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> Iterator[Cause]:
-    """Split the gap into parts that sum to it; the last one is what nothing else explains."""
+    """Split the gap into parts that sum to it. The last part is what no other part explains."""
     spent = time_spent(case)
     causes = [*_told_by_any_log(case, plan, drift, steps, spent)]
     note = "start-up, stalls and what else the log does not tell"
@@ -300,10 +300,10 @@ def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
 
 
 def run_kwh(run: RunTable) -> float | None:
-    """Return the energy of a run's devices in kWh; None if it was not metered over the whole run.
+    """Return the energy of a run's devices in kWh. Returns None if it was not metered over the whole run.
 
-    If there are GPUs, it is theirs alone, as in predictions; else it is the host's. Our trainer's telemetry lasts as
-    long as its run; another program's readings may cover only a part of it, or an hour before it.
+    With GPUs it is the energy of the GPUs alone, as in predictions; otherwise it is the host's. The telemetry of our
+    trainer lasts as long as its run. Another program's readings may cover only a part of the run, or an hour before it.
     """
     telemetry = run.telemetry or run.host_telemetry
     if telemetry is None or not (run.attempts or _covers(telemetry, lifetime_seconds(run))):
@@ -318,10 +318,10 @@ def _covers(telemetry: Mapping[str, np.ndarray], seconds: float | None) -> bool:
 
 
 def measured_kwh(telemetry: Mapping[str, np.ndarray]) -> float | None:
-    """Return the energy of all devices over their readings (`TELEMETRY_COLUMNS`) in kWh; None without counter or power.
+    """Return the energy of all devices over their readings (`TELEMETRY_COLUMNS`) in kWh. Returns None if unknown.
 
-    It is the difference of the energy counter if a device has one, else power times time without the gaps (sources
-    §6.4). Counters restart with the driver: only rises are counted.
+    A device's energy counter gives the difference of its readings. Without a counter, power × time is summed without
+    the gaps (sources §6.4). Counters restart with the driver, so only increases are counted.
     """
     clock = telemetry.get("unix_seconds", np.empty(0))
     unread = np.full(len(clock), np.nan)

@@ -1,4 +1,4 @@
-"""Splits the time of a run into parts, and measures the machine's own speed by the reference kernel. Pure."""
+"""Splits the time of a run into parts, and measures the machine's own speed with the reference kernel. Pure."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from advisor.readers.run_table import RunTable
 from advisor.records import Plan
 from advisor.store.adopted import AdoptedPlan
 
-STALL = 3.0  # a step of this many times the median is a stall, not a slow step
-STEADY = 1.5  # largest ratio of the quartiles of the readings at which one factor corrects the median step
+STALL = 3.0  # a step this many times as long as the median is a stall, not a slow step
+STEADY = 1.5  # the median step is corrected by one factor if the quartiles of the readings differ by at most this ratio
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSpent:
-    """The parts of a run's wall clock in seconds, of all attempts."""
+    """The parts of a run's wall clock in seconds, summed over all attempts."""
 
     wall: float
     startup: float  # of the first attempt
     compile: float
-    plain_steps: float  # without compilation, stalls and first steps' excess
+    plain_steps: float  # without compilation, stalls and the extra time of first steps
     stalls: float
     stall_count: int
     evals: float
     checkpoints: float
-    restarts: float  # start-ups and compilation of later attempts
+    restarts: float  # start-up and compilation of later attempts
     lost: float  # steps and evaluations that were repeated or discarded
 
 
 def time_spent(case: Case) -> TimeSpent | None:
-    """Split the time of all attempts into the parts of a bill; None if the log has no process times."""
+    """Split the time of all attempts into the parts of a bill. Returns None if the log has no process times."""
     run, wall = case.run, lifetime_seconds(case.run)
     if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
         return None
@@ -66,7 +66,7 @@ def evals_seconds(run: RunTable) -> float:
 
 
 def checkpoints_seconds(run: RunTable) -> float:
-    """Return the seconds of all checkpoints that the log timed, also those of lost steps."""
+    """Return the seconds of all checkpoints that the log timed, including those of lost steps."""
     return sum(event.numbers.get("seconds", 0.0) for event in run.events if event.kind == "checkpoint")
 
 
@@ -76,9 +76,9 @@ class _Steps:
 
     seconds: np.ndarray
     attempt: np.ndarray  # index into the run's attempts
-    is_first: np.ndarray  # the first of its attempt, and slower than the median: that is start-up
+    is_first: np.ndarray  # the first step of its attempt, if slower than the median: the excess is start-up
     is_stall: np.ndarray
-    excess: np.ndarray  # seconds beyond the median, of first steps and stalls only
+    excess: np.ndarray  # seconds beyond the median, for first steps and stalls only
 
 
 def _steps(case: Case) -> _Steps:
@@ -87,7 +87,7 @@ def _steps(case: Case) -> _Steps:
     timed = np.isfinite(seconds)
     step, seconds, median = step[timed], seconds[timed], step_seconds(case) or 0.0
     began = np.array([attempt.resumed_from_step for attempt in run.attempts])
-    # the newest attempt that began before the step: an earlier attempt's steps were undone
+    # the newest attempt that began before the step, because steps of earlier attempts were undone
     attempt = np.where(began < step[:, None], np.arange(len(began)), 0).max(axis=1, initial=0)
     place = np.arange(len(step)) - np.searchsorted(attempt, attempt)  # within its attempt; attempts ascend with steps
     compiled = np.array([attempt.compile_seconds is not None for attempt in run.attempts])
@@ -99,10 +99,10 @@ def _steps(case: Case) -> _Steps:
 
 
 def reference_seconds(run: RunTable) -> float | None:
-    """Return the reference kernel's seconds at the median step; None without readings, or if they disagree.
+    """Return the reference kernel's seconds at the median step. Returns None without readings, or if they disagree.
 
-    Readings are taken by the clock, while steps are counted. Each reading therefore stands for the steps nearest to it;
-    otherwise slow stretches, with many readings and few steps, would outweigh the rest.
+    Readings are taken at regular times, while the median is over steps. Each reading therefore stands for the steps
+    nearest to it. Otherwise slow stretches, with many readings and few steps, would outweigh the rest.
     """
     steps, seconds = run.facts.get("witness_steps"), run.facts.get("witness_seconds")
     if not steps or not seconds:
@@ -116,7 +116,7 @@ def reference_seconds(run: RunTable) -> float | None:
 
 
 def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> float | None:
-    """Returns the factor by which the machine is slower than during calibration; None if unknown."""
+    """Return the factor by which the machine is slower than during calibration. Returns None if unknown."""
     if reference is None or plan is None or not plan.reference_seconds:
         return None
     return (reference / plan.reference_seconds) ** plan.drift_exponent

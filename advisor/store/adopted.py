@@ -11,17 +11,17 @@ from advisor.records import Estimate
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml, write_atomic
 from trainer.schema import ConfigError, ModelShape, record_from_dict, to_dict
 
-FOLDER = "adopted"  # in the store
-PLAN = "adopted.yaml"  # in a run folder
+FOLDER = "adopted"  # a folder of the store
+PLAN = "adopted.yaml"  # a file of a run folder
 SCHEMA = 1
-# where a burst's steps were seen: in a burst by the probe or, where that cannot load, by the program's own log; in a
-# run that was launched
+# How steps were observed: in a burst by the probe or, if the probe cannot be loaded, in the program's own log; or in a
+# launched run.
 PROBE, LOG, WHOLE_RUN = "probe", "log", "run"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A knob, by its canonical name, and its value."""
+    """A knob, called by its canonical name, and its value."""
 
     name: str
     value: float
@@ -29,7 +29,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A name and its text: a variable of the environment, or a package with its versions."""
+    """A name and its text: an environment variable, or a package with its versions."""
 
     name: str
     value: str
@@ -37,52 +37,52 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A canonical setting of a trainer and how to set it."""
+    """A canonical setting of a trainer, and how the trainer is given its value."""
 
     name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
-    key: str  # the option, the variable or the path of keys
+    key: str  # the option, the environment variable, or the path of keys
     # option: --key V | equals: --key=V | word: key=V | env | file: a key of a configuration file | launcher: an option
-    # of what starts the processes
+    # of the program that starts the processes
     how: str = "option"
-    inside: str | None = None  # set if the value is a JSON object: the field in it
+    inside: str | None = None  # the field to set if the value is a JSON object
     value: float | None = None  # in the user's own command; None if unknown
-    in_bursts: str | None = None  # the value for bursts, for example to switch it off; None leaves it alone
-    flag: bool = False  # it takes no value: it is given or not
-    in_file: str | None = None  # the keys of a configuration file that hold what the arguments leave out
+    in_bursts: str | None = None  # the value for bursts, for example to switch something off; None leaves it alone
+    flag: bool = False  # takes no value: it is either given or absent
+    in_file: str | None = None  # the keys in a configuration file that are used if the arguments do not set the knob
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The options that one trainer takes."""
+    """The options of one trainer."""
 
     name: str
     knobs: tuple[Knob, ...] = ()
-    burst_args: tuple[str, ...] = ()  # added to the command for a burst
+    burst_args: tuple[str, ...] = ()  # added to the command in a burst
     burst_env: tuple[Variable, ...] = ()
-    resume_args: tuple[str, ...] = ()  # added when a run resumes; empty if the trainer cannot resume
-    config_option: str | None = None  # names the configuration file; None: it is the first argument
-    holds_for: tuple[Variable, ...] = ()  # package, versions
+    resume_args: tuple[str, ...] = ()  # added to the command when a run resumes; empty if the trainer cannot resume
+    config_option: str | None = None  # names the configuration file; None if that file is the first argument
+    holds_for: tuple[Variable, ...] = ()  # packages and versions that these options are right for
     notes: tuple[str, ...] = ()
 
     def knob(self, name: str) -> Knob | None:
-        """Return the knob of that canonical name, or None if the trainer has none that is known."""
+        """Return the knob with this canonical name. Returns None if the trainer has no such knob that is known."""
         return next((knob for knob in self.knobs if knob.name == name), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """What the model received in one optimizer step of one process, as seen from inside; None if it is not known."""
+    """What the model received in one optimizer step of one process, as seen from inside. None means unknown."""
 
-    rows: float  # of one micro-batch, the largest in the step
-    calls: int  # micro-batches in the step
-    length: float | None = None  # mean tokens of a row
+    rows: float  # in one micro-batch, the largest of the step
+    calls: int  # number of micro-batches in the step
+    length: float | None = None  # mean tokens per row
     tokens: float | None = None  # of the whole step
     end_to_end: bool = False  # the rows of a micro-batch are joined into one
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedBurst:
-    """One short run of the command. A field is None if the run did not get that far or it was not seen."""
+    """One short run of the command. A field is None if the run did not get that far or the value was not seen."""
 
     values: tuple[Setting, ...]  # of the knobs that were set, by canonical name
     outcome: str  # completed | stopped (by us, with enough steps) | out_of_memory | diverged | failed | timed_out
@@ -90,34 +90,34 @@ class AdoptedBurst:
     source: str = PROBE
     seconds: float = 0.0  # start to end of the process
     startup_seconds: float | None = None  # start of the process to the end of its first step
-    ending_seconds: float | None = None  # from the last step to the end of a process that ended by itself
+    ending_seconds: float | None = None  # from the last step to the end of the process, if it ended by itself
     warmup_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
-    steady: bool = True  # two windows of its steps agreed
-    shape: BatchShape | None = None  # by its log: what its knobs ask for, as far as they were seen to work
-    elements: int | None = None  # number of elements of the optimised tensors
+    steady: bool = True  # two windows of its steps had the same speed
+    shape: BatchShape | None = None  # if read from the log: what the knobs ask for, as far as they were seen to work
+    elements: int | None = None  # number of elements in the optimised tensors
     steps: int = 0  # optimizer steps seen
-    clock: str | None = None  # by its log: what its step times include, in words
-    step_tokens: float | None = None  # by its log: tokens of a step, of all processes
-    step_epochs: float | None = None  # by its log: share of the data that one step covers
-    step_printed: bool = True  # by its log: each line says which step it is of
-    device_peak_bytes: int | None = None  # by its log: its processes' memory on the fullest GPU, by NVML
+    clock: str | None = None  # if read from the log: what its step times include, in words
+    step_tokens: float | None = None  # if read from the log: tokens per step, over all processes
+    step_epochs: float | None = None  # if read from the log: share of the data covered by one step
+    step_printed: bool = True  # if read from the log: each line states its step number
+    device_peak_bytes: int | None = None  # if read from the log: memory of its processes on the fullest GPU, by NVML
     allocated_peak_bytes: int | None = None
     reserved_peak_bytes: int | None = None
-    resident_peak_bytes: int | None = None  # of all its processes
+    resident_peak_bytes: int | None = None  # of all its processes together
     started: float = 0.0  # Unix seconds
     torch: str | None = None
     processes: int = 1  # processes that trained together
-    model: ModelShape | None = None  # of a decoder, from its weights; None if it is not a known one
-    reference_seconds: tuple[float, ...] = ()  # of the reference kernel, beside its timed steps; empty if not timed
+    model: ModelShape | None = None  # of a decoder, from its weights; None if the decoder is of no known kind
+    reference_seconds: tuple[float, ...] = ()  # of the reference kernel during the timed steps; empty if not timed
 
     def value(self, name: str) -> float | None:
-        """Return the value that a knob was set to, or None if it was left alone."""
+        """Return the value to which a knob was set. Returns None if it was left alone."""
         return next((setting.value for setting in self.values if setting.name == name), None)
 
     @property
     def measured(self) -> bool:
-        """Tell whether it has steady steps."""
+        """Tell whether the burst has steady steps."""
         return self.outcome in ("completed", "stopped") and len(self.step_seconds) > 0
 
 
@@ -132,12 +132,12 @@ class KnobVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Adopted:
-    """A training command that was adopted: the options it takes, and what its bursts measured."""
+    """An adopted training command: the options that it takes, and what its bursts measured."""
 
     name: str
     created: str  # ISO 8601, UTC
     command: tuple[str, ...]
-    folder: str  # where the command is started
+    folder: str  # where the command starts
     recipe: Recipe
     device_key: str
     torch: str | None
@@ -145,22 +145,22 @@ class Adopted:
     verdicts: tuple[KnobVerdict, ...]
     bursts: tuple[AdoptedBurst, ...]
     seconds: float  # duration of the adoption
-    environment: tuple[Variable, ...] = ()  # added to the inherited environment
+    environment: tuple[Variable, ...] = ()  # variables added to the inherited environment
     schema: int = SCHEMA
 
     @property
     def by_log(self) -> bool:
-        """Tell whether its steps were seen by its log alone."""
+        """Tell whether its steps were seen only in its log."""
         return self.bursts[0].source == LOG
 
     def works(self, name: str) -> bool:
-        """Tell whether a knob was seen to do what its name says."""
+        """Tell whether a test showed that a knob does what its name says."""
         return any(verdict.name == name and verdict.verdict == "works" for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedPlan:
-    """A planned run of an adopted command, with its predictions."""
+    """A planned run of an adopted command, with predictions."""
 
     id: str
     created: str
@@ -169,13 +169,13 @@ class AdoptedPlan:
     folder: str
     environment: tuple[Variable, ...]
     resume_args: tuple[str, ...]
-    values: tuple[Setting, ...]  # knobs that the plan sets
+    values: tuple[Setting, ...]  # of the knobs that the plan sets
     device_key: str
     gpus: int
-    shape: BatchShape | None  # of one process
+    shape: BatchShape | None  # what one process receives
     steps: int
-    steps_are_set: bool  # by a knob; else the run is ended when its time is up
-    rows_per_step: float | None  # of all processes
+    steps_are_set: bool  # by a knob; otherwise the run is ended when its time is up
+    rows_per_step: float | None  # over all processes
     tokens_per_step: float | None
     startup_seconds: Estimate
     step_seconds: Estimate
@@ -185,20 +185,20 @@ class AdoptedPlan:
     cost_usd: Estimate | None
     memory_bytes: Estimate | None
     memory_kind: str  # allocated | device (NVML, by process) | resident
-    max_seconds: float | None  # when the run is ended; None if there is no limit
+    max_seconds: float | None  # after this time the run is ended; None if there is no limit
     max_usd: float | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     software: str | None = None  # as the probe detected it
     basis: str = PROBE  # source of its numbers: probe | log
     reference_seconds: float | None = None  # of the reference kernel during the bursts; None if it was not timed
-    drift_exponent: float = 0.0  # step time is proportional to the reference kernel's time to this power
-    bootstrap: str | None = None  # the user's own shell line that runs before the command on another machine
+    drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
+    bootstrap: str | None = None  # a shell line of the user that runs before the command on another machine
     schema: int = SCHEMA
 
 
 def save_adopted(home: Path, adopted: Adopted) -> Path:
-    """Store an adopted command, replacing one of the same name."""
+    """Store an adopted command. It replaces one of the same name."""
     path = home / FOLDER / f"{adopted.name}.yaml"
     write_atomic(path, dump_yaml(to_dict(adopted)))
     return path
@@ -210,7 +210,7 @@ def adopted_names(home: Path) -> list[str]:
 
 
 def load_adopted(home: Path, name: str) -> Adopted:
-    """Return an adopted command by its name; raises AdvisorError with similar names."""
+    """Return an adopted command by its name. Raises AdvisorError with similar names if there is none."""
     path = home / FOLDER / f"{name}.yaml"
     if name not in adopted_names(home):
         names = adopted_names(home)
@@ -221,7 +221,7 @@ def load_adopted(home: Path, name: str) -> Adopted:
 
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
-    """Read the plan of an adopted command; raises AdvisorError."""
+    """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
     return _read(AdoptedPlan, path, "plan")
 
 

@@ -1,6 +1,6 @@
-"""Defines calibrations and their bursts as records; the only code that converts them to the YAML on disk and back.
+"""Defines calibrations and their bursts as records. Only this module converts them to the YAML on disk and back.
 
-`docs/file-formats.md` lists the fields. Unknown fields are ignored; fields that older versions did not write are None.
+`docs/file-formats.md` lists the fields. Unknown fields are ignored. Fields that older versions did not write are None.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trainer.messages import BurstResult, Ceilings, WorkerDevice
 from trainer.schema import Outcome, record_from_dict, to_dict
 
 SCHEMA = 1
-CALIBRATION, ACCURACY_SESSION = "calibration", "accuracy-session"  # kinds
+CALIBRATION, ACCURACY_SESSION = "calibration", "accuracy-session"  # document kinds
 PARTIAL, COMPLETE = "partial", "complete"  # status
 _BURSTS = ("bursts", "chosen", "edge", "variants", "held_out")  # fields that hold bursts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to calibrate, with every automatic choice resolved."""
+    """What to calibrate, after every automatic choice has been made."""
 
     gpu: str
     device: str  # cpu | cuda
@@ -45,16 +45,16 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The software of the calibration."""
+    """The software that a calibration ran with."""
 
     torch: str
     python: str
-    ready_seconds: float  # process start until the worker was ready
+    ready_seconds: float  # from process start until the worker was ready
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A real run of a few steps: it shows what every run costs besides its steps, evaluations and checkpoints."""
+    """A real run of a few steps. It shows what every run costs besides its steps, evaluations and checkpoints."""
 
     overhead_seconds: float  # imports, device, data, telemetry, building the model, first batch, shutting down
     checkpoint_bytes: int
@@ -71,13 +71,13 @@ class Burst(BurstResult):
 
     @property
     def completed(self) -> bool:
-        """Tell whether it completed and its result shows that it trained."""
+        """Tell whether the burst completed and its result shows that the model trained."""
         return self.outcome == Outcome.COMPLETED and self.trained
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a calibration took; `usd` is None if no price was given."""
+    """The time and money that a calibration took. `usd` is None if no price was given."""
 
     seconds: float
     usd: float | None
@@ -85,7 +85,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutSummary:
-    """Leave-one-configuration-out error of the calibration, corrected for drift."""
+    """The errors of predicting each configuration of the calibration from all others, corrected for drift."""
 
     configurations: int
     median: float
@@ -103,16 +103,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """The verdict on a calibration (`calibration/quality`), with the reasons."""
+    """The verdict on a calibration (`calibration/quality`), and its reason."""
 
     verdict: Verdict
-    widening: float  # factor on the intervals of its step times; 1 unless doubtful
+    widening: float  # factor that widens the intervals of step times; 1 unless doubtful
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The raw measurements of one device; fits are computed from them at every reading."""
+    """The raw measurements of one device. Fits are computed from them each time the calibration is read."""
 
     id: str
     created: str  # ISO 8601, UTC
@@ -126,8 +126,8 @@ class Calibration:
     rehearsal: Rehearsal | None = None  # None if it did not complete
     bursts: tuple[Burst, ...]  # in the order they ran
     cost: Cost
-    held_out_error: HeldOutSummary | None = None  # None if it is incomplete or has too few configurations
-    quality: Quality | None = None  # None if bursts were added since the verdict, or an older version wrote it
+    held_out_error: HeldOutSummary | None = None  # None if the calibration is incomplete or has too few configurations
+    quality: Quality | None = None  # None if bursts were added after the verdict, or an older version wrote the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class AccuracySession(Calibration):
 
 
 def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
-    """Return the document for disk; it begins with what lists show, so that they need not read further."""
+    """Return the document for disk. It begins with what lists show, so that they need not read the rest."""
     raw = to_dict(calibration)
     device = {"key": raw.pop("device_key"), **raw.pop("device")}
     head = {
@@ -158,7 +158,7 @@ def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
 
 
 def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
-    """Read a calibration document; raises ConfigError that names every missing or wrong field."""
+    """Read a calibration document. Raises ConfigError that names every missing or wrong field."""
     device = raw.get("device")
     key = device.get("key") if isinstance(device, Mapping) else None
     bursts = {name: _with_device(raw[name], key) for name in _BURSTS if name in raw}
@@ -167,7 +167,7 @@ def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
 
 
 def measured_run_to_dict(run: MeasuredStep) -> dict[str, Any]:
-    """Return an observation as it is stored."""
+    """Return the form in which an observation is stored."""
     names = ("created", "step_seconds", "steps", "reference_seconds", "watts")
     known = {name: getattr(run, name) for name in names}
     return {"schema": SCHEMA, "run_id": run.run_id, "device_key": run.workload.gpu, **known,
@@ -175,13 +175,13 @@ def measured_run_to_dict(run: MeasuredStep) -> dict[str, Any]:
 
 
 def measured_run_from_dict(raw: Mapping[str, Any]) -> MeasuredStep:
-    """Read an observation; raises ConfigError that names every missing or wrong field."""
+    """Read an observation. Raises ConfigError that names every missing or wrong field."""
     workload = _workload_with_device(raw.get("workload"), raw.get("device_key"))
     return record_from_dict(MeasuredStep, {**raw, "workload": workload}, pass_over_unknown=True)
 
 
 def workload_to_dict(w: Workload) -> dict[str, Any]:
-    """Return a workload as the flat mapping of each burst; the device is stored once for the whole document."""
+    """Return a workload as the flat mapping in a burst. The device is stored once, for the whole document."""
     return to_dict(w.shape) | {
         "micro_batch": w.micro_batch,
         "grad_accum": w.grad_accum,
@@ -199,7 +199,7 @@ def _burst_to_dict(burst: Burst) -> dict[str, Any]:
 
 
 def _with_device(bursts: Any, key: Any) -> Any:
-    """Nest the flat workloads of bursts as the record has them, on this device; anything but a list stays as it is."""
+    """Nest the flat workloads of bursts as in the record, on this device. Anything but a list is returned unchanged."""
     if not isinstance(bursts, list):
         return bursts
     return [

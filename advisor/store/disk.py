@@ -17,7 +17,7 @@ import yaml
 from advisor.errors import AdvisorError
 from trainer.schema import ConfigError
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster if libyaml was compiled in
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster if PyYAML was built with libyaml
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 _HINTS = {
@@ -44,9 +44,9 @@ def disk_errors(action: str, path: str | Path) -> Iterator[None]:
 
 
 def write_atomic(path: str | Path, text: str) -> None:
-    """Write a text file whole or not at all: temporary file, fsync, rename, fsync of the folder.
+    """Write a text file in full or not at all: temporary file, fsync, rename, fsync of the folder.
 
-    Parent folders are made. Raises AdvisorError; then an older file of that name is still there, untouched.
+    Parent folders are created. If it raises AdvisorError, an older file of that name is still there, unchanged.
     """
     path = Path(path)
     with disk_errors("write", path):
@@ -57,7 +57,7 @@ def write_atomic(path: str | Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # mkstemp gives 0600, which would keep a colleague from reading a run folder
+            os.chmod(name, 0o644)  # mkstemp gives 0600, which would keep colleagues from reading a run folder
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -66,9 +66,9 @@ def write_atomic(path: str | Path, text: str) -> None:
 
 
 def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
-    """Read a YAML mapping; `what` names the kind of file in errors ("plan", "calibration").
+    """Read a YAML mapping. `what` names the kind of file in errors ("plan", "calibration").
 
-    Raises AdvisorError when the file is missing, unreadable, not YAML, empty or not a mapping.
+    Raises AdvisorError if the file is missing, unreadable, not YAML, empty or not a mapping.
     """
     with disk_errors(f"read the {what}", path):
         raw_bytes = Path(path).read_bytes()
@@ -81,19 +81,19 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def yaml_problem(error: Exception) -> str:
-    """Describes where and why a text is not valid YAML, in the parser's words."""
+    """Describe where and why a text is not valid YAML, in the parser's words."""
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or " ".join(str(error).split())[:120]
     return reason if mark is None else f"line {mark.line + 1}: {reason}"
 
 
 def dump_yaml(document: Any) -> str:
-    """Write plain dicts and lists as YAML text; lists of numbers stay on one line."""
+    """Write plain dicts and lists as YAML text. A list of numbers stays on one line."""
     return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
 
 def read_json(path: str | Path, what: str) -> dict[str, Any]:
-    """Read a JSON object; raises AdvisorError when it is missing, torn or not an object."""
+    """Read a JSON object. Raises AdvisorError if the file is missing, incomplete or not an object."""
     with disk_errors(f"read the {what}", path):
         raw_bytes = Path(path).read_bytes()
     try:
@@ -105,7 +105,7 @@ def read_json(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:
-    """Read a TOML file; raises AdvisorError when it is missing or torn."""
+    """Read a TOML file. Raises AdvisorError if it is missing or not valid."""
     with disk_errors(f"read the {what}", path):
         raw_bytes = Path(path).read_bytes()
     try:
@@ -123,7 +123,7 @@ def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # Windows cannot open folders; rename is enough there
+    if os.name != "posix":  # Windows cannot open folders, and there the rename is enough
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -133,10 +133,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
-    """Return the error for a file with missing or wrong fields, naming all of them."""
+    """Return the error for a file with missing or wrong fields. It names all of them."""
     return AdvisorError(f"the {what} {path} cannot be used: {listed(error.problems)}", hint)
 
 
 def listed(problems: Sequence[str]) -> str:
-    """Join the problems of a file in one line, the first eight of them."""
+    """Join the first eight problems of a file in one line."""
     return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")

@@ -1,4 +1,4 @@
-"""Finds the folders of the shipped data and of the user's own."""
+"""Finds the folders of the shipped data and of the user's own data."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @cache
 def profiles_folder() -> Path:
-    """Return the shipped profiles: inside the package of an installed wheel, beside it in a checkout."""
+    """Return the folder of shipped profiles: inside an installed package, or beside the package in a checkout."""
     installed = _PACKAGE / "_profiles"
     return installed if installed.is_dir() else _PACKAGE.parent / "profiles"
 
 
 def example_run() -> Path:
-    """Return a recorded run folder that is shipped, so that there is something to look at before the first run."""
+    """Return the folder of a recorded run, which is shipped so that there is something to see before the first run."""
     installed = _PACKAGE / "_examples"
     return (installed if installed.is_dir() else _PACKAGE.parent / "examples") / "run"
 
@@ -28,13 +28,13 @@ def advisor_home() -> Path:
     chosen = os.environ.get("ADVISOR_HOME")
     if chosen:
         return Path(chosen).expanduser()
-    import platformdirs  # missing on some machines, where ADVISOR_HOME is set
+    import platformdirs  # may be missing where ADVISOR_HOME is set
 
     return Path(platformdirs.user_data_dir("training-advisor", appauthor=False))
 
 
 def names_apart(paths: Sequence[str]) -> list[str]:
-    """Returns a short name for each path: the end that differs from the others."""
+    """Return a short name for each path: the end of the path, long enough to differ from all others."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-length:]) for part in parts]

@@ -1,4 +1,4 @@
-"""Stores logs under a name: `logs/NAME/kept.json` and the files, written whole or not at all."""
+"""Stores logs under a name: the files and `logs/NAME/kept.json`. Each is written in full or not at all."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLogs:
-    """Logs stored under a name, with the settings of the page."""
+    """Logs that were stored under a name, with the settings of the page."""
 
     name: str
     kept_at: datetime
     files: tuple[Path, ...]
-    settings: Mapping[str, Any]  # of the page's controls, by their names in the address
+    settings: Mapping[str, Any]  # values of the page's controls, by their names in the page's address
 
 
 def keep_logs(
     home: Path, name: str, files: Sequence[tuple[str, bytes]], settings: Mapping[str, Any], now: datetime
 ) -> Path:
-    """Store logs (names and contents) under a name, replacing older ones. Raises AdvisorError."""
+    """Store logs (file names and contents) under a name, replacing older ones. Raises AdvisorError on failure."""
     if not _NAME.fullmatch(name):
         hint = "take up to 60 letters, digits, dots, dashes or underscores, a letter or digit first"
         raise AdvisorError(f"{name!r} cannot be the name of kept logs", hint, exit_code=2)

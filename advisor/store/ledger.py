@@ -1,4 +1,4 @@
-"""The SQLite file of the advisor: an index of runs and the ledger of predicted and actual values.
+"""The SQLite file of the advisor: an index of runs, and the ledger of predicted and actual values.
 
 Every operation opens its own connection and is one transaction, so two processes can use the file at once.
 """
@@ -19,7 +19,7 @@ from advisor.store.disk import disk_errors
 
 BUSY_SECONDS = 15.0
 
-# Migration i upgrades a file from version i to version i + 1. Never change a released one: add another.
+# Migration i upgrades a file from version i to version i + 1. Never change a released migration; add a new one.
 MIGRATIONS = (
     """
     CREATE TABLE runs (
@@ -41,13 +41,13 @@ MIGRATIONS = (
 
 
 class Ledger:
-    """Runs and scores in one SQLite file, which is created on first use and upgraded if an older version wrote it."""
+    """Runs and scores in one SQLite file. It is created on first use, and upgraded if an older version wrote it."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def register_run(self, row: RunRow) -> None:
-        """Add a run to the index, or replace the row of the same id."""
+        """Add a run to the index, or replace the row with the same id."""
         with self._transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO runs (id, name, path, created, plan_id, device_key) VALUES (?, ?, ?, ?, ?, ?)",
@@ -64,12 +64,12 @@ class Ledger:
         return [RunRow(**dict(zip(names, row, strict=True))) for row in rows]
 
     def forget_run(self, run_id: str) -> None:
-        """Remove a run from the index; its scores stay."""
+        """Remove a run from the index. Its scores remain."""
         with self._transaction() as db:
             db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
 
     def withdraw(self, run_id: str, now: datetime) -> None:
-        """Remove the scores of a run, and record that they were taken back."""
+        """Remove the scores of a run, and record that they were withdrawn."""
         with self._transaction() as db:
             db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
             db.execute(
@@ -78,12 +78,12 @@ class Ledger:
             )
 
     def withdrawn(self) -> set[str]:
-        """Return the runs that were taken back and not recorded again."""
+        """Return the runs whose scores were withdrawn and not recorded again."""
         with self._transaction() as db:
             return {run_id for (run_id,) in db.execute("SELECT run_id FROM withdrawn")}
 
     def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
-        """Write the scores of one run, replacing older ones and lifting an earlier withdrawal."""
+        """Write the scores of one run. They replace older scores and end an earlier withdrawal."""
         if strangers := {row.run_id for row in rows} - {run_id}:
             raise ValueError(f"scores of {', '.join(sorted(strangers))} handed in for run {run_id}")
         with self._transaction() as db:
@@ -93,7 +93,7 @@ class Ledger:
             db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", values)
 
     def scores(self, device: str | None = None) -> list[ScoreRow]:
-        """Return the scores of one device key, or of all devices; oldest first."""
+        """Return the scores of one device key, or of all devices, oldest first."""
         where, values = ("WHERE device_key = ?", (device,)) if device is not None else ("", ())
         with self._transaction() as db:
             rows = db.execute(
@@ -111,17 +111,17 @@ class Ledger:
                 self._prepare(db)
                 db.execute("BEGIN IMMEDIATE")
                 yield db
-                db.execute("COMMIT")  # leaving by an exception closes the connection, which rolls back
+                db.execute("COMMIT")  # if an exception leaves this block, closing the connection rolls back
         except sqlite3.DatabaseError as error:
             raise AdvisorError(f"the ledger {self.path} cannot be used: {error}", _hint(error, self.path)) from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Switch to write-ahead logging and upgrade an older file, once, in whichever process comes first."""
+        """Switch to write-ahead logging, and upgrade an older file. The first process to come does it, once."""
         if _version(db) == len(MIGRATIONS):
             return
         _log_ahead(db)
         db.execute("BEGIN IMMEDIATE")
-        version = _version(db)  # read again: another process may have upgraded it while this one waited
+        version = _version(db)  # read again, because another process may have upgraded the file while this one waited
         if version > len(MIGRATIONS):
             message = f"the ledger {self.path} was written by a newer version (schema {version}, not {len(MIGRATIONS)})"
             hint = "upgrade training-advisor, or set ADVISOR_HOME to another folder"
@@ -134,7 +134,7 @@ class Ledger:
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging; SQLite answers "locked" at once, whatever the timeout, while another switches."""
+    """Switch to write-ahead logging. Ignoring its timeout, SQLite answers "locked" while another process switches."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Reads and writes plans on disk, and upgrades older files."""
+"""Reads and writes plan files, and upgrades older ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from advisor.records import Plan
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml
 from trainer.schema import ConfigError, record_from_dict, to_dict
 
-_PARTS = ("workload", "prediction", "chosen")  # of a plan of schema 1 or 2
+_PARTS = ("workload", "prediction", "chosen")  # sections in a plan of schema 1 or 2
 
 
 def dump_plan(plan: Plan) -> str:
-    """Write a plan as YAML text that `load_plan` reads back to an equal record."""
+    """Return a plan as YAML text that `load_plan` reads back to an equal record."""
     return dump_yaml(to_dict(plan))
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan file; raises AdvisorError that names the file and every field that is wrong."""
+    """Read a plan file. Raises AdvisorError that names the file and every wrong field."""
     raw = read_yaml(path, "plan")
     schema = raw.get("schema", 1)
     if isinstance(schema, int) and schema > Plan.schema:
@@ -37,7 +37,7 @@ def load_plan(path: str | Path) -> Plan:
 def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
     """Upgrade a plan of schema 1 or 2 to schema 3, which has one record for a run.
 
-    The chosen run is kept whole. The alternatives are left out, because the old tables had only a part of each run.
+    The chosen run is kept in full. The alternatives are dropped, because the old tables had only a part of each run.
     """
     work, promise, best = (raw[name] if isinstance(raw.get(name), dict) else {} for name in _PARTS)
 
@@ -66,5 +66,5 @@ def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
-    """Rename the field of a price per GPU, which schema 1 called `usd_per_hour`."""
+    """Rename the price per GPU, which schema 1 called `usd_per_hour`."""
     return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}

@@ -1,4 +1,4 @@
-"""Reads and writes a run folder: its files by name, its launch record, its configuration, and its owner's notes."""
+"""Reads and writes a run folder: the names of its files, its launch record, its configuration, its owner's notes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from trainer.schema import ConfigError, RunConfig, config_from_dict, record_from
 
 LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
 CHECKPOINTS = "checkpoints"
-SIGHTING = "engine.json"  # in the folder of a run that was started elsewhere
+SIGHTING = "engine.json"  # in the folder of a run that was started on another machine
 ABOUT = "about.yaml"
 LONGEST_NAME, LONGEST_NOTE, MOST_TAGS = 80, 10_000, 20
 _TAG = re.compile(r"[\w][\w.+-]{0,29}")
 
 
 def is_run_folder(path: Path) -> bool:
-    """Tell whether a folder contains a run, even one that has hardly begun."""
+    """Tell whether a folder contains a run, even a run that has hardly begun."""
     return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
 
 
 def newest_checkpoint(run_dir: Path) -> int:
-    """Return the step of the newest finished checkpoint in a run folder, sound or not; 0 if there is none."""
+    """Return the step of the newest finished checkpoint in a run folder, damaged or not; 0 if there is none."""
     names = (path.name for path in (run_dir / "checkpoints").glob("step-*"))
     return max((int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d{8,})", name))), default=0)
 
 
 def read_run_config(run_dir: Path) -> RunConfig:
-    """Read the trainer's configuration of a run folder, or any run.yaml; raises AdvisorError."""
+    """Read the trainer's configuration from a run folder, or from any run.yaml. Raises AdvisorError on failure."""
     path = run_dir / CONFIG if run_dir.is_dir() else run_dir
     try:
         return config_from_dict(read_yaml(path, "run configuration"))
@@ -45,16 +45,16 @@ def read_run_config(run_dir: Path) -> RunConfig:
 
 
 def write_launch(run_dir: Path, record: LaunchRecord) -> None:
-    """Write `run.json`, whole or not at all."""
+    """Write `run.json`, in full or not at all."""
     write_atomic(run_dir / LAUNCH, json.dumps(to_dict(record), indent=1) + "\n")
 
 
 def read_launch(run_dir: Path) -> LaunchRecord | None:
-    """Read `run.json`. Returns None if the trainer started without the advisor; raises AdvisorError if damaged."""
+    """Read `run.json`. Returns None if the trainer was started without the advisor. Raises AdvisorError if damaged."""
     path = run_dir / LAUNCH
     if not path.exists():
         return None
-    # Upgrade schema 1, which named a launcher that knew a run by its folder, and no trainer.
+    # Schema 1 is upgraded. It named a launcher, which found a run by its folder, and no trainer.
     launch = read_json(path, "launch record")
     schema = launch.get("schema", 1)
     if schema == 1:
@@ -72,19 +72,19 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
 
 
 def read_run_plan(run_dir: Path) -> Plan | None:
-    """Return the plan of a run folder, or None if it was launched from a bare configuration."""
+    """Return the plan of a run folder. Returns None if the run was launched from a bare configuration."""
     path = run_dir / PLAN
     return load_plan(path) if path.exists() else None
 
 
 def run_id(run_dir: Path) -> str:
-    """Returns the permanent id of a run, equal in copies of its folder: from `run.json`, or folder name and start."""
+    """Return a run's permanent id, equal in copies of its folder: from `run.json`, else folder name and start."""
     launch = read_launch(run_dir)
     return launch.id if launch is not None else f"{run_dir.resolve().name}-{int(_started(run_dir))}"
 
 
 def run_row(run_dir: Path) -> RunRow:
-    """Return the index line of a run folder, read from its files."""
+    """Return the line for the index of runs, read from the files of a run folder."""
     launch = read_launch(run_dir)
     if launch is None:
         created = datetime.fromtimestamp(_started(run_dir), UTC).isoformat(timespec="seconds")
@@ -94,7 +94,7 @@ def run_row(run_dir: Path) -> RunRow:
 
 
 def _started(run_dir: Path) -> float:
-    """Return when the run started: the time of the first log record, else of the folder, in Unix seconds."""
+    """Return the start of the run in Unix seconds: the time of the first log record, or else of the folder."""
     with disk_errors("read the run folder", run_dir):
         fallback = os.stat(run_dir).st_mtime
         if not (run_dir / LOG).exists():
@@ -106,7 +106,7 @@ def _started(run_dir: Path) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """The owner's name, note and tags for a run; empty if there are none."""
+    """The name, note and tags that the owner gave to a run. Fields are empty if there are none."""
 
     name: str = ""
     note: str = ""
@@ -114,7 +114,7 @@ class About:
 
 
 def read_about(run_dir: Path) -> About:
-    """Reads name, note and tags of a run; raises AdvisorError for a damaged file."""
+    """Read the name, note and tags of a run. Raises AdvisorError for a damaged file."""
     path = run_dir / ABOUT
     if not path.exists():
         return About()
@@ -125,12 +125,12 @@ def read_about(run_dir: Path) -> About:
 
 
 def write_about(run_dir: Path, about: About) -> None:
-    """Write name, note and tags, whole or not at all; raises AdvisorError if one is invalid."""
+    """Write name, note and tags, in full or not at all. Raises AdvisorError if one of them is invalid."""
     write_atomic(run_dir / ABOUT, dump_yaml(to_dict(checked(about))))
 
 
 def checked(about: About) -> About:
-    """Returns the description without outer blanks and repeated tags; raises AdvisorError if it is invalid."""
+    """Return the description without outer blanks and repeated tags. Raises AdvisorError if it is invalid."""
     name, note = about.name.strip(), about.note.strip()
     tags = tuple(dict.fromkeys(tag.strip().lower() for tag in about.tags if tag.strip()))
     if len(name) > LONGEST_NAME or any(not letter.isprintable() for letter in name):

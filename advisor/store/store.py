@@ -36,13 +36,13 @@ from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, read_about, run_row
 from trainer.schema import ConfigError, record_from_dict
 
-CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # required in every calibration document
+CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # every calibration document must have these
 _HEAD = (*CALIBRATION_FIELDS, "family", "quality")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationEntry:
-    """One line of the list of calibrations; `load_calibration` reads the document itself."""
+    """One line of the list of calibrations. The document itself is read by `load_calibration`."""
 
     id: str
     kind: str
@@ -51,15 +51,15 @@ class CalibrationEntry:
     family: str | None
     created: str  # ISO 8601, UTC
     path: Path
-    shipped: bool  # shipped with the program, read-only
-    quality: Quality | None = None  # as stored; None if the document has yet to be judged
+    shipped: bool  # comes with the program and is read-only
+    quality: Quality | None = None  # as stored; None if the document has not been judged yet
 
 
 class Store:
-    """Everything the advisor stores in one folder; nothing is created before the first write."""
+    """Everything that the advisor stores in one folder. Nothing is created before the first write."""
 
     def __init__(self, home: Path, shipped: Path | None = None):
-        """`home` is the user's folder; `shipped` holds the read-only calibrations that come with the program."""
+        """`home` is the user's folder. `shipped` has the read-only calibrations that come with the program."""
         self.home = Path(home)
         self.shipped = shipped
         self.ledger = Ledger(self.home / "ledger.sqlite")
@@ -67,13 +67,13 @@ class Store:
     # Calibrations
 
     def save_calibration(self, calibration: Calibration) -> Path:
-        """Write a calibration, replacing one of the same id."""
+        """Write a calibration, replacing one with the same id."""
         path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
         write_atomic(path, dump_yaml(calibration_to_dict(calibration)))
         return path
 
     def load_calibration(self, id_or_path: str | Path) -> Calibration:
-        """Read one calibration by id or by path; raises AdvisorError with close matches."""
+        """Read one calibration by id or by path. Raises AdvisorError with close matches."""
         path = Path(id_or_path)
         if not (path.suffix in (".yaml", ".yml") or path.is_file()):
             path = self._calibration_entry(str(id_or_path)).path
@@ -87,21 +87,21 @@ class Store:
         return sorted(entries, key=lambda entry: (entry.created, entry.id), reverse=True)
 
     def calibrations_of(self, device_key: str, family: str | None = None) -> list[CalibrationEntry]:
-        """Return the calibrations of a device, the user's before shipped ones, newest first within each."""
+        """Return the calibrations of a device: the user's before the shipped ones, each with the newest first."""
         matching = [
             entry
             for entry in self.list_calibrations()
             if entry.device_key == device_key and (family is None or entry.family == family)
         ]
-        return sorted(matching, key=lambda entry: entry.shipped)  # the sort is stable: newest stays first within each
+        return sorted(matching, key=lambda entry: entry.shipped)  # a stable sort keeps the newest first in each
 
     def newest_calibration(self, device_key: str, family: str | None = None) -> Calibration | None:
-        """Return the newest calibration of a device, whatever its verdict, or None if there is none."""
+        """Return the newest calibration of a device, whatever its verdict. Returns None if there is none."""
         matching = self.calibrations_of(device_key, family)
         return self.load_calibration(matching[0].path) if matching else None
 
     def delete_calibration(self, calibration_id: str) -> Path:
-        """Remove one of the user's calibrations; raises AdvisorError if it does not exist or came with the program."""
+        """Remove one of the user's calibrations. Raises AdvisorError if it does not exist or came with the program."""
         entry = self._calibration_entry(calibration_id)
         if entry.shipped:
             hint = f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}"
@@ -119,16 +119,16 @@ class Store:
         hint = f"did you mean {' or '.join(near)}?" if near else "see them all: advisor calibrate --list"
         raise AdvisorError(f"no calibration is called {calibration_id!r}", hint, exit_code=2)
 
-    # Observations: what finished runs measured on a device
+    # Observations: measurements of a device by finished runs
 
     def add_observation(self, run: MeasuredStep) -> Path:
-        """Store what a finished run measured for its device's profile, in place of an older one of the run."""
+        """Store what a finished run measured for its device's profile. Replaces an older observation of the run."""
         path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
         write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
     def observations(self, device_key: str) -> list[MeasuredStep]:
-        """Return the observations of a device in order of run id; raises AdvisorError that names a damaged file."""
+        """Return the observations of a device, sorted by run id. Raises AdvisorError that names a damaged file."""
         return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
 
     def _observation_folder(self, device_key: str) -> Path:
@@ -140,27 +140,27 @@ class Store:
     # Plans
 
     def save_plan(self, plan: Plan, path: str | Path | None = None) -> Path:
-        """Write a plan as YAML, by default to `plans/ID.yaml`; raises AdvisorError."""
+        """Write a plan as YAML, by default to `plans/ID.yaml`. Raises AdvisorError if it cannot be written."""
         path = Path(path) if path is not None else self.home / "plans" / f"{_file_name(plan.id)}.yaml"
         write_atomic(path, dump_plan(plan))
         return path
 
     def load_plan(self, path: str | Path) -> Plan:
-        """Read a plan file; raises AdvisorError that names the file and every field that is wrong."""
+        """Read a plan file. Raises AdvisorError that names the file and every wrong field."""
         return load_plan(path)
 
     def claim_path(self, plan_id: str) -> Path:
-        """Return the file that is locked while a plan is being started."""
+        """Return the file that is locked while the plan is being started."""
         return self.home / "claims" / f"{_file_name(plan_id)}.lock"
 
     # Runs
 
     def run_folder(self, name: str, now: datetime) -> Path:
-        """Return the folder for a run that starts now, `runs/NAME-TIMESTAMP`; it may exist already."""
+        """Return the folder for a run that starts now, `runs/NAME-TIMESTAMP`. It may exist already."""
         return self.home / "runs" / f"{_file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
 
     def new_run_folder(self, name: str, now: datetime) -> Path:
-        """Create an empty folder for a run: `run_folder`, with a number appended if that name is taken."""
+        """Create an empty folder for a run: `run_folder`, with a number appended if that folder exists."""
         base = self.run_folder(name, now)
         with disk_errors("make the run folder", base):
             base.parent.mkdir(parents=True, exist_ok=True)
@@ -175,15 +175,15 @@ class Store:
         raise AdvisorError(message, "name a folder of its own: advisor launch PLAN.yaml --run-dir DIR")
 
     def register_run(self, row: RunRow) -> None:
-        """Add a run to the index, or replace the row of the same id."""
+        """Add a run to the index, or replace the row with the same id."""
         self.ledger.register_run(row)
 
     def forget_run(self, run_id: str) -> None:
-        """Remove a run from the index; its folder and its scores stay."""
+        """Remove a run from the index. Its folder and its scores remain."""
         self.ledger.forget_run(run_id)
 
     def runs(self) -> list[RunRow]:
-        """Return all runs, newest first: registered ones, even without a folder, and those copied into `runs/`."""
+        """Return all runs, newest first: registered runs, even without a folder, and runs copied into `runs/`."""
         rows = self.registered_runs()
         rows += [run_row(folder) for folder in self.copied_in(rows)]
         return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
@@ -198,15 +198,15 @@ class Store:
         if not parent.is_dir():
             return []
         known = {row.path for row in rows}
-        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))  # a dot: being deleted
+        names = sorted(name for name in os.listdir(parent) if not name.startswith("."))  # a dot marks deletion
         others = [parent / name for name in names if f"{parent}/{name}" not in known and is_run_folder(parent / name)]
-        # the same folder may have been registered under another path, through a link
+        # the same folder may have been registered under another path, through a symbolic link
         same_name = {folder.name for folder in others}
         known |= {str(path.resolve()) for row in rows if (path := Path(row.path)).name in same_name}
         return [folder for folder in others if str(folder.resolve()) not in known]
 
     def find_run(self, text: str | Path) -> Path:
-        """Return the run folder meant by a path, a run's name or id, a unique beginning of either, or `latest`."""
+        """Return the run folder that `text` means: a path, a name or id, a unique beginning of either, or `latest`."""
         path = Path(text).expanduser()
         if is_run_folder(path):
             return path.resolve()
@@ -224,19 +224,19 @@ class Store:
     # Ledger
 
     def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
-        """Write the scores of one run, replacing what was recorded of the same run before."""
+        """Write the scores of one run. They replace earlier scores of the same run."""
         self.ledger.record_scores(run_id, rows)
 
     def scores(self, device: str | None = None) -> list[ScoreRow]:
-        """Return the scores of one device key, or of all devices; oldest first."""
+        """Return the scores of one device key, or of all devices, oldest first."""
         return self.ledger.scores(device) if self.ledger.path.exists() else []
 
     def is_recorded(self, run_id: str) -> bool:
-        """Tell whether the ledger or a profile holds anything of a run."""
+        """Tell whether the ledger or a profile contains anything from a run."""
         return any(row.run_id == run_id for row in self.scores()) or bool(self._observations_of(run_id))
 
     def take_back(self, run_id: str, now: datetime) -> bool:
-        """Remove a run's scores and observation; it stays listed. Returns False if nothing was recorded."""
+        """Remove a run's scores and observation. The run stays listed. Returns False if nothing was recorded."""
         if not self.is_recorded(run_id):
             return False
         with disk_errors("remove the observation of", run_id):
@@ -246,12 +246,12 @@ class Store:
         return True
 
     def taken_back(self) -> set[str]:
-        """Return the runs that were taken back and not recorded again."""
+        """Return the runs whose records were taken back and not recorded again."""
         return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 
 
 def default_store() -> Store:
-    """Return the user's store: ADVISOR_HOME, else the platform's folder for user data."""
+    """Return the user's store: ADVISOR_HOME, or else the platform's folder for user data."""
     try:
         home = advisor_home()
     except ModuleNotFoundError as error:
@@ -264,7 +264,7 @@ def default_store() -> Store:
 
 
 def load_calibration(path: str | Path) -> Calibration:
-    """Read a calibration file; raises AdvisorError that names the file and every field that is wrong."""
+    """Read a calibration file. Raises AdvisorError that names the file and every wrong field."""
     try:
         return calibration_from_dict(read_yaml(path, "calibration"))
     except ConfigError as error:
@@ -288,11 +288,11 @@ def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:
 
 
 def _called(row: RunRow) -> str:
-    """Return the owner's name for a run; empty if there is none or it cannot be read."""
+    """Return the name that the owner gave to a run. It is empty if there is none or it cannot be read."""
     try:
         return read_about(Path(row.path)).name
     except AdvisorError:
-        return ""  # the list of runs says what is wrong with the file
+        return ""  # the list of runs reports what is wrong with the file
 
 
 def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: Sequence[RunRow]) -> AdvisorError:
@@ -311,7 +311,7 @@ def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: 
 
 
 def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> CalibrationEntry:
-    """Return the list's line for a document; raises ValueError that names what is missing."""
+    """Return the line of the list for a document. Raises ValueError that names what is missing."""
     if missing := [name for name in CALIBRATION_FIELDS if name not in document]:
         raise ValueError(f"missing {', '.join(missing)}")
     device = document["device"]
@@ -331,7 +331,7 @@ def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> Calibratio
 
 
 def _read_entry(path: Path, *, shipped: bool) -> CalibrationEntry:
-    """Return the list's line for a file, read once while the file is unchanged: a search asks for every GPU's."""
+    """Return the list's line for a file. It is cached until the file changes, as a search asks for every GPU."""
     with disk_errors("read the calibration", path):
         about = path.stat()
     return _read_head(path, shipped, about.st_mtime_ns, about.st_size)
@@ -339,9 +339,9 @@ def _read_entry(path: Path, *, shipped: bool) -> CalibrationEntry:
 
 @lru_cache(maxsize=1024)
 def _read_head(path: Path, shipped: bool, changed: int, size: int) -> CalibrationEntry:
-    """Read only the head of a calibration: the many raw step times below it are not needed for a list.
+    """Read only the head of a calibration, because a list does not need the many raw step times below it.
 
-    `changed` and `size` only make the cache distinguish versions of the file.
+    `changed` and `size` are only there to make the cache distinguish versions of the file.
     """
     with disk_errors("read the calibration", path):
         text = path.read_text(encoding="utf-8")
@@ -349,7 +349,7 @@ def _read_head(path: Path, shipped: bool, changed: int, size: int) -> Calibratio
     try:
         return _entry(yaml.safe_load(text[: body.start()] if body else text), path, shipped=shipped)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError):
-        document = read_yaml(path, "calibration")  # the fields have another order or are damaged, which this reports
+        document = read_yaml(path, "calibration")  # the fields are in another order or damaged, which this reports
     try:
         return _entry(document, path, shipped=shipped)
     except ValueError as error:
@@ -362,5 +362,5 @@ def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
 
 
 def _file_name(name: str) -> str:
-    """Return a name that is safe as one path component on every system."""
+    """Return a version of the name that is safe as one path component on every system."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "unnamed"

@@ -1,1 +1,1 @@
-"""The Streamlit app: one file per page, widgets in, render out. No arithmetic here: every number is another room's."""
+"""The Streamlit app. Each page is one file that reads widgets and renders. Other rooms compute every number shown."""

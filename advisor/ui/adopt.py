@@ -1,4 +1,4 @@
-"""Page Adopt: any training command measured, planned, launched and watched, without a change to it."""
+"""Page Adopt: measures, plans, launches and watches any training command without changing it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from advisor.workflows.goal import read_options
 from advisor.workflows.preflight import training_here
 
 QUERY: Final = "query-params"
-NAME = "adopted"  # in the session and in the address: which command is looked at
+NAME = "adopted"  # in the session and in the address: the command that is shown
 LOOK_SECONDS = 1.0
 _FIELDS = (("deadline", "budget", "price", "steps"), ("tokens", "samples", "epochs", "gpus"))
 _NEW = "adopted-new"  # session state: the command that has just been adopted
 
 
 def page() -> None:
-    """A command in; what it was found to be, a plan, its runs."""
+    """Draw the form for a command, what was found out about the command, a plan, and its runs."""
     st.title("Adopt", anchor=False)
     st.markdown(
         "Paste your own training command. It is run briefly on this machine, unchanged, and the whole run is "
@@ -65,12 +65,12 @@ def page() -> None:
     name = _picked(adopted_names(store.home), now)
     if name is not None:
         done = adoption_of(load_adopted(store.home, name))
-        # Show its knobs with what the self-test proved of each, and its bursts with what is predicted of each.
+        # Show its knobs with the result of each self-test, and its bursts with their predictions.
         adopted = done.adopted
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
         st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
         if done.held_out is not None and done.held_out.median > BELIEVED_MEDIAN:
-            # The page Calibrate rejects a calibration of this error.
+            # The page Calibrate rejects a calibration whose error is this large.
             error, limit = format_percent(round(done.held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
             st.warning(
                 f"Typical error {error} (limit {limit}): do not rely on the plan below. Adopt it again with nothing "
@@ -92,14 +92,14 @@ def page() -> None:
 
 
 def _form(busy: str, *, opened: bool) -> None:
-    """A command to adopt; not while a run trains here, since both would be measured wrong."""
+    """Draw the form for a command. It is disabled while a run trains here, because both would be measured wrong."""
     with st.expander("Adopt a command", icon=":material/add:", expanded=opened):
         if busy:
             st.info(
                 f"{plain(busy)} is training on this machine: bursts beside it would be too slow.",
                 icon=":material/hourglass_empty:",
             )
-        kept: Any = {"persist_state": "session"}  # a command that fails is mended, not typed again
+        kept: Any = {"persist_state": "session"}  # a command that fails can be corrected without typing it again
         with st.form("adopt", border=False):
             text = st.text_area(
                 "Command", key="adopt-command", **kept, height=90,
@@ -137,7 +137,7 @@ def _knobs(text: str) -> dict[str, str]:
 
 
 def _live() -> None:
-    """One look at the adoption; drawn again every second while it runs."""
+    """Draw the adoption as it is now. This is drawn again every second while the adoption runs."""
     now = look_adopting(loaders.store())
     if now is None or not now.running:
         if now is not None and now.done:
@@ -158,7 +158,7 @@ def _live() -> None:
 
 
 def _picked(names: list[str], now: Adopting | None) -> str | None:
-    """Which command is looked at: that of the address, else the newest that was adopted here."""
+    """Return the command to show: the one in the address, or else the one that was adopted here last."""
     if not names:
         return None
     if (new := st.session_state.pop(_NEW, None)) in names or st.session_state.get(NAME, names[0]) not in names:
@@ -171,7 +171,7 @@ def _picked(names: list[str], now: Adopting | None) -> str | None:
 
 
 def _scatter(done: Adoption) -> None:
-    """Each batch, predicted from the others, against what was measured."""
+    """Plot the prediction of each batch, made from the other batches, against its measurement."""
     if done.held_out is None:
         st.caption("With four measured batches or more, each is predicted from the others and compared with its steps.")
         return
@@ -181,7 +181,7 @@ def _scatter(done: Adoption) -> None:
 
 
 def _plan(adopted: Adopted) -> None:
-    """What is wanted of it, and the run that follows."""
+    """Draw the form for a goal and the run that is planned for it."""
     st.header("Plan", anchor=False)
     goal = _goal()
     if goal == AdoptedGoal(usd_per_gpu_hour=goal.usd_per_gpu_hour, gpus=goal.gpus) and not says_how_long(adopted):
@@ -203,7 +203,7 @@ def _plan(adopted: Adopted) -> None:
 
 
 def _goal() -> AdoptedGoal:
-    """By the fields; they stand in the address, so that a plan can be linked."""
+    """Return the goal from the fields. The fields are also in the address, so that a plan can be linked."""
     options = options_of(AdoptedGoal)
     typed = plan_form.rows(_FIELDS, options=options, words=ADOPT, prefix="adopt_")
     typed["deadline"] = typed_deadline(typed["deadline"])
@@ -212,7 +212,7 @@ def _goal() -> AdoptedGoal:
 
 
 def _launch(plan: AdoptedPlan) -> None:
-    """Start it here or elsewhere, or take it away."""
+    """Draw the form that starts the run here or elsewhere, or offers its files for download."""
     where = st.segmented_control(
         "Where", [name for name in PLACES if name != "SkyPilot"], default="this machine", required=True,
         key="adopted-where",
@@ -220,7 +220,7 @@ def _launch(plan: AdoptedPlan) -> None:
     )  # fmt: skip
     engine, asked, explained = PLACES[where]
     if where == FILES:
-        # Offer the run as files for another engine, as a zip.
+        # Offer the run as a zip of files for another engine.
         offer_files(
             list(COMMAND_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
             key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
@@ -245,7 +245,7 @@ def _launch(plan: AdoptedPlan) -> None:
 
 
 def _there() -> Elsewhere:
-    """What the command needs on another machine."""
+    """Return what the command needs on another machine."""
     left, right = st.columns(2)
     line = left.text_input(
         "Bootstrap line", key="adopted-bootstrap", placeholder="source .venv/bin/activate",

@@ -1,4 +1,4 @@
-"""Page Analyze: training logs in, what happened, what it cost and what to change out."""
+"""Page Analyze: takes training logs, and shows what happened, what it cost and what to change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TABLE_ROWS = 20
 
 
 def page() -> None:
-    """Logs in, their report out."""
+    """Draw the form for logs, and their report."""
     st.title("Analyze", anchor=False)
     uploads = log.source()
     name = log.looked_at(uploads)
@@ -69,8 +69,8 @@ def page() -> None:
 def _judged(
     name: tuple[str, datetime | None], given: Given, stamped: tuple[int, ...], _uploads: list[Upload]
 ) -> Judged:
-    """`name` is by content, or given and when; uploads themselves are not hashed again: they may be large."""
-    del name, stamped  # in the key only
+    """Judge the uploads. `name` is by content, or given with a time; hashing large uploads again would be slow."""
+    del name, stamped  # only part of the cache key
     return judge_uploads(_uploads, given, loaders.store())
 
 
@@ -94,7 +94,7 @@ def _empty() -> None:
 
 
 def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | None = None) -> None:
-    """`keep` draws the way to keep the logs; None for those that came with the program."""
+    """Draw the report. `keep` draws the form that stores the logs; it is None for logs that came with the program."""
     if len(judged.analyses) == 1:
         for text in judged.left_out:
             st.caption(plain(text))
@@ -121,7 +121,7 @@ def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | No
 def _single(
     analysis: Analysis, judged: Judged | None, uploads: list[Upload], keep: Callable[[], None] | None = None
 ) -> None:
-    """One run's report; `judged` is what there is to download, None where that was said above."""
+    """Draw the report of one run. `judged` is what can be downloaded, or None if the download is offered above."""
     happened, cost, todo = analysis.verdict
     with st.container(border=True):
         st.markdown(f"**{plain(happened)}**  \n{plain(cost)}  \n:material/arrow_forward: {plain(todo)}")
@@ -144,7 +144,7 @@ def _single(
 
 
 def _downloads(judged: Judged, stem: str, keep: Callable[[], None] | None) -> None:
-    """Written when they are asked for; a click does not run the page again, which would lose the others."""
+    """Offer files, which are written only on request. A click does not rerun the page, so the others stay."""
     with st.container(horizontal=True):
         files: tuple[tuple[str, Callable[[], Any], str, str], ...] = (
             ("HTML report", lambda: _html(judged), "html", "One file with its charts, readable without a network."),
@@ -162,13 +162,13 @@ def _downloads(judged: Judged, stem: str, keep: Callable[[], None] | None) -> No
 
 
 def _html(judged: Judged) -> io.BytesIO:
-    from advisor.report.html import page as html_page  # its script bundle takes a second to load
+    from advisor.report.html import page as html_page  # imports a script bundle, which takes a second
 
     return io.BytesIO(html_page(judged.analyses, judged.comparison, judged.left_out).encode())
 
 
 def nothing_found(analysis: Analysis, words: str) -> None:
-    """Say so in these words, and how much was looked at; green only where that was most of it."""
+    """Say in these words that nothing was found, and how much was checked. It is green only if most was checked."""
     looked = coverage(analysis.case, analysis.insufficient)
     how_much = f"{looked.possible} of {looked.checks} checks were possible"
     if 2 * looked.possible > looked.checks:
@@ -183,9 +183,9 @@ def _worded(text: str) -> str:
 
 
 def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
-    """What saves most money first, then most hours; the rest as the analysis ordered it, by severity.
+    """Return the findings that save most money first, then those that save most hours.
 
-    A saving too small to be worth words does not count.
+    The rest stay in the order of the analysis, which is by severity. Savings too small to be mentioned do not count.
     """
 
     def order(finding: Finding) -> tuple[float, float]:
@@ -198,7 +198,7 @@ def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def finding_card(finding: Finding) -> None:
-    """One finding with its evidence, likely causes, what to do and what that saves."""
+    """Draw one finding with its evidence, likely causes, what to do, and what that saves."""
     with st.container(border=True):
         badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
         st.markdown(f"{badge}  \n**{plain(finding.title)}**")
@@ -207,7 +207,7 @@ def finding_card(finding: Finding) -> None:
 
 
 def _numbers(shown: Table) -> None:
-    """A table whose numbers stand on the right; Streamlit wants every column to have a name of its own."""
+    """Draw a table with numbers on the right. Streamlit requires every column to have a different name."""
     names = [capital(name) or " " * place for place, name in enumerate(shown.columns)]
     numbers = [name for name, column in zip(names, shown.columns, strict=True) if column in shown.numbers]
     pairs(([products(cell) for cell in row] for row in shown.rows), names, right=numbers)
@@ -226,7 +226,7 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     with st.expander("How it was read, and how to get this report again"):
         for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")
-        # Show the command for this report, and what it needs where the log has no file of its own yet.
+        # Show the command for this report, and what it needs if the log is not in a file yet.
         source = analysis.run.source
         if uploads and uploads[0].name == PASTED:
             st.caption(f"Save the pasted text as {PASTED}, then:")

@@ -1,4 +1,4 @@
-"""What page Analyze looks at: what was uploaded or pasted, kept in memory, and what is stated beside it."""
+"""The input of the page Analyze: logs that were uploaded or pasted, kept in memory, and facts stated with them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, title_of
 from advisor.workflows.analysis import Given
 
 QUERY: Final = "query-params"
-GIVEN: Final = ("log_gpu", "log_gpus", "log_price", "log_loss", "log_usd", "log_hours")  # beside the log
+GIVEN: Final = ("log_gpu", "log_gpus", "log_price", "log_loss", "log_usd", "log_hours")  # stated with the log
 FILES, TEXT = "analyze-files", "analyze-text"
-NAMED = "analyze-named"  # session state: by which names uploads were kept
-REPORT = "report"  # in the session and in the address: which report is looked at
-KEPT_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that a page that is loaded again has its report
+NAMED = "analyze-named"  # session state: the names under which uploads were kept
+REPORT = "report"  # in the session and in the address: the report that is shown
+KEPT_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that reloading a page shows its report again
 
 
 def source() -> list[Upload]:
-    """What was uploaded or pasted."""
+    """Return what was uploaded or pasted."""
     left, right = st.columns((3, 2))
     files = left.file_uploader(
         "Training logs, the files of a run, or a zip of its folder",
@@ -52,7 +52,7 @@ def source() -> list[Upload]:
 
 
 def looked_at(uploads: list[Upload]) -> str | None:
-    """The name of the report: of what lies in the form, else of the session or the address. None: nothing yet."""
+    """Return the name of the report in the form, or else in the session or address. Returns None if there is none."""
     name: str | None = st.session_state.get(REPORT) or st.query_params.get(REPORT)
     if uploads:
         key = _keep(uploads)
@@ -63,7 +63,7 @@ def looked_at(uploads: list[Upload]) -> str | None:
 
 
 def _keep(uploads: list[Upload]) -> str:
-    """Keep what was uploaded under a name that its content gives; the oldest make room."""
+    """Keep the uploads under a name computed from their content. The oldest uploads make room for new ones."""
     contents = [(upload.name, bytes(upload.content())) for upload in uploads]
     digest = hashlib.sha256()
     for name, content in contents:
@@ -79,31 +79,31 @@ def _keep(uploads: list[Upload]) -> str:
 
 @st.cache_resource(show_spinner=False)
 def kept() -> OrderedDict[str, list[Upload]]:
-    """What was uploaded to this server and by what name, newest last."""
+    """Return the uploads to this server by their names, newest last."""
     return OrderedDict()
 
 
 def above(uploads: Sequence[Upload]) -> None:
-    """Which report is shown without its log in the form, and the way to another."""
+    """Say which report is shown if its log is not in the form, and offer a way to another report."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"Report on {plain(title_of(uploads))}, as uploaded before.")
         st.button("Close it", icon=":material/close:", key="analyze-close", on_click=close)
 
 
 def _emptied() -> None:
-    """Who takes the log out of the form is done with its report; whoever changes the page is not."""
+    """Close the report if the user took its log out of the form, but not if the user only changed the page."""
     if not st.session_state[FILES] and not st.session_state[TEXT].strip():
         close()
 
 
 def close() -> None:
-    """Look at no report any more."""
+    """Show no report any more."""
     st.session_state.pop(REPORT, None)
     st.query_params.pop(REPORT, None)
 
 
 def given() -> Given:
-    """What is stated beside the log, in an expander."""
+    """Return the facts that are stated with the log, in an expander."""
     with st.expander("What the log does not state: GPU, price, targets"):
 
         def number(column: DeltaGenerator, label: str, key: str, help: str, empty: str = "") -> float | None:

@@ -1,4 +1,4 @@
-"""Page Audit: a plan or a report on paper in, what of it holds, what cannot be and why out."""
+"""Page Audit: takes the text of a plan or report, and shows which claims hold, which cannot be right, and why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOKS = {
 
 
 def page() -> None:
-    """A text in, its claims judged."""
+    """Draw the form for a text, and the verdict on each of its claims."""
     st.title("Audit", anchor=False)
     given = _source()
     if given is None:
@@ -67,7 +67,7 @@ def page() -> None:
 
 
 def _source() -> tuple[str, bytes] | None:
-    """The name and content of what was uploaded or pasted."""
+    """Return the name and content of what was uploaded or pasted."""
     left, right = st.columns((3, 2))
     text = left.text_area(
         "A plan or report, as text or Markdown",
@@ -89,7 +89,7 @@ def _source() -> tuple[str, bytes] | None:
 
 
 def _answer(name: str, content: bytes) -> str | None:
-    """The prompt to copy and the field for what an assistant answered; None: nothing yet."""
+    """Show the prompt to copy. Return the assistant's answer from the field below, or None if it is empty."""
     with st.expander("Have an assistant read the sentences", icon=":material/forum:"):
         st.caption(
             "Copy the prompt into any assistant and paste its answer below. It only reads: what it says is judged "
@@ -102,7 +102,7 @@ def _answer(name: str, content: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _as_file(name: str, content: bytes) -> Iterator[Path]:
-    """What was given as a file; errors name it as it was called."""
+    """Yield the input as a file. Errors call it by its own name."""
     with tempfile.TemporaryDirectory(prefix="advisor-audit-") as folder:
         path = Path(folder) / name
         path.write_bytes(content)
@@ -115,15 +115,15 @@ def _as_file(name: str, content: bytes) -> Iterator[Path]:
 
 @st.cache_resource(max_entries=16, show_spinner="judging its claims")
 def _judged(name: str, content: bytes, answer: str | None, stamped: tuple[int, ...]) -> tuple[Audit, str | None]:
-    """The audit, and the card that was drafted; None where a card was given."""
-    del stamped  # in the key only
+    """Return the audit, and the card that was drafted. The card is None if the input was a card."""
+    del stamped  # only part of the cache key
     with _as_file(name, content) as path:
         [judged] = audit_cards([path], loaders.store(), answer=answer)
         return judged, drafted(path, answer)
 
 
 def _section(section: words.Section) -> None:
-    """The claims of one verdict; what holds is folded away."""
+    """Draw the claims with one verdict. Claims that hold are folded away."""
     colour, icon = _LOOKS[section.ruling]
     st.header(f":{colour}[{icon}] {section.title}", anchor=False)
     if section.ruling is Ruling.HOLDS:

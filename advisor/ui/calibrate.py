@@ -1,4 +1,4 @@
-"""Page Calibrate: what this machine has, what is known of it, a calibration live, two calibrations compared."""
+"""Page Calibrate: shows this machine, what is known about it, a running calibration, and two calibrations compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOK_SECONDS = 1.0
 
 
 def page() -> None:
-    """The machine, its calibrations, and a form to start one."""
+    """Draw the machine, its calibrations, and a form to start another one."""
     st.title("Calibrate", anchor=False)
     card = first_card()
     here = f"an {card}" if card else "no NVIDIA GPU: its CPU can be calibrated"
@@ -61,12 +61,12 @@ def page() -> None:
 
 
 def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -> None:
-    """Whether to plan on what was measured last, and the way on: to the plan, or to measure once more.
+    """Say whether plans should use the newest measurement, and offer to plan or to measure once more.
 
-    `used` is what plans take: the newest of the device that was not rejected.
+    `used` is what plans use: the newest calibration of the device that was not rejected.
     """
     quality, held = entry.quality, _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
-    assert quality is not None  # `page` judged it
+    assert quality is not None  # judged already, in `page`
     good = quality.verdict == Verdict.GOOD
     found = str(quality.verdict) if good else consequence(quality, entry.device_key)
     if held is not None:
@@ -96,12 +96,12 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _held_out(path: str, stamped: int) -> HeldOut | None:
-    """Each configuration predicted from the others; None where too few were measured."""
+    """Return predictions of each configuration from the others. Returns None if too few were measured."""
     return Evidence(loaders.calibration(path, stamped)).held_out()
 
 
 def _form(has_card: bool, busy: str) -> None:
-    """Start one; not while a run trains here, since both would be measured wrong."""
+    """Draw the form that starts one. It is disabled while a run trains here, because both would be measured wrong."""
     if busy:
         st.info(
             f"{plain(busy)} is training on this machine. A calibration beside it would slow the run and measure "
@@ -129,7 +129,7 @@ def _form(has_card: bool, busy: str) -> None:
 
 
 def _live() -> None:
-    """One look at the calibration; drawn again every second while it runs."""
+    """Draw the calibration as it is now. This is drawn again every second while the calibration runs."""
     now = background.look(loaders.store())
     if now is None or not now.running:
         st.rerun()
@@ -201,7 +201,7 @@ def _known(entries: list[CalibrationEntry]) -> None:
 
 
 def _one(entry: CalibrationEntry) -> None:
-    """What plans do with a calibration, and its removal."""
+    """Draw what plans do with a calibration, and the button that removes it."""
     if entry.quality is not None:
         st.caption(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
     if entry.shipped:

@@ -1,4 +1,4 @@
-"""Words written for the command line, said for a page: its controls instead of options; and the way to other pages."""
+"""Rewords text for the command line so that it names a page's controls instead of options; links pages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.options import OPTIONS, AdoptedGoal, options_of
 
-ENTERED = "page-entered"  # session state: whether the last run drew another page than this one
-IN_ADDRESS = "names-in-address"  # session state: names that pages keep in the address without a control of that name
-RUN = "run"  # in the address: the folders of the runs that are looked at
+ENTERED = "page-entered"  # session state: whether the previous run drew a different page
+IN_ADDRESS = "names-in-address"  # session state: names in the address that have no control of that name
+RUN = "run"  # in the address: the folders of the runs that are shown
 PLAN = {"--gpu any": "GPUs left empty", "--spot any": "Spot machines: any"} | {
     option.flag: option.label for option in OPTIONS.values()
 }
@@ -28,7 +28,7 @@ ADOPT = {option.flag: option.label for option in options_of(AdoptedGoal).values(
     "--budget-seconds": "Time for the bursts (seconds)", "--knob": "Further options, not in --help",
     "--name": "Name",
 }  # fmt: skip
-# by the page's module
+# controls, by the page's module
 OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT}
 
 _CODE = r"`[^`]*`"
@@ -38,9 +38,9 @@ _OPTION = r"(?<![\w-])--[a-z][a-z-]*(?: any\b)?"
 
 
 def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str]) -> str:
-    """Markdown that says `text` with a page's `controls` in place of options; `literal` keeps words from being markup.
+    """Return `text` as Markdown that names a page's `controls` in place of options. `literal` escapes other words.
 
-    Commands stay as they are, and so does an option without a control, which may be of somebody else's program.
+    Commands stay as they are. So does an option without a control, because it may belong to another program.
     """
     done, end = [], 0
     for match in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
@@ -64,17 +64,17 @@ def _said(words: str, controls: Mapping[str, str]) -> str:
 
 
 def in_words(text: str, controls: Mapping[str, str]) -> str:
-    """The same as plain text, for a table's cell."""
+    """Return the same as plain text, for a table's cell."""
     return in_controls(text, controls, str).replace("**", "").replace("`", "")
 
 
 def device_names() -> dict[str, str]:
-    """What people call each device, by its key in the catalog."""
+    """Return each device's common name, by its key in the catalog."""
     return {"cpu": "this CPU"} | {key: spec.product for key, spec in load_gpus().items()}
 
 
 def products(text: str) -> str:
-    """Words with GPUs by the names that people know, in place of the catalog's keys."""
+    """Return the text with the common names of GPUs in place of the catalog's keys."""
     pattern, names = _products(tuple(load_gpus()))
     return pattern.sub(lambda match: names[match[0]], text)
 
@@ -86,9 +86,9 @@ def _products(keys: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, str]]:
 
 
 def typed_deadline(text: str) -> str:
-    """A deadline as a person types it into a field that shows "24 h": a bare number is hours.
+    """Return the deadline typed into a field that shows "24 h", in which a bare number means hours.
 
-    AdvisorError (exit 2) for 8:00, which may be a time of day, eight hours or eight minutes.
+    Raises AdvisorError (exit 2) for 8:00, which may be a time of day, eight hours or eight minutes.
     """
     if re.fullmatch(r"\s*\d+:\d\d\s*", text):
         hint = f"today {text.strip()} for the clock, or {text.split(':')[0].strip()} h for a duration"
@@ -97,16 +97,16 @@ def typed_deadline(text: str) -> str:
 
 
 def go(path: str, query: Mapping[str, Any] | None = None) -> None:
-    """Open another page with this address."""
-    # A page is known by its path alone. Without a query Streamlit refuses to leave a page that is bound to its address.
+    """Open another page with this query in its address."""
+    # Streamlit knows a page by its path alone. Without a query it cannot leave a page that is bound to its address.
     st.switch_page(st.Page(lambda: None, url_path=path, title=path), query_params=query or {})
 
 
 def from_address(name: str, known: Collection[str] | None = None) -> None:
-    """Put a control to what the address says, before it is drawn for the first time.
+    """Set a control to the value in the address, before the control is first drawn.
 
-    For controls whose words are not what the address holds: Streamlit's own binding would write the words. With `known`
-    it holds several of these.
+    This is for controls that show other words than the address holds; Streamlit's own binding would write the words.
+    With `known`, the control holds several of these values.
     """
     if name in st.session_state or name not in st.query_params:
         return
@@ -115,7 +115,7 @@ def from_address(name: str, known: Collection[str] | None = None) -> None:
 
 
 def to_address(name: str, value: str | Sequence[str] | None) -> None:
-    """Keep the address in step with a control; without a value it says nothing."""
+    """Write a control's value to the address. Without a value, its name is removed from the address."""
     st.session_state.setdefault(IN_ADDRESS, set()).add(name)
     if value:
         st.query_params[name] = value if isinstance(value, str) else list(value)

@@ -1,4 +1,4 @@
-"""Page Data: token folders picked or prepared here, and some of their tokens."""
+"""Page Data: selects or prepares token folders, and shows some of their tokens."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from advisor.workflows.data import prepare_data, preview, read_data
 from trainer.token_folder import TokenMeta
 
 QUERY: Final = "query-params"
-FOLDER = "folder"  # in the session and in the address: which token folder is looked at
+FOLDER = "folder"  # in the session and in the address: the token folder that is shown
 _STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
-_SHOWN = 120  # tokens at a time
-CORPUS = "python-library"  # the folder of the corpus that is made here
+_SHOWN = 120  # number of tokens shown at a time
+CORPUS = "python-library"  # the folder for the corpus that is made here
 
 
 def page() -> None:
-    """Pick or prepare a token folder, look into it, and plan on it."""
+    """Select or prepare a token folder, show its content, and offer to plan with it."""
     st.title("Data", anchor=False)
     _prepare()
     folder = _picked()
     if folder is None:
         return
     meta = read_data(folder)
-    assert meta is not None  # there is a folder to read
+    assert meta is not None  # the folder can be read
     pairs(facts(folder, meta), ("Token folder", " "))
     if meta.skipped:
         with st.expander(f"{len(meta.skipped)} left out"):
@@ -43,7 +43,7 @@ def page() -> None:
 
 
 def _picked() -> Path | None:
-    """The folder of the address or of the form; below it those that were prepared here."""
+    """Return the folder in the address or in the form. Folders that were prepared here are listed below it."""
     held = loaders.token_folders()
     text = st.text_input(
         "Token folder", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
@@ -66,7 +66,7 @@ def _pick(path: str) -> None:
 
 
 def _prepare() -> None:
-    """Text in, a token folder out; the page waits, and shows how far it is."""
+    """Make a token folder from text. The page waits, and shows the progress."""
     held = loaders.token_folders()
     with st.expander("Prepare text", icon=":material/add:", expanded=not held), st.form("prepare-data", border=False):
         files = st.file_uploader(
@@ -110,7 +110,7 @@ def _prepare() -> None:
 
 
 def _tokens(folder: Path, meta: TokenMeta) -> None:
-    """Some tokens as text and by number, from where one likes."""
+    """Show some tokens as text and by number, from a position that the user chooses."""
     st.header("A sample of the tokens", anchor=False)
     first = st.number_input(
         "From token number", 0, max(0, meta.tokens - 1), 0, step=_SHOWN, key="data_first", bind=QUERY,

@@ -14,7 +14,7 @@ from advisor.ui import adopt, analyze, audit, calibrate, data, gpus, plan, runs,
 from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
-# In the session state: the page of the last run, what the address asked of it, and a path that is no page's.
+# In the session state: the page of the last run, what the address asked of it, and a path that belongs to no page.
 _SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
 PAGES = (
     ("Plan", ":material/explore:", plan.page, "plan"),
@@ -29,14 +29,14 @@ PAGES = (
 )
 
 
-# drawn here: the icons that Streamlit knows by name are fetched from the network when they stand for a page
+# The icon is drawn here, because Streamlit fetches its named page icons from the network.
 _ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="#0072B2" stroke-width="2.5">
 <circle cx="5" cy="19" r="2.5"/><circle cx="19" cy="5" r="2.5"/>
 <path d="M7.5 19H15a3.5 3.5 0 0 0 0-7H9a3.5 3.5 0 0 1 0-7h7.5"/>
 </svg>"""
 
-# Streamlit leaves a hand's breadth above the first word, wide margins on narrow windows, and captions and chosen words
-# so pale that they are hard to read (below 4.5 to 1).
+# Streamlit leaves much space above the first word, wide margins on narrow windows, and makes captions and selected
+# words so pale that they are hard to read (contrast below 4.5 to 1).
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.5rem 2rem 2rem; max-width: 100rem; }
 .stMainBlockContainer h1 { padding-top: .25rem; font-size: 2.25rem; }
@@ -86,8 +86,8 @@ svg.marks .role-mark text { paint-order: stroke; stroke: light-dark(#ffffff, #17
 </style>"""
 
 
-# Streamlit adds an entry to the browser's history for each change of a page's address, so that Back would only undo
-# sliders one by one, and the page would at once write them again: a page keeps one entry.
+# Streamlit adds an entry to the browser's history for each change of a page's address. Back would then only undo single
+# slider moves, which the page would write again at once. So each page keeps one entry.
 _ONE_ENTRY_A_PAGE = """<script>
 if (!window.oneEntryAPage) {
   window.oneEntryAPage = true;
@@ -100,7 +100,7 @@ if (!window.oneEntryAPage) {
 
 
 def main() -> None:
-    """Draw the page that the address names; without a name it is the plan, with whatever the address asks of it."""
+    """Draw the page that the address names. Without a name, draw the plan with what the address asks for."""
     st.set_page_config(page_title="training-advisor", page_icon=_ICON, layout="wide")
     st.html(_STYLE)
     st.html(_ONE_ENTRY_A_PAGE, unsafe_allow_javascript=True)
@@ -110,17 +110,17 @@ def main() -> None:
         st.session_state[_NO_PAGE] = _path()
         st.switch_page(pages[0], query_params={name: st.query_params.get_all(name) for name in st.query_params})
 
-    # the default page has no path of its own: were it the plan, /plan would be no page
+    # The default page has no path of its own. If it were the plan, the path /plan would not exist.
     st.navigation([st.Page(home, default=True, visibility="hidden"), *pages], position="top").run()
 
 
 def _path() -> str:
-    """The path of the address below that of the app, without slashes."""
+    """Return the part of the address's path that follows the path of the app, without slashes."""
     return urlsplit(st.context.url or "").path.strip("/").removeprefix(st.get_option("server.baseUrlPath")).strip("/")
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
-    """A page whose errors are one sentence with the way out, never a traceback.
+    """Wrap a page so that an error appears as a sentence with a way out, never as a traceback.
 
     ADVISOR_DEBUG=1 shows where errors came from, and leaves faults of the program to Streamlit.
     """
@@ -135,7 +135,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         above = st.container()
         try:
             page()
-        except Exception as error:  # the one place where a page's error becomes words; reruns are no Exception
+        except Exception as error:  # only here do a page's errors become words; reruns are no Exception
             expected, debugged = isinstance(error, AdvisorError), bool(os.environ.get("ADVISOR_DEBUG"))
             if debugged and not expected:
                 raise
@@ -147,7 +147,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
                 st.code(traceback.format_exc())
             elif not expected:
                 traceback.print_exc()  # for the server's log
-        # Say once what the address asks for that is not known here.
+        # Name once what the address asks for and this app does not know.
         unknown = [f"page {path}"] if (path := st.session_state.pop(_NO_PAGE, "")) else []
         unknown += _unknown(st.session_state.pop(_ASKED, {}))
         if unknown:
@@ -163,7 +163,7 @@ def _address() -> dict[str, list[str]]:
 
 
 def _unknown(asked: dict[str, list[str]]) -> list[str]:
-    """What an address asked for that no control of the page has taken: names without a control, values it refused."""
+    """Return what the address asked for but no control took: names without a control, and values that were refused."""
     now, held = _address(), st.session_state
     unknown = [name for name in now if name in asked and name not in held and name not in held.get(IN_ADDRESS, ())]
     for name, values in asked.items():

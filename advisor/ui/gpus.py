@@ -1,4 +1,4 @@
-"""Page What fits: one question in one row, a model, a way to train it and GPUs; the answer first, all GPUs below it."""
+"""Page What fits: one row asks which model, training method and GPUs; the answer is on top, all GPUs are below."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ METHODS = {"scratch": "from scratch", "full": "full fine-tune", "lora": "LoRA", 
 RANKS = (8, 16, 32, 64, 128, 256)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 OPENS_WITH = "llama-3.1-8b"
-CARDS = "cards"  # in the session and in the address: which GPUs are looked at
+CARDS = "cards"  # in the session and in the address: the GPUs that are shown
 MOST_COMPARED = 6
-_TICKED = "gpus-ticked"  # session state: which rows of the table were ticked last
-_REFRESHED = "refreshed"  # session state: what came of asking for today's prices
+_TICKED = "gpus-ticked"  # session state: the rows of the table that were ticked last
+_REFRESHED = "refreshed"  # session state: the result of asking for today's prices
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What is to be trained, how, and on how many GPUs of a kind."""
 
-    model: NamedModel  # at the context length asked for
-    method: str  # of METHODS
+    model: NamedModel  # at the context length that was asked for
+    method: str  # one of METHODS
     rank: int
     gpus: int
     providers: tuple[str, ...]
 
 
 def page() -> None:
-    """Ask, answer, and compare."""
+    """Draw the question, the answer, and a comparison of GPUs."""
     st.title("What fits?", anchor=False)
     asked = _question()
     if asked is None:
@@ -96,7 +96,7 @@ def page() -> None:
 
 
 def _question() -> Question | None:
-    """The question as a row of controls; None where it names no model, which is said below it."""
+    """Return the question from a row of controls. Returns None, and says so below, if it names no model."""
     columns = st.container(key="pair-question").columns((2.2, 1.3, 1, 2.2, 0.8), vertical_alignment="bottom")
     name = columns[0].selectbox(
         "Model", [*known_names(), *mixture_rows()], index=known_names().index(OPENS_WITH), key="card_model", bind=QUERY,
@@ -155,7 +155,7 @@ def _question() -> Question | None:
 
 
 def _model(name: str, config: str, length: int) -> NamedModel:
-    """The model that is meant, at this context length."""
+    """Return the model that a name or config means, at this context length."""
     if config.strip():
         model = model_of_config(config, name="config.json", seq_len=length)
     elif re.fullmatch(r"\s*[\d.,]+\s*[kKmMbBtT]\w*\s*", name):
@@ -168,8 +168,8 @@ def _model(name: str, config: str, length: int) -> NamedModel:
 
 @st.cache_data(max_entries=64, show_spinner="trying every GPU")
 def _market(asked: Question, stamped: tuple[int, ...]) -> list[CardRow]:
-    """Every GPU, the cheapest training first, then what does not fit by how much it lacks."""
-    del stamped  # in the key: a new calibration changes the answer
+    """Return every GPU: first those that fit, cheapest training first, then the others by the memory they lack."""
+    del stamped  # part of the cache key, because a new calibration changes the answer
     shape, specs = asked.model.shape, load_gpus()
     if asked.method == "scratch":
         return card_rows(_goal(asked), specs.values(), partial(loaders.profile, family=shape.family))
@@ -188,7 +188,7 @@ def _market(asked: Question, stamped: tuple[int, ...]) -> list[CardRow]:
 
 
 def _goal(asked: Question) -> Goal:
-    """The question as a plan's goal, for training from scratch."""
+    """Return the question as the goal of a plan, for training from scratch."""
     shape = asked.model.shape
     sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
     return Goal(
@@ -197,7 +197,7 @@ def _goal(asked: Question) -> Goal:
 
 
 def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None:
-    """Yes or no for the GPUs that were named, else how many it fits and the cheapest of them."""
+    """Say yes or no for the GPUs that were named, or else how many GPUs fit the model and which is cheapest."""
     task = f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
     number = f"{asked.gpus} x " if asked.gpus > 1 else ""
     for row in chosen:
@@ -218,7 +218,7 @@ def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None
 
 
 def _filtered(rows: list[CardRow]) -> list[CardRow]:
-    """The GPUs to list: those that do not fit stay among them."""
+    """Return the GPUs to list. Those that do not fit stay in the list."""
     columns = st.columns((3, 1), vertical_alignment="bottom")
     text = columns[0].text_input(
         "Filter", key="card_filter", bind=QUERY, placeholder="4090, Ada, 24 GB …",
@@ -237,9 +237,9 @@ def _filtered(rows: list[CardRow]) -> list[CardRow]:
 
 
 def _table(shown: list[CardRow]) -> None:
-    """Every GPU with a box to tick; what is ticked is added to the GPUs of the question."""
+    """Draw a table of all GPUs with checkboxes. GPUs that are ticked are added to the question."""
     keys = [row.spec.key for row in shown]
-    # rows are known by their place: among others nothing is ticked
+    # Streamlit identifies rows by position, so another list of rows gets a new table with nothing ticked.
     name = f"gpu-table-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:8]}"
 
     def ticked() -> None:
@@ -266,18 +266,18 @@ def _table(shown: list[CardRow]) -> None:
 
 
 def _asked_at() -> int:
-    """When live prices were written last, in nanoseconds; 0: never."""
+    """Return when live prices were written last, in nanoseconds. 0 means never."""
     live = live_prices_path()
     return live.stat().st_mtime_ns if live.exists() else 0
 
 
 def can_refresh() -> bool:
-    """Whether what asks for today's prices is installed."""
+    """Tell whether the package that asks for today's prices is installed."""
     return importlib.util.find_spec("gpuhunt") is not None
 
 
 def _prices(today: datetime.date) -> None:
-    """How old the prices are, when they were last fetched, and a button that fetches them again."""
+    """Show the age of the prices, when they were last fetched, and a button that fetches them again."""
     days = sorted(age for row in load_prices() if (age := row.age_days(today)) is not None)
     last = _asked_at()
     asked = (
@@ -306,7 +306,7 @@ def _prices(today: datetime.date) -> None:
 
 
 def _looked_at(chosen: list[CardRow], asked: Question) -> None:
-    """The GPUs that were named: side by side, and one of them in full."""
+    """Show the named GPUs side by side, and one of them in full."""
     st.header("Details", anchor=False)
     names = {row.spec.product: row for row in chosen}
     if len(chosen) > 1:
@@ -330,7 +330,7 @@ def _looked_at(chosen: list[CardRow], asked: Question) -> None:
 
 
 def _plan_on(keys: Sequence[str], asked: Question) -> None:
-    """Go to the page Plan with these GPUs and the model, as far as an address can say it."""
+    """Open the page Plan with these GPUs and the model, as far as an address can express them."""
     query: dict[str, Any] = {"gpu": list(keys), "gpus": [str(asked.gpus)]}
     query |= {name: str(value) for name, value in _model_options(asked).items()}
     if asked.method != "scratch":
@@ -341,7 +341,7 @@ def _plan_on(keys: Sequence[str], asked: Question) -> None:
 
 
 def _model_options(asked: Question) -> dict[str, Any]:
-    """The model as options of a command: by its name where it has one, else by its sizes."""
+    """Return the model as options of a command: its name if it has one, or else its sizes."""
     model, sizes = asked.model, ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
     known = model.source and model.source != model.name
     named = {"model": model.name} if known else {name: getattr(model.shape, name) for name in sizes}
@@ -349,7 +349,7 @@ def _model_options(asked: Question) -> dict[str, Any]:
 
 
 def _same_elsewhere(work: Workload, asked: Question) -> None:
-    """The command and the call that give the same numbers."""
+    """Show the command and the Python call that give the same numbers."""
     if asked.method == "scratch":
         goal = replace(_goal(asked), gpu=work.gpu)
         commands(plan_command(goal), plan_call(goal))
@@ -393,7 +393,7 @@ def _profile(spec: GpuSpec, asked: Question) -> Profile:
 
 
 def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:
-    """What of the model fits the GPU: the batch to take, the longest context, and `drawn` its memory by part."""
+    """Show how the model fits the GPU: the best batch, the longest context, and if `drawn` the parts of its memory."""
     context = largest_context(profile, replace(workload, activation_checkpointing="full"))
     columns = st.container(key="pair-fits").columns(3)
     batch = f"{workload.micro_batch} x {workload.shape.seq_len}"

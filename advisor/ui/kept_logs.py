@@ -1,4 +1,4 @@
-"""Logs kept under a name on this machine: the name in the address opens the same logs, looked at in the same way."""
+"""Logs stored under a name on this machine. The name in the address opens the same logs with the same settings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from advisor.ui.tables import plain
 from advisor.ui.uploads import Upload, safe_name
 
 _SETTINGS = (*workbench.SETTINGS, *log.GIVEN)
-_OPENED = "kept-logs-opened"  # session state: whose settings the controls were put to
+_OPENED = "kept-logs-opened"  # session state: the logs whose settings the controls were set to
 _NAME = "kept-logs-name"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Logs that are looked at, and since when they are kept; None: in the server's memory alone."""
+    """The logs that are shown, and since when they are stored. None if they are only in the server's memory."""
 
     uploads: tuple[Upload, ...]
     kept_at: datetime | None = None
 
 
 def begin(name: str | None) -> None:
-    """Put the controls to what was kept with these logs, the first time that they are looked at.
+    """Set the controls to the settings stored with these logs when they are first shown.
 
-    What the address says goes before. To be called before the controls are drawn.
+    The address takes precedence. Call this before the controls are drawn.
     """
     if name is None or (st.session_state.get(_OPENED) == name and not st.session_state.get(ENTERED)):
         return
@@ -44,7 +44,7 @@ def begin(name: str | None) -> None:
 
 
 def held(name: str) -> Held | None:
-    """The logs of this name: of the server's memory, else those that were kept; None where there are none."""
+    """Return the logs with this name: from the server's memory, or else stored ones. Returns None if there are none."""
     if (uploads := log.kept().get(name)) is not None:
         return Held(uploads=tuple(uploads))
     found = find_kept_logs(loaders.store().home, name)
@@ -55,7 +55,7 @@ def held(name: str) -> Held | None:
 
 
 def keep(name: str, these: Held) -> None:
-    """A name for what is looked at, and where it then lies."""
+    """Draw a form that stores the logs under a name, and then show where they are."""
     known = these.kept_at is not None
     with st.popover(f"Kept as {plain(name)}" if known else "Keep…", icon=":material/bookmark:"):
         with st.form("kept-logs", border=False):
@@ -76,10 +76,10 @@ def keep(name: str, these: Held) -> None:
 
 
 def choose() -> None:
-    """What was kept before, each a button away."""
+    """List the stored logs, each with a button that opens it."""
     try:
         found = kept_logs(loaders.store().home)
-    except AdvisorError as error:  # one damaged entry, named; the page itself works
+    except AdvisorError as error:  # one damaged entry is named, and the page still works
         st.warning(f"{plain(error.message)}  \n{plain(error.hint or '')}", icon=":material/error:")
         return
     if found:

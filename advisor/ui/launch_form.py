@@ -1,4 +1,4 @@
-"""The upper half of page Launch and watch: a plan reviewed, started here or elsewhere, or taken away as files."""
+"""The upper half of the page Launch and watch: reviews a plan, starts it here or elsewhere, or offers its files."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from advisor.workflows.launch import HERE, Limits, beforehand, launch, looked_at
 from advisor.workflows.preflight import Check, Finding, preflight
 from trainer.schema import dump_config
 
-PLAN_KEY = "plan-to-launch"  # session state: path of the plan that the Plan page handed over
-WATCHED = "watched"  # session state: the run folder that is looked at
-SAID = "launch-said"  # session state: the run that was started last, and what was said of it
-_CHECKED = "launch-checked"  # session state: what was asked of another place, and what it answered
+PLAN_KEY = "plan-to-launch"  # session state: path of the plan that came from the Plan page
+WATCHED = "watched"  # session state: the run folder that is shown
+SAID = "launch-said"  # session state: the run that was started last, and the message about it
+_CHECKED = "launch-checked"  # session state: what another place was asked, and what it answered
 MOST_PLANS = 20
 LOOK_AGAIN_SECONDS = 5.0
-SURE = 0.9  # a limit that is kept more often than this needs no word
+SURE = 0.9  # a limit that is kept with a higher chance than this is not mentioned
 FILES = "as files"
-# how a place is called here: the engine's name, what it asks for, and what that is
+# the name of a place on this page: the engine's name, what the engine asks for, and an explanation
 PLACES = {
     "this machine": ("local", None, ""),
     "ssh": ("ssh", "Host", "As ssh knows it: gpu-box, or me@203.0.113.7. Needs Python there, and rsync on both sides."),
@@ -54,7 +54,7 @@ PLACES = {
 
 
 def chosen_plan() -> Plan | None:
-    """The plan to launch: the one that page Plan handed over, or one that is picked."""
+    """Return the plan to launch: the one from the page Plan, or one that the user selects."""
     folder = loaders.store().home / "plans"
     saved = sorted(folder.glob("*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_PLANS]
     handed = st.session_state.get(PLAN_KEY)
@@ -73,8 +73,8 @@ def chosen_plan() -> Plan | None:
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def _called(path: str, stamped: int) -> str:
-    """A plan in a line that tells it from others."""
-    del stamped  # in the key only
+    """Return a line that distinguishes this plan from others."""
+    del stamped  # only part of the cache key
     try:
         plan = load_plan(Path(path))
     except AdvisorError as error:
@@ -85,14 +85,14 @@ def _called(path: str, stamped: int) -> str:
 
 
 def form(plan: Plan) -> None:
-    """Review it, say where it runs and when it must stop, and start it."""
+    """Review the plan, ask where it runs and when it must stop, and start it."""
     st.markdown(f"**{plain(products(sentence(plan)))}**")
     running = running_with(loaders.store(), plan.id)
     if running is not None:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
         return
     for warning in plan.warnings:
-        if not warning.startswith(NO_DATA):  # `_data` says it, with the way out
+        if not warning.startswith(NO_DATA):  # `_data` says this, with a way out
             st.caption(f":material/info: {in_controls(capital(products(warning)), LAUNCH, plain)}")
     with st.expander("The full configuration"):
         left, right = st.columns(2)
@@ -103,11 +103,11 @@ def form(plan: Plan) -> None:
     if plan.run.data.path is None and not plan.run.data.synthetic:
         _data(plan)
         plan = with_synthetic(plan, True)
-    # Only missing GPUs keep this machine from running the plan at all.
+    # The plan cannot run here only if GPUs are missing.
     checks = _checks_here(str(loaders.store().home), plan.id, plan)
     lacking = "; ".join(check.words for check in checks if check.of == "card" and check.finding is Finding.MISSING)
     if lacking:
-        # Say that it cannot run here, and who rents the GPU.
+        # Say that the plan cannot run here, and who rents the GPU.
         workload, today = plan.workload, datetime.date.today()
         st.info(f"It cannot run on this machine: {plain(products(lacking))}. Run it elsewhere:", icon=":material/dns:")
         if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
@@ -119,7 +119,7 @@ def form(plan: Plan) -> None:
         help="A machine of yours by ssh, a cluster's queue, a rented one, or files that run without this program.",
     )  # fmt: skip
     if where == FILES:
-        # Offer the job for another engine.
+        # Offer the job's files for another engine.
         if plan.run.data.synthetic:
             st.warning("These files run a speed test on random tokens.", icon=":material/casino:")
         holds = "All files of the run except its data: unpack it there."
@@ -130,7 +130,7 @@ def form(plan: Plan) -> None:
 
 
 def _data(plan: Plan) -> None:
-    """Say that a plan has no data, and plan it again on some; what follows below it is a speed test."""
+    """Say that a plan has no data, and offer to plan it again with data. Launching it as it is tests only the speed."""
     st.warning(
         "This plan has no data. Choose what to train on, or start only a speed test: random tokens cost as much as any "
         "run and teach nothing.",
@@ -159,19 +159,19 @@ def _data(plan: Plan) -> None:
 
 
 def with_limits(plan: Plan, budget_usd: float | None, deadline_seconds: float | None) -> Plan:
-    """A plan with the limits of the question: a plan of one run out of a search has none of its own."""
+    """Return a plan with the limits of its search, because a plan made from one of its other runs has no limits."""
     return replace(plan, goal=replace(plan.goal, budget_usd=budget_usd, deadline_seconds=deadline_seconds))
 
 
 @st.cache_data(ttl=LOOK_AGAIN_SECONDS, max_entries=16, show_spinner="looking at what the run needs here")
 def _checks_here(home: str, plan_id: str, _plan: Plan) -> list[Check]:
-    """What the run needs of this machine, each looked at."""
-    del home, plan_id  # in the key only
+    """Return the checks of what the run needs on this machine."""
+    del home, plan_id  # only part of the cache key
     return preflight(loaders.store(), _plan, HERE)
 
 
 def _start(plan: Plan, where: str, here: list[Check]) -> None:
-    """The limits, what was found to be there and missing, and the button; elsewhere it asks that place first."""
+    """Draw the limits, what is there and what is missing, and the button. Another place is asked first."""
     engine, asked, explained = PLACES[where]
     name = st.text_input(asked, key=f"launch-at-{engine}", help=explained).strip() if asked else ""
     limits = _guard(plan)
@@ -196,12 +196,12 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
     said = [in_controls(warning, LAUNCH, plain) for warning in (*before, *handle.warnings)]
     st.session_state[SAID] = str(handle.run_dir), said
     st.session_state[WATCHED] = str(handle.run_dir)
-    st.session_state.pop(PLAN_KEY, None)  # it runs: the run comes first from now on
+    st.session_state.pop(PLAN_KEY, None)  # the run has started, and from now on the page shows it first
     st.rerun()
 
 
 def _guard(plan: Plan) -> Limits:
-    """When the run must stop: the budget and the deadline that it was planned within, until somebody says otherwise."""
+    """Return when the run must stop. The defaults are the budget and deadline with which it was planned."""
     budget, deadline = plan.goal.budget_usd, plan.goal.deadline_seconds
     columns = st.container(key="pair-guard").columns(3)
     usd = columns[0].number_input(
@@ -230,7 +230,7 @@ def _guard(plan: Plan) -> Limits:
 
 
 def _show(checks: list[Check]) -> None:
-    """What a launch needs: what is missing and what to mind, then in one line what is there."""
+    """Show what a launch needs: first what is missing and what to note, then in one line what is there."""
     kinds = {Finding.MISSING: (st.error, ":material/block:"), Finding.WARNING: (st.warning, ":material/warning:")}
     for finding, (kind, icon) in kinds.items():
         for check in checks:
@@ -244,7 +244,7 @@ def offer_files(
     targets: Sequence[str], made_for: Callable[[str], Exported], name: str, *, key: str, holds: str,
     said: Callable[[str], str] = plain,
 ) -> None:  # fmt: skip
-    """The job for an engine as a zip, and what to type where it is unpacked."""
+    """Offer the job for an engine as a zip, and show what to type where it is unpacked."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         to = st.selectbox("For", targets, key=key, help="A plain script, a cluster's job, or a cloud's task.")
         made = made_for(to)
@@ -258,7 +258,7 @@ def offer_files(
 
 
 def zipped(made: Exported) -> bytes:
-    """The files of an export as one archive."""
+    """Return the files of an export as one archive."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in made.files.items():

@@ -1,4 +1,4 @@
-"""What the watch page shows of a run besides its four numbers: curves, devices, findings. Reads the run folder only."""
+"""What the watch page shows besides a run's four numbers: curves, devices, findings. It reads only the run folder."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from advisor.units import (
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
-JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look
-SMALL_LOG_BYTES = 2**20  # a larger log is drawn anew once it has grown by this much
+JUDGE_SECONDS = 15.0  # analysing a long log takes a second, which is too long for every look
+SMALL_LOG_BYTES = 2**20  # a larger log is drawn again only when it has grown by this much
 FINDINGS_SHOWN = 3
 TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
 _STEP = Axis(field="step", title="step")
@@ -51,7 +51,7 @@ GAUGES: dict[str, Callable[[float], str]] = {
 
 
 def curves(folder: Path, plan: Plan | None) -> None:
-    """Loss against what is expected of it, and throughput against its promise."""
+    """Draw the loss with the expected loss, and the throughput with the predicted throughput."""
     try:
         loss, evals, speed = _drawn(str(folder), _grown(folder))
     except (OSError, AdvisorError):
@@ -74,7 +74,7 @@ def curves(folder: Path, plan: Plan | None) -> None:
 
 
 def _grown(folder: Path) -> int:
-    """Changes with the log's size; in steps of a mebibyte once it is long."""
+    """Return a number that changes with the log's size, in steps of a mebibyte once the log is long."""
     size = _log(folder).stat().st_size
     return size if size < SMALL_LOG_BYTES else -(size // SMALL_LOG_BYTES)
 
@@ -85,8 +85,8 @@ def _log(folder: Path) -> Path:
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _drawn(folder: str, grown: int) -> tuple[list[Point], list[Point], list[Point]]:
-    """Training loss, validation loss and tokens per second of a run as far as its log goes."""
-    del grown  # in the key only
+    """Return training loss, validation loss and tokens per second of a run, up to the end of its log."""
+    del grown  # only part of the cache key
     case = make_case(trainer_of_run(Path(folder)).read_log(Path(folder)))
     return points(case, "loss"), points(case, "eval_loss"), rate_points(case)
 
@@ -120,7 +120,7 @@ def _speed_chart(points: list[Point], plan: Plan | None) -> alt.LayerChart:
 
 
 def steps(folder: Path, planned: Estimate | None) -> None:
-    """Seconds of each step of an adopted command over what was planned of one."""
+    """Draw the seconds of each step of an adopted command, with the planned seconds of a step."""
     try:
         points = step_points(make_case(trainer_of_run(folder).read_log(folder)))
     except (OSError, AdvisorError):
@@ -137,7 +137,7 @@ def steps(folder: Path, planned: Estimate | None) -> None:
 
 
 def devices(folder: Path) -> None:
-    """Power, memory, temperature, clocks and what holds them back, card by card."""
+    """Draw power, memory, temperature, clocks and throttling of each GPU."""
     try:
         devices_now = read_devices(folder)
     except AdvisorError as error:
@@ -167,7 +167,7 @@ def devices(folder: Path) -> None:
 
 
 def findings(folder: Path, over: bool) -> None:
-    """What the analyzer says of the run so far, dearest first."""
+    """Draw what the analyzer says about the run so far, largest savings first."""
     analysis = _judged(str(folder), _grown(folder) if over and _log(folder).exists() else None)
     if analysis is None:
         st.caption("This run cannot be judged yet.")
@@ -189,8 +189,8 @@ def findings(folder: Path, over: bool) -> None:
 
 @st.cache_resource(max_entries=16, ttl=JUDGE_SECONDS, show_spinner=False)
 def _judged(folder: str, ended: int | None) -> Analysis | None:
-    """The run as it stands, judged anew at most every 15 seconds; None where nothing can be said of it yet."""
-    del ended  # in the key only: what is over is judged once more
+    """Return the analysis of the run, at most every 15 seconds. Returns None if nothing can be said yet."""
+    del ended  # part of the cache key, so that a run is judged once more when it is over
     try:
         return analyze(Path(folder), Given(), loaders.store())
     except AdvisorError:
@@ -198,7 +198,7 @@ def _judged(folder: str, ended: int | None) -> Analysis | None:
 
 
 def printed_last(folder: Path) -> None:
-    """The newest lines of what the run printed, its attempts one after the other."""
+    """Show the newest lines that the run printed, with its attempts in order."""
     path = folder / STDOUT
     if not path.is_file():
         return

@@ -1,4 +1,4 @@
-"""What pages read from disk, kept between reruns while the files behind it are the same."""
+"""Reads what pages need from disk, and caches it between reruns until the files change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trainer.token_folder import META_FILE
 
 
 def store() -> Store:
-    """The user's store; ADVISOR_HOME is read anew, opening it costs nothing."""
+    """Return the user's store. ADVISOR_HOME is read each time, since opening the store costs nothing."""
     return default_store()
 
 
 def token_folders() -> dict[str, str]:
-    """The token folders that were prepared on the page Data: their paths, each with its tokens and size in words."""
+    """Return the token folders prepared on the page Data: paths, each with its tokens and size in words."""
     found = {}
     for path in sorted(file.parent for file in data_home().glob(f"*/{META_FILE}")):
         try:
@@ -31,25 +31,25 @@ def token_folders() -> dict[str, str]:
         except AdvisorError as error:
             found[str(path)] = f"{path.name} · damaged: {error.message}"
             continue
-        assert meta is not None  # there is a path
+        assert meta is not None  # the path exists
         found[str(path)] = f"{path.name} · {format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)} of text"
     return found
 
 
 def data_home() -> Path:
-    """Where the folders that the page Data prepares lie."""
+    """Return the folder in which the page Data prepares token folders."""
     return store().home / "data"
 
 
 def stamp(folder: Path) -> tuple[int, ...]:
-    """Changes whenever a file below the folder does: part of the key of what is kept."""
+    """Return a value that changes whenever a file in the folder does. It is part of cache keys."""
     return tuple(sorted(path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()))
 
 
 def profile(
     key: str, *, family: str | None = None, precision: str | None = None, compile: bool | None = None
 ) -> Profile:
-    """A device's profile, calibrated or prior; fitted again only after a calibration or a scored run."""
+    """Return a device's profile, calibrated or prior. It is fitted again only after a calibration or a scored run."""
     home = store().home
     return _profile(str(home), stamp(home / "calibrations"), key, family, precision, compile)
 
@@ -58,29 +58,29 @@ def profile(
 def _profile(
     home: str, stamped: tuple[int, ...], key: str, family: str | None, precision: str | None, compile: bool | None
 ) -> Profile:
-    del home, stamped  # in the key only
+    del home, stamped  # only part of the cache key
     return load_profile(key, default_store(), family=family, precision=precision, compile=compile)
 
 
 @st.cache_resource(max_entries=512, show_spinner=False)
 def published_profile(key: str, family: str, software: Software) -> Profile:
-    """A device as fine-tuning with other people's software has it: no calibration speaks of that."""
+    """Return a device's profile for fine-tuning with other software, about which calibrations say nothing."""
     return load_profile(key, default_store(), family=family, precision="bf16", compile=False, software=software)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def calibration(path: str, stamped: int) -> Calibration:
-    """A raw calibration; read again when its file changes."""
+    """Return a raw calibration. It is read again if its file changes."""
     del stamped
     return default_store().load_calibration(path)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def calibrated_profile(path: str, stamped: int) -> Profile:
-    """The profile fitted to one calibration alone."""
+    """Return the profile fitted to this one calibration."""
     return profile_of(calibration(path, stamped), [])
 
 
 def store_stamp() -> tuple[int, ...]:
-    """Changes whenever what is known of any device does."""
+    """Return a value that changes whenever the knowledge about any device does."""
     return stamp(store().home / "calibrations")

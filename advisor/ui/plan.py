@@ -1,4 +1,4 @@
-"""Page Plan: a goal in, the answer as a line, four numbers and three cards, what else could be done, and why."""
+"""Page Plan: takes a goal, and shows the answer, four numbers, three cards, alternatives and reasons."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from advisor.ui.plan_tabs import THIN, draw, narrow, plain, tabs, worded
 from advisor.ui.tables import commands, grid
 from advisor.units import HOUR, format_count, format_tokens
 
-PICK = "pick"  # which run of the search is looked at: in the session and in the address
+PICK = "pick"  # in the session and in the address: the run of the search that is shown
 BALANCED = "balanced"
-AXES = "front-axes"  # in the session and in the address: what is drawn
-_LAST = "plan-last"  # session state: the last goal that had an answer
+AXES = "front-axes"  # in the session and in the address: the axes that are drawn
+_LAST = "plan-last"  # session state: the last goal for which there was an answer
 # Validation losses of published models on OpenWebText, in nats per token (README of nanoGPT)
 ANCHORS = ((3.12, "GPT-2 small"), (2.84, "GPT-2 medium"), (2.67, "GPT-2 large"), (2.54, "GPT-2 XL"))
 NEAR = 0.1
@@ -54,7 +54,7 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 
 
 def page() -> None:
-    """The form, and the answer under it; where there is none, what is wrong, and the last answer, dimmed."""
+    """Draw the form and the answer. If there is no answer, say what is wrong, and dim the last answer."""
     st.title("What can I train?", anchor=False)
     plan_form.begin()
     try:
@@ -77,7 +77,7 @@ def page() -> None:
 
 
 def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
-    """A goal of least cost or time needs work to do: the model and tokens of the best run within the same limits."""
+    """Give a goal of least cost or time its work: model and tokens of the best run within the same limits."""
     open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective == "loss" or not open_ended:
         return goal
@@ -92,7 +92,7 @@ def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
 
 
 def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool = False) -> None:
-    """The answer, and everything that explains or varies it; a `stale` one, to another question, is not launched."""
+    """Draw the answer and what explains or varies it. A `stale` answer, to an older goal, cannot be launched."""
     run = _picked(goal, answered)
     own = its = plan_answers.profile(goal, run.offer.gpu, now)
     changes, problem = plan_what_if.begin(run, (goal, explore.run_id(run))), None
@@ -124,12 +124,12 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
 
 
 def _varied(answered: Plan, run: Run, changes: explore.Changes, its: Profile, now: plan_answers.World) -> Plan:
-    """What another run of the search comes to, or a changed one."""
+    """Return the plan for another run of the search, or for a changed run."""
     return plan_answers.what_if(explore.pinned(answered.goal, run, changes), now, its)
 
 
 def _refused(error: AdvisorError) -> None:
-    """An impossible goal: what is wrong and the way out, in the words of this page."""
+    """Say why a goal is impossible and what to do, naming the controls of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
@@ -138,7 +138,7 @@ def _refused(error: AdvisorError) -> None:
 
 
 def _picked(goal: Goal, answered: Plan) -> Run:
-    """The run that is looked at; another goal begins with its own plan again."""
+    """Return the run that is shown. A new goal begins with its own plan."""
     asked = st.session_state.get(PICK, st.query_params.get(PICK))
     if st.session_state.get("plan-goal", goal) != goal:
         asked = None
@@ -204,7 +204,7 @@ def _answer(
 
 
 def _anchored(loss: float) -> str:
-    """A loss beside one that people know."""
+    """Compare a loss with the loss of a well-known model."""
     known, name = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))
     if abs(known - loss) <= NEAR:
         return f"close to {name} ({known} on web text)"
@@ -212,7 +212,7 @@ def _anchored(loss: float) -> str:
 
 
 def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
-    """Launch, and everything to take away. What is launched has the limits of the question."""
+    """Draw the launch button, and everything that can be downloaded or copied; each has the limits of the question."""
     limited = launch_form.with_limits(shown, goal.budget_usd, goal.deadline_seconds)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
@@ -230,13 +230,13 @@ def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
             commands(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
             st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
-            query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server knows it
+            query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
             link = f"{base}?{urlencode(query, doseq=True)}" if query else base
             st.code(link, language=None, wrap_lines=True)
 
 
 def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
-    """What a speed rests on; never green by a calibration that is doubted."""
+    """Show what a speed is based on. It is never green if the calibration is doubtful."""
     colour, explained = _BASES[basis]
     if profile.widening > 1 and colour == "green":
         colour, explained = "orange", f"{explained} But its calibration is doubtful."
@@ -265,7 +265,7 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
 
 
 def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
-    """One option by what it has of its own (`words`), and what it takes and comes to `beyond` the plan."""
+    """Draw the card of one option: its own `words`, and how it differs from the plan (`beyond`)."""
     basis, name = option.step_seconds.basis, option.standing.name
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{name.capitalize()}**{' :material/check_circle:' if shown else ''}")
@@ -295,7 +295,7 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
     worth = sorted((*search.front, answered.chosen), key=by_price)
     by_loss = all(run.loss is not None for run in (*worth, *search.near_misses))
     named = {explore.run_id(option): option.standing.name for option in answered.options}
-    # what is shown and what has a name of its own keeps its label
+    # the run that is shown and runs with a name keep their labels
     dots = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in worth]
     dots.sort(key=lambda row: (not row["shown"], row["id"] not in named))
     missed = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in search.near_misses]
@@ -337,7 +337,7 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
 
 
 def _looked_at(how: str, clicked: list[str]) -> None:
-    """Look at the run that has just been clicked in the chart or in its table."""
+    """Show the run that was just clicked in the chart or in its table."""
     if clicked and clicked != st.session_state.get(f"clicked-{how}"):
         st.session_state[f"clicked-{how}"] = clicked
         _pick(clicked[0])
@@ -348,14 +348,14 @@ def _looked_at(how: str, clicked: list[str]) -> None:
 def _front_spec(
     runs: Rows, missed: Rows, by_loss: bool, sight: str, limits: tuple[float | None, float | None]
 ) -> dict[str, Any]:
-    """The chart as Vega-Lite, kept while its rows stay: checking it takes longer than answering a slider."""
+    """Return the chart as Vega-Lite, cached until its rows change, because checking it is slower than a slider."""
     quality = LOSS.name if by_loss else "score"
     drawn = plan_charts.front(runs, missed, sight=plan_charts.SIGHTS[sight], quality=quality, limits=limits)
     return drawn.to_dict()
 
 
 def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
-    """A run in the units of the chart, and in words."""
+    """Return a run in the units of the chart, and in words."""
     name, loss = explore.run_id(run), run.loss.value if run.loss else None
     model, machine_words = runs.model(run), products(machine(run, ", "))
     numbers = {TIME: run.total_seconds, COST: run.cost_usd, LOSS: run.loss}

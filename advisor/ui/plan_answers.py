@@ -1,4 +1,4 @@
-"""What the page Plan asks of the planner, kept between reruns: the functions of `advisor plan`, on frozen goals."""
+"""What the page Plan asks the planner, cached between reruns: the functions of `advisor plan`, with frozen goals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from advisor.workflows.data import read_data
 from advisor.workflows.plan_finetune import FinetunePlan, plan_finetune
 from advisor.workflows.plan_layouts import LayoutPlan, plan_layouts
 
-World = tuple[object, ...]  # what answers rest on besides the goal; in the key of everything kept
+World = tuple[object, ...]  # what answers depend on besides the goal; part of every cache key
 
 
 def world(goal: Goal) -> World:
-    """Changes whenever a calibration, a price, the goal's data or its measured runs do."""
+    """Return a value that changes whenever a calibration, a price, the goal's data or its measured runs do."""
     home = loaders.store().home
     files = [live_prices_path(), *([Path(goal.measured)] if goal.measured else [])]
     meta = read_data(goal.data)
@@ -50,43 +50,43 @@ def _profiles(
 
 
 def profile(goal: Goal, key: str, now: World) -> Profile:
-    """What is believed of one of the goal's devices."""
+    """Return the profile of one of the goal's devices."""
     profiles = _profiles(goal.gpu, goal.own, goal.family, goal.precision, goal.compile, goal.power_cap_watts, now)
     return next(p for p in profiles if p.key == key)
 
 
 @st.cache_resource(max_entries=256, show_spinner="searching all GPUs, counts and depths", hash_funcs={Goal: repr})
 def plan(goal: Goal, now: World) -> Plan:
-    """The plan for a goal: the function behind `advisor plan`."""
+    """Return the plan for a goal, from the function behind `advisor plan`."""
     del now
     return workflow.recommend(goal, loaders.store())
 
 
 @st.cache_resource(max_entries=1024, show_spinner=False, hash_funcs={Goal: repr})
 def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -> Plan:
-    """What a goal comes to that leaves nothing open: one evaluation."""
+    """Return the plan for a goal that leaves nothing open, which takes one evaluation."""
     return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
 
 
 @st.cache_resource(max_entries=64, show_spinner="trying every GPU", hash_funcs={Goal: repr})
 def finetune(goal: Goal, now: World) -> FinetunePlan:
-    """What a fine-tune takes on each machine."""
+    """Return the time and cost of a fine-tune on each machine."""
     del now
     return plan_finetune(goal, loaders.store())
 
 
 @st.cache_resource(max_entries=64, show_spinner="trying every layout", hash_funcs={Goal: repr})
 def layouts(goal: Goal, now: World) -> LayoutPlan:
-    """How a model is best cut over many GPUs."""
+    """Return the best layouts of a model over many GPUs."""
     del now
     return plan_layouts(goal)
 
 
 def throughput(shown: Plan, own: Profile) -> tuple[tuple[Prediction, ...], tuple[curves.MeasuredRate, ...]]:
-    """The curve and the calibration's points."""
+    """Return the throughput curve and the calibration's points."""
     return curves.throughput(own, shown.workload), curves.measured_rates(own, shown.workload)
 
 
 def loss(goal: Goal, shown: Plan, own: Profile) -> curves.LossCurve:
-    """Loss against tokens, with the goal's marks."""
+    """Return loss against tokens, with the marks of the goal."""
     return curves.loss(goal, shown, own, read_data(goal.data))

@@ -1,4 +1,4 @@
-"""The charts that only the page Plan has. Marks, scales and titles; every number is the planner's."""
+"""The charts that only the page Plan has: marks, scales and titles. Every number comes from the planner."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from altair.typing import Optional
 from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame, layered, named
 from advisor.report.quantities import COST, LOSS, TIME
 
-PICK = "pick"  # the name of the selection that the page reads
-MONEY, HOURS, PLAIN = "$,.3~r", ",.3~r", ".3~s"  # SI's m, a thousandth, would be read as minutes or a million
+PICK = "pick"  # name of the selection that the page reads
+MONEY, HOURS, PLAIN = "$,.3~r", ",.3~r", ".3~s"  # SI's m (a thousandth) would be read as minutes or a million
 TALL = 460
-_LABEL = 0.16  # of the front's width that a dot's label takes
-NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # of a run of the search
-# Best first: viridis without its darkest third, which a dark page swallows; its lightness still falls all the way.
+_LABEL = 0.16  # share of the chart's width that the label of a dot takes
+NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # columns about a run of the search
+# Best first: viridis without its darkest third, which is invisible on a dark page. Lightness still falls throughout.
 GROUNDS = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What lies on each axis of the front, and what the colour says: fields of its rows."""
+    """The axes and the colour of the chart of runs, as names of fields in its rows."""
 
     x: str
     y: str
@@ -42,11 +42,11 @@ SIGHTS = {
 def front(
     rows: Rows, missed: Rows, *, sight: Sight, quality: str, limits: tuple[float | None, float | None]
 ) -> alt.LayerChart:
-    """Two of dollars, hours and quality on the axes, the third as colour where all rows know it.
+    """Draw two of dollars, hours and quality on the axes, and the third as colour if all rows have it.
 
-    Rows hold id, usd, hours, quality, shown, label and the words of NOTE for the tooltip; those that come first keep
-    their labels where there is no room for all. `limits` are the budget in dollars and the deadline in hours. A click
-    selects a run by its id.
+    Rows hold id, usd, hours, quality, shown, label and the words of NOTE for the tooltip. The first rows keep their
+    labels if there is no room for all. `limits` are the budget in dollars and the deadline in hours. A click selects a
+    run by its id.
     """
     data, crosses = frame(rows), frame(missed)
     both = pd.concat([data, crosses])
@@ -65,7 +65,7 @@ def front(
     tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
     legend = alt.Legend(orient="top", gradientLength=180, tickCount=4, titleLimit=300)
     colour: Any = alt.value(PREDICTED)
-    if (data[sight.colour] > 0).all() and data[sight.colour].nunique() > 1:  # without prices there is none to tell
+    if (data[sight.colour] > 0).all() and data[sight.colour].nunique() > 1:  # without prices there is no colour to show
         scale = alt.Scale(range=list(GROUNDS), type="linear" if sight.colour == "quality" else "log")
         colour = alt.Color(f"{sight.colour}:Q", title=titles[sight.colour], scale=scale, legend=legend)
     dots = (
@@ -106,9 +106,9 @@ def front(
 
 
 def ringed(spec: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The drawn front with a ring where one more run lies: a what-if, which moves with its sliders, or a picked cross.
+    """Return the drawn chart with a ring at one more run: a what-if, which moves with its sliders, or a selected run.
 
-    It is put into the finished drawing: making all of it anew takes longer than answering a slider.
+    The ring is added to the finished drawing, because drawing everything again takes longer than answering a slider.
     """
     dots = next(layer for layer in spec["layer"] if layer.get("mark", {}).get("type") == "circle")
     encoding = {name: dots["encoding"][name] for name in ("x", "y", "tooltip", "description")}
@@ -117,7 +117,7 @@ def ringed(spec: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:
-    """Where values lie between the least and the most of an axis, 0…1; 0 where all are one."""
+    """Return where values lie between the ends of an axis, as 0…1. All are 0 if the ends are equal."""
     value, every = (series.to_numpy(dtype=float) for series in (values, whole))
     if log:
         value, every = np.log(value), np.log(every)
@@ -128,9 +128,9 @@ def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:
 def memory(
     rows: Rows, ends: Rows, *, across: str, parts: Sequence[str], limit: tuple[float, str] | None
 ) -> alt.LayerChart:
-    """Stacked GiB of one device, a bar for each `place` that `across` names, with the interval of their sum.
+    """Draw stacked GiB of one device, one bar for each `place` named by `across`, with the interval of their sum.
 
-    Rows hold place, part, order, value and label; `ends` place, low, high and label. The limit is the device's memory.
+    Rows hold place, part, order, value and label; `ends` hold place, low, high and label. The limit is its memory.
     """
     x = alt.X("place:O", sort=None, title=across, axis=alt.Axis(labelAngle=0))
     wide: Optional[float] = 90 if frame(ends)["place"].nunique() < 3 else alt.Undefined
@@ -162,8 +162,8 @@ def memory(
 
 
 def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
-    """Loss against tokens with its band; rows hold tokens, value, low, high, label; marks tokens and words."""
-    words = "replace(format(datum.value, '.3~s'), 'G', 'B')"  # SI's giga is a billion to those who count tokens
+    """Draw loss against tokens with its band. Rows hold tokens, value, low, high, label; marks tokens and words."""
+    words = "replace(format(datum.value, '.3~s'), 'G', 'B')"  # SI's giga is a billion to people who count tokens
     ticks = alt.Axis(labelExpr=words, labelOverlap="greedy", tickCount=6, gridOpacity=0.4)
     x = alt.X("tokens:Q", title="training tokens", scale=_log(), axis=ticks)
     base = alt.Chart(frame(rows))
@@ -189,7 +189,7 @@ def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
 
 
 def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
-    """Tokens per second against GPUs, with the line of no loss; rows: gpus, value, label; ideal: the first two."""
+    """Draw tokens/s against GPUs, and the ideal line. Rows hold gpus, value, label; `ideal` holds the first two."""
     ticks = [row["gpus"] for row in rows]
     x = alt.X("gpus:Q", title="GPUs", scale=_log(2), axis=alt.Axis(values=ticks, format="d"))
     y = alt.Y("value:Q", title="tokens per second", scale=_log(), axis=_axis(PLAIN))
@@ -211,7 +211,7 @@ def _log(base: int = 10) -> alt.Scale:
 
 
 def _line(axis: str, value: float, words: str) -> alt.LayerChart:
-    """A named dashed line across the chart where a limit lies."""
+    """Draw a named dashed line across the chart at a limit."""
     data = frame([{"limit": value, "words": words}])
     rule = alt.Chart(data).mark_rule(color=WARNING, strokeDash=[6, 4]).encode(**{axis: "limit:Q"}, tooltip="words:N")
     if axis == "x":

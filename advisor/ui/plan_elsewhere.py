@@ -1,4 +1,4 @@
-"""Plans of other people's software on the page Plan: a fine-tune on each machine, a model cut over many GPUs."""
+"""Plans with other software on the page Plan: a fine-tune on each machine, and a model over many GPUs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from advisor.ui.tables import commands, grid
 from advisor.units import format_bytes, format_estimate
 from advisor.workflows.plan_layouts import LayoutPlan
 
-MOST = 40  # machines of a fine-tune
+MOST = 40  # number of machines listed for a fine-tune
 
 
 def show(goal: Goal) -> bool:
-    """The answer where the goal is one of these: its sentence, tables, notes, and the command. False: it is none."""
+    """Show the answer to such a goal: sentence, tables, notes, command. Returns False for any other goal."""
     if goal.layout == "any":
         cut = plan_answers.layouts(goal, plan_answers.world(goal))
         _show(layouts.sentence(cut), layouts.table(cut), (layouts.parts(cut),))
@@ -40,7 +40,7 @@ def show(goal: Goal) -> bool:
 
 
 def _memory(cut: LayoutPlan) -> None:
-    """What a GPU of each end of the pipeline holds, part by part, below the memory that it has."""
+    """Draw the memory of a GPU at each end of the pipeline, part by part, and the limit of the GPU."""
     best = cut.chosen.search.best
     assert best is not None
     stages = memory_by_stage(best.run)

@@ -1,4 +1,4 @@
-"""The goal as a form: each option of the table is a control, and what is typed becomes the goal of the command."""
+"""The form for a goal. Each option in the table is a control, and the form's values become the command's goal."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from advisor.ui.tables import plain
 from advisor.workflows.goal import goal_from, read_options, readings
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
-OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the question that the page opens with
+OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the goal with which the page opens
 _WIDTHS = (1, 1, 1.6, 1.6, 1.5)
-_FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: the keyboard goes through all of them to Launch
+_FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: Tab visits all of them before Launch
 _MORE = (
     ("tokens", "ratio", "spot"),
     ("model", "params", "family", "depth", "seq_len", "software"),
@@ -33,14 +33,14 @@ _MORE = (
 _REST = [name for name in OPTIONS if name not in chain(*_FIRST, *_MORE)]
 _A_ROW = 6
 _ADVANCED = [_REST[first : first + _A_ROW] for first in range(0, len(_REST), _A_ROW)]
-KEPT = "plan-form"  # session state: what the form held last, for whoever comes back to the page
-BROUGHT_BACK = "plan-brought-back"  # session state: what it should hold after coming to the page
+KEPT = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
+BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on coming back to the page
 _PREPARE = "prepare text…"
-_AGAIN = "plan-again"  # session state: what it is put to by the run that follows
+_AGAIN = "plan-again"  # session state: the values to which the next run sets the form
 
 
 def _choices(option: Option) -> Sequence[Any] | None:
-    """What an option's control offers to choose from; None: it takes text or a number."""
+    """Return what an option's control offers to choose from. Returns None if the control takes text or a number."""
     match option.kind:
         case Kind.CHOICE:
             return option.choices
@@ -62,7 +62,7 @@ def _choices(option: Option) -> Sequence[Any] | None:
 
 
 def begin() -> None:
-    """On coming to the page, put back what the form held before."""
+    """Restore the form's former values when the user comes to the page."""
     if not st.session_state.get(ENTERED, True):
         return
     held = st.session_state.get(KEPT, {})
@@ -70,7 +70,7 @@ def begin() -> None:
 
 
 def goal() -> Goal:
-    """Draw the form and read it; raises AdvisorError (exit code 2) for what cannot be meant."""
+    """Draw the form and return its goal. Raises AdvisorError (exit code 2) for values that make no sense."""
     for name, value in st.session_state.pop(_AGAIN, {}).items():
         st.session_state[name] = value
     try:
@@ -80,7 +80,7 @@ def goal() -> Goal:
         now = {name: held[name] for name in OPTIONS if name in held}
         before = st.session_state.pop(BROUGHT_BACK, {})
         if any(now.get(name) != value for name, value in before.items() if name in now or _says(name, value)):
-            # the way back leads to an address that Streamlit has emptied, which its controls then follow
+            # Back leads to an address that Streamlit has emptied, and the controls then follow that address
             st.session_state[_AGAIN] = before
             st.rerun()
         st.session_state[KEPT] = now
@@ -90,7 +90,7 @@ def _read_form() -> Goal:
     typed = rows(_FIRST, _WIDTHS)
     typed |= _drawer("More: tokens, model, fine-tune, machines, prices", "tune", _MORE)
     typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
-    # read only now that all is drawn: a control that is not drawn forgets what it held
+    # read only after everything is drawn, because a control that is not drawn forgets its value
     if typed.get("model"):
         del typed["family"]
     deadline = typed["deadline"] or ""
@@ -107,7 +107,7 @@ def _read_form() -> Goal:
 def _drawer(
     label: str, icon: str, names: Sequence[Sequence[str]], widths: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """Rows of controls that are drawn once they are opened, or hold something; empty before."""
+    """Draw rows of controls in a drawer once it is opened or a control in it has a value. Empty until then."""
     drawer = st.expander(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun")
     held, asked = st.session_state.to_dict(), st.query_params
     if not drawer.open and not any(name in asked or _says(name, held.get(name)) for name in chain(*names)):
@@ -117,7 +117,7 @@ def _drawer(
 
 
 def _says(name: str, value: Any) -> bool:
-    """Whether a control holds anything but what it begins with."""
+    """Tell whether a control holds anything but its initial value."""
     return value not in (None, "", (), [], False, OPTIONS[name].default)
 
 
@@ -129,7 +129,7 @@ def rows(
     words: Mapping[str, str] = PLAN,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """The controls of these options in rows, and what each holds; `prefix` is put before their names in the address."""
+    """Draw these options' controls in rows and return their values. `prefix` precedes their names in the address."""
     typed = {}
     for row in names:
         columns = st.container(key=f"pair-{prefix}{row[0]}").columns(widths or len(row), vertical_alignment="bottom")
@@ -140,7 +140,7 @@ def rows(
 
 
 def _control(column: Any, option: Option, key: str, help: str) -> Any:
-    """One option's control, and what it holds as the command line would have it typed."""
+    """Draw one option's control and return its value as it would be typed on the command line."""
     said: Any = {"key": key, "bind": QUERY, "help": help}
     choices, blank = _choices(option), {"placeholder": option.empty}
     if option.kind is Kind.SWITCH:
@@ -162,7 +162,7 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         return column.segmented_control(option.label, choices, default=option.default, **kinds, **said)
     if choices is not None:
         first = 0 if option.default is not None or option.kind is Kind.SOFTWARE else None
-        free = {"accept_new_options": True} if option.kind is Kind.MODEL else {}  # a config.json, a name of the Hub
+        free = {"accept_new_options": True} if option.kind is Kind.MODEL else {}  # a config.json, or a name on the Hub
         chosen = column.selectbox(option.label, choices, index=first, **free, **said, **blank)
         return chosen == "yes" if option.kind is Kind.YES_NO and chosen else chosen
     if option.kind in (Kind.WHOLE, Kind.NUMBER):
@@ -174,9 +174,9 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
 
 
 def _folder(column: Any, option: Option, key: str, help: str) -> str:
-    """A token folder: one that was prepared here, with its tokens and size, or the path of another.
+    """Draw the control for a token folder: one that was prepared here, with its tokens and size, or another path.
 
-    The address holds the path, where Streamlit would write the words of the list.
+    The address holds the path. Streamlit's own binding would write the words of the list.
     """
     held = loaders.token_folders()
     from_address(key)
@@ -191,5 +191,5 @@ def _folder(column: Any, option: Option, key: str, help: str) -> str:
 
 
 def devices() -> list[str]:
-    """The keys of what the trainer runs on: this machine's CPU, and every CUDA card of the catalog."""
+    """Return the keys of what the trainer runs on: this machine's CPU, and every CUDA GPU of the catalog."""
     return ["cpu", *(key for key, spec in load_gpus().items() if spec.is_cuda)]

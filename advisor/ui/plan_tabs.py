@@ -1,4 +1,4 @@
-"""The reasons under the plan, a tab each: curves, the bill, what was rejected, and why. Only the open one is drawn."""
+"""The reasons below the plan, in tabs: curves, the bill, rejected runs, and why. Only the open tab is drawn."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ from advisor.units import (
     format_tokens,
 )
 
-THIN = "every depth sees few tokens"  # how the planner's warning begins
+THIN = "every depth sees few tokens"  # the beginning of a warning from the planner
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
-    """Draw the open tab: of the plan that is shown, `scaled` to other numbers of GPUs; what was rejected is the whole
-    search's.
-    """
+    """Draw the open tab for the plan that is shown. `scaled` gives it for other numbers of GPUs. Rejected runs are
+    those of the whole search."""
     sensitivity = answered.search.sensitivity if answered.search else ()
     drawn: dict[str, Callable[[], None]] = {
         **({"What would change the plan": lambda: _points(sensitivity)} if sensitivity else {}),
@@ -63,12 +62,12 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
 
 
 def plain(text: str) -> str:
-    """Text as Markdown shows it literally: a dollar would begin a formula."""
+    """Return text that Markdown shows literally. A dollar sign would otherwise begin a formula."""
     return text.replace("$", "\\$")
 
 
 def worded(text: str) -> str:
-    """What the planner says, with this page's controls where it names the command's options."""
+    """Return the planner's words, with this page's controls in place of the command's options."""
     return in_controls(text, PLAN, lambda words: plain(products(words)))
 
 
@@ -116,7 +115,7 @@ def _memory(shown: Plan, own: Profile) -> None:
 
 
 def memory_bars(own: Profile, workload: Workload) -> None:
-    """What one device holds at each micro-batch, part by part, and its limit."""
+    """Draw what one device holds at each micro-batch, part by part, and its limit."""
     points = curves.memory(own, workload)
     rows = [
         {"place": p.micro_batch, "part": part, "order": order, "value": curves.gib(size),
@@ -209,7 +208,7 @@ def _considered(answered: Plan) -> None:
 
 
 def _tables(tables: Sequence[Table], said: Collection[str] = ()) -> None:
-    """Tables of runs, and below them what has to be known to read them and was not `said` yet."""
+    """Draw tables of runs, and below them the notes needed to read them, except notes already in `said`."""
     for table in tables:
         draw(narrow(table))
     for note in runs.notes(tables, said):
@@ -217,7 +216,7 @@ def _tables(tables: Sequence[Table], said: Collection[str] = ()) -> None:
 
 
 def narrow(table: Table) -> Table:
-    """Put what a small window shows first in front, and say the verdict in the words of the page."""
+    """Put the columns that a small window shows first in front, and word the verdict as on this page."""
     last = next(name for name in (runs.REMARK, runs.RULED_OUT, runs.VERDICT) if name in table.columns)
     behind = [name for name in ("parameters", "steps", "batch") if name in table.columns]
     order = [name for name in table.columns if name not in (last, *behind)]
@@ -227,7 +226,7 @@ def narrow(table: Table) -> Table:
 
 
 def draw(table: Table, **selectable: Any) -> Any:
-    """Draw a table whose columns sort as numbers; `selectable` is what Streamlit asks of one whose rows are ticked."""
+    """Draw a table whose columns sort as numbers. `selectable` is passed to Streamlit if rows can be ticked."""
     if table.title:
         st.markdown(f"**{table.title}**")
     frame, config = typed(on_page(table), map(capital, table.numbers))
@@ -246,13 +245,13 @@ def _points(texts: Iterable[str]) -> None:
 
 
 def _notes(shown: Plan, own: Profile) -> list[str]:
-    """What is to be known of the numbers, in the planner's words."""
+    """Return the caveats on the numbers, in the planner's words."""
     notes = [f"{report.how(shown)}."]
     if own.widening == 1 and (rests := report.speed_rests_on(shown)) is not None:
         notes.append(rests)
     for text in shown.warnings:
         if text.startswith(NO_DATA):
             notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
-        elif text not in own.caveats and not text.startswith(THIN):  # said above
+        elif text not in own.caveats and not text.startswith(THIN):  # unless it was said above
             notes.append(text)
     return notes

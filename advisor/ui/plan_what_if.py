@@ -1,4 +1,4 @@
-"""The sliders of the page Plan: what each change of a run does to hours, dollars, memory and loss."""
+"""The sliders of the page Plan: how each change of a run affects hours, dollars, memory and loss."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from advisor.ui.plan_tabs import plain, worded
 from advisor.ui.tables import grid
 from advisor.units import format_tokens, format_usd_rate
 
-PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
+PREFIX = "if_"  # of the sliders' keys, which are also their names in the address
 _CARD = f"{PREFIX}gpu"
-_BASE = "plan-base"  # session state: the run that the sliders speak of
+_BASE = "plan-base"  # session state: the run to which the sliders apply
 _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("depth", "Depth", str, "Transformer blocks; the width follows by the family's proportions. Tokens stay."),
     ("tokens", "Tokens", format_tokens, "Training tokens in all."),
@@ -36,9 +36,9 @@ _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
 
 
 def begin(run: Run, base: object) -> Changes:
-    """Put the sliders to the run when another one (`base`) is looked at, the first time to what the address says.
+    """Set the sliders to a run when another run (`base`) is shown; the first time, to the values in the address.
 
-    Returns what they say, before they are drawn.
+    Returns the sliders' values before they are drawn.
     """
     allowed, moved = ranges(run), Changes()
     another = st.session_state.get(_BASE, base) != base
@@ -63,7 +63,7 @@ def begin(run: Run, base: object) -> Changes:
 
 
 def total(shown: Run, *, varied: bool) -> None:
-    """What the run as it is now takes, costs and comes to, in view while the sliders are moved; and the way back."""
+    """Show time, cost and loss of the changed run while sliders move, and the button that undoes the changes."""
     numbers = [TIME.expected(shown.total_seconds)]
     numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
     numbers += [f"{LOSS.column} {LOSS.expected(shown.loss)}"] if shown.loss is not None else []
@@ -76,13 +76,13 @@ def total(shown: Run, *, varied: bool) -> None:
 
 
 def _reset() -> None:
-    st.session_state[_BASE] = None  # no run is this one: the sliders are put to the run that is looked at
+    st.session_state[_BASE] = None  # equals no run, so the sliders are set to the run that is shown
     for key in [name for name in st.query_params if name.startswith(PREFIX)]:
         del st.query_params[key]
 
 
 def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> None:
-    """Draw them, each with what it does alone: where it stands, or one notch further."""
+    """Draw the sliders, each with the effect of its change alone: at its value, or one step further."""
     st.selectbox(
         "GPU",
         plan_form.devices(),
@@ -97,7 +97,7 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
         pair, columns = useful[first : first + 2], st.container(key=f"pair-sliders-{first}").columns(2)
         for column, (name, label, words, explained) in zip(columns, pair, strict=False):
             own, options = allowed[name]
-            with column.container(gap="small"):  # below a slider its ends are written while it is pointed at
+            with column.container(gap="small"):  # pointing at a slider writes its ends below it
                 value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
                 tried = value if value != own else next((option for option in options if option > value), None)
                 if tried is None:
@@ -106,7 +106,7 @@ def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> 
 
 
 def _alone(goal: Goal, run: Run, change: Changes, profile: Profile, now: plan_answers.World) -> str:
-    """What one change alone does to the run."""
+    """Return the effect of one change alone on the run."""
     try:
         other = plan_answers.what_if(pinned(goal, run, change), now, profile).chosen
     except AdvisorError as error:
@@ -116,7 +116,7 @@ def _alone(goal: Goal, run: Run, change: Changes, profile: Profile, now: plan_an
 
 
 def comparison(base: Run, shown: Run) -> None:
-    """The run as it was chosen and as it is now, number by number, with the differences."""
+    """Show the chosen run and the changed run, number by number, with the differences."""
     table = plan_words.comparison(base, shown, difference(base, shown))
     grid(table)
     st.caption(worded(plan_words.kept(base, shown)))

@@ -1,4 +1,4 @@
-"""What a run's owner says of it, on the page Runs: its name, a note, tags, and its removal."""
+"""What a run's owner says about it on the page Runs: its name, a note and tags; and the button that deletes it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from advisor.ui import loaders
 from advisor.ui.tables import plain
 from advisor.workflows.keep_runs import annotate, delete_run
 
-GONE = "run-deleted"  # what is said once after a run went
+GONE = "run-deleted"  # session state: a message to show once, after a run was deleted
 
 
 def tagged(summaries: list[RunSummary]) -> list[RunSummary]:
-    """The runs that have every tag that is picked; all where none is in use."""
+    """Return the runs that have every selected tag. Returns all runs if no tags are in use."""
     tags = sorted({tag for run in summaries for tag in run.tags})
     if not tags:
         return summaries
@@ -29,7 +29,7 @@ def tagged(summaries: list[RunSummary]) -> list[RunSummary]:
 
 
 def about(folder: Path) -> None:
-    """A form for the run's name, note and tags, and a way to delete it; nothing for the shipped example."""
+    """Draw a form for the run's name, note and tags, and a way to delete it. The shipped example has none."""
     if folder == example_run() or not is_run_folder(folder):
         return
     now = read_about(folder)
@@ -75,6 +75,6 @@ def _delete(folder: Path) -> None:
 
 
 def said() -> None:
-    """What became of the run that was deleted last, once."""
+    """Show once what happened to the run that was deleted last."""
     if words := st.session_state.pop(GONE, None):
         st.success(plain(words), icon=":material/check:")

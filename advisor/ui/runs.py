@@ -1,4 +1,4 @@
-"""Page Runs: every run, how right its prediction was, where the gap went, and several runs over each other."""
+"""Page Runs: lists every run, how accurate its prediction was, what caused the gap, and compares several runs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ UNITS = {
     "cost_usd": "dollars",
     "energy_kwh": "kWh",
     "loss": "nats per token",
-}  # of the other quantities the unit is the last part of the name
-MOST_POINTS = 1000  # of the scatter plot: more cannot be told apart, and cost seconds
+}  # for other quantities the unit is the last part of the name
+MOST_POINTS = 1000  # of the scatter plot; more cannot be told apart, and drawing them takes seconds
 AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 
 
 def page() -> None:
-    """How right the advice has been, then the runs behind it."""
+    """Draw how accurate predictions have been, then the list of runs."""
     st.title("Runs", anchor=False)
     store = loaders.store()
     summaries = list_runs(store)
@@ -68,7 +68,7 @@ def page() -> None:
 
 
 def _score_new(summaries: list[RunSummary]) -> None:
-    """Enter finished planned runs that nobody has compared yet into the ledger; each is tried once a session."""
+    """Enter finished planned runs into the ledger if they were not compared yet. Each is tried once per session."""
     store, tried = loaders.store(), st.session_state.setdefault("scored-runs", set())
     done = {row.run_id for row in store.scores()} | store.taken_back() | tried
     fresh = [run for run in summaries if run.outcome is not None and run.plan_id is not None and run.id not in done]
@@ -104,7 +104,7 @@ def _track_record(scores: list[ScoreRow]) -> None:
 
 
 def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> None:
-    """Every quantity on every device, and whether the intervals are as wide as they should be."""
+    """Draw a table of all quantities on all devices, and say whether intervals have the right width."""
     with st.expander("Every quantity on every device", icon=":material/table_rows:"):
         record = words.track_record(accuracies)
         _table(record, right=record.numbers)
@@ -135,7 +135,7 @@ def _scatter_row(row: ScoreRow) -> dict[str, object]:
 
 
 def _choose(summaries: list[RunSummary]) -> list[Path]:
-    """The runs picked in the table; the recorded example where there is none yet."""
+    """Return the runs selected in the table. Returns the recorded example if there are no runs yet."""
     if not summaries:
         st.info(
             "No run on this machine yet. Plan one and launch it, or type `advisor quickstart`. Below is a recorded "
@@ -188,7 +188,7 @@ def _read(folder: Path) -> Reviewed | None:
 
 
 def _started(name: str) -> str:
-    """A folder's name with its start as people write it: runs of one model are told apart by that."""
+    """Return a folder's name with its start time in words, because that distinguishes runs of one model."""
     found = re.fullmatch(r"(.+)-(\d{8}-\d{6})(.*)", name)
     return f"{found[1]}, {datetime.strptime(found[2], '%Y%m%d-%H%M%S'):%d %b %H:%M:%S}{found[3]}" if found else name
 
@@ -212,7 +212,7 @@ def _single(reviewed: Reviewed) -> None:
 
 
 def _gap(scored: ScoredRun) -> None:
-    """Where the time between predicted and actual went, drawn and in numbers."""
+    """Show the causes of the difference between predicted and actual time, as a chart and in numbers."""
     steps = words.gap_steps(scored)
     if steps:
         st.altair_chart(charts.waterfall(steps, unit="seconds"), width="stretch")
@@ -248,7 +248,7 @@ def _several(reviewed: list[Reviewed]) -> None:
 
 
 def _differences(one: Reviewed, other: Reviewed) -> None:
-    """What is set otherwise in the second of two runs, and what each setting alone is predicted to do."""
+    """Show the settings that differ in the second of two runs, and the predicted effect of each setting alone."""
     try:
         found = diff(loaders.store(), str(one.path), str(other.path))
     except AdvisorError as error:

@@ -1,8 +1,8 @@
-"""Streamlit's server with what pages need already loaded: the first visitor waits for an answer, not for imports.
+"""Streamlit's server with imports done in advance, so that the first visitor does not wait for them.
 
     python -m advisor.ui.serve FRAME [streamlit's options]
 
-Pages themselves are left to the server: their caches belong to it.
+The pages themselves are imported by the server, because their caches belong to it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-# what the pages stand on; the slow ones to load are pandas, altair and scipy, which come with them
+# What the pages are built on. The slow imports are pandas, altair and scipy, which come with these.
 _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
@@ -25,7 +25,7 @@ _BELOW_THE_PAGES = (
 
 
 def main() -> None:
-    """Load, then serve; gives Streamlit's exit code to the shell."""
+    """Import the modules, then serve. Exits with Streamlit's exit code."""
     for name in _BELOW_THE_PAGES:
         importlib.import_module(name)
     from streamlit.web import cli

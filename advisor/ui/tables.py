@@ -1,4 +1,4 @@
-"""Tables and words on a page: text that wraps, numbers on the right, nothing that a log says taken for Markdown."""
+"""Tables and words on a page: text wraps, numbers are on the right, and text from a log is never read as Markdown."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from advisor.units import Formatter, format_bytes, format_percent, format_second
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
 
-_NOTHING = ("", "-", "unknown")  # cells without a number
+_NOTHING = ("", "-", "unknown")  # cells that hold no number
 _FORMATTERS = (format_usd, format_percent, format_seconds, format_bytes, format_tokens)
 _NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
 def plain(text: object) -> str:
-    """Words as they are: what would be Markdown, a formula or a directive of Streamlit in them stays text."""
+    """Escape text so that Markdown, formulas and directives of Streamlit in it appear literally."""
     return _LIST_MARK.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", str(text)))
 
 
 def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> None:
-    """Rows of words with their columns' names; the columns in `right` hold numbers. Nothing without rows."""
+    """Draw rows of words under their column names. The columns in `right` hold numbers. Draws nothing without rows."""
     frame = pd.DataFrame(list(rows))
     if frame.empty:
         return
@@ -46,14 +46,14 @@ def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> No
 
 
 def pairs(rows: Iterable[Sequence[str]], names: Sequence[str], right: Sequence[str] = ()) -> None:
-    """Rows given as sequences of cells below the columns' `names`."""
+    """Draw rows that are given as sequences of cells, under the column `names`."""
     table((dict(zip(names, row, strict=True)) for row in rows), right)
 
 
 def numbers_in(formats: Mapping[str, str], widths: Mapping[str, int] = MappingProxyType({})) -> dict[str, ColumnConfig]:
-    """The columns of a selectable table that hold numbers, by which they sort, each in its format with its unit.
+    """Return the configuration of a selectable table's number columns, each with the format that adds its unit.
 
-    `widths` are pixels of columns, of those with words too.
+    They sort as numbers. `widths` are in pixels, for columns of words too.
     """
     words = {name: st.column_config.TextColumn(width=width) for name, width in widths.items() if name not in formats}
     return words | {
@@ -62,10 +62,10 @@ def numbers_in(formats: Mapping[str, str], widths: Mapping[str, int] = MappingPr
 
 
 def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple[pd.DataFrame, dict[str, ColumnConfig]]:
-    """Rows of words for a table that can be sorted, and its column configuration.
+    """Return rows of words for a table that can be sorted, and its column configuration.
 
-    Columns of `numbers` whose cells are all written by one formatter become numbers in one unit, which their format
-    says; others stay words, on the right.
+    If one formatter wrote all cells of a column in `numbers`, they become numbers in one unit, which the format names.
+    The cells of other columns stay words, on the right.
     """
     frame, config = pd.DataFrame(list(rows)), {}
     for name in [name for name in numbers if name in frame]:
@@ -78,7 +78,7 @@ def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple
 
 
 def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
-    """What one formatter wrote, as numbers in the unit of the largest and the format that says it; None: none did."""
+    """Return cells as numbers in the unit of the largest, with the format. None unless one formatter wrote them all."""
     for words in _FORMATTERS:
         read = [None if cell in _NOTHING else _read_back(cell, words) for cell in cells]
         known = [value for value in read if value is not None]
@@ -93,7 +93,7 @@ def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
 
 
 def _read_back(cell: str, words: Formatter) -> float | None:
-    """The number that a formatter wrote; None where it did not."""
+    """Return the number that a formatter wrote. Returns None if the cell was not written by it."""
     written = re.fullmatch(rf"(-?){re.escape(words.prefix)}([\d,]+(?:\.\d+)?)(\D*)", cell)
     factor = next((factor for _, factor, suffix in words.steps if written and suffix == written[3]), None)
     if written is None or factor is None:
@@ -102,16 +102,16 @@ def _read_back(cell: str, words: Formatter) -> float | None:
 
 
 def grid(table: Table) -> None:
-    """A small table of words, whole, with GPUs by the names that people know."""
+    """Draw a small table of words in full, with the common names of GPUs."""
     st.markdown(products(in_markdown(table).replace("$", "\\$")))
 
 
 def commands(*lines: str) -> None:
-    """What gives the same answer elsewhere: a command, and a call in Python."""
+    """Show how to get the same answer elsewhere: a command, and a call in Python."""
     for line in lines:
         st.code(line, language="python" if line.startswith("import ") else "bash", wrap_lines=True)
 
 
 def side_by_side(key: str, widths: Sequence[int]) -> list[DeltaGenerator]:
-    """Columns that stand below each other where the window is narrow: tables need their width."""
+    """Return columns that stack if the window is narrow, because tables need their width."""
     return st.container(key=f"stack-{key}").columns(widths, gap="large")

@@ -1,4 +1,4 @@
-"""What somebody uploads or pastes: read by the readers in a folder of its own, which is gone afterwards."""
+"""Judges uploaded or pasted logs. Readers read them in a temporary folder, which is deleted afterwards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, judge_all
 
 MOST_FILES = 50
-MOST_MEGABYTES = 200  # of one file; a log of 200 MB holds a million steps
+MOST_MEGABYTES = 200  # of one file; a log of 200 MB has a million steps
 PASTED = "pasted.log"
 _LONGEST_NAME = 120
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """One file as it came from the browser."""
+    """One file that the browser sent."""
 
     name: str
     content: Callable[[], memoryview | bytes]
@@ -29,7 +29,7 @@ class Upload:
 def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judged:
     """Judge one log, one archive, several files of one run, or several logs of one format, which are several runs.
 
-    Raises AdvisorError in the uploader's file names.
+    AdvisorErrors use the file names of the user who uploaded.
     """
     if len(uploads) > MOST_FILES:
         raise AdvisorError(
@@ -52,12 +52,12 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judg
 
 
 def title_of(uploads: Sequence[Upload]) -> str:
-    """What an upload is called: its file, or its first and how many more."""
+    """Return the title of an upload: its file's name, or that of the first file and the number of others."""
     return uploads[0].name if len(uploads) == 1 else f"{uploads[0].name} and {len(uploads) - 1} more"
 
 
 def _as_uploaded(analysis: Analysis, folder: Path, title: str) -> Analysis:
-    """The analysis with the uploader's names in place of our folder's."""
+    """Return the analysis with the user's file names in place of our temporary folder's."""
     run = analysis.run
     notes = tuple(note.replace(f"{folder}/", "") for note in run.notes)
     source = title if Path(run.source) == folder else run.source.replace(f"{folder}/", "")
@@ -73,14 +73,14 @@ def _write(folder: Path, upload: Upload) -> Path:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a file's name, fit to be written: no folder, no control characters, not hidden, not endless."""
+    """Return the last part of a file's name, made safe: no folder, control characters or leading dot, and short."""
     last = PurePosixPath(name.replace("\\", "/")).name
     shown = "".join(c for c in last if c.isprintable()).lstrip(".")
     return shown[-_LONGEST_NAME:] or "log.txt"
 
 
 def _in_their_words(error: AdvisorError, folder: Path, title: str) -> AdvisorError:
-    """The same error without the temporary folder's name, which means nothing to whoever uploaded."""
+    """Return the same error without the name of the temporary folder, which means nothing to the user."""
 
     def mended(text: str) -> str:
         return text.replace(f"{folder}/", "").replace(str(folder), title)

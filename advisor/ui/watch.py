@@ -1,4 +1,4 @@
-"""Page Launch and watch: review a plan, start it with limits, follow it live. The run never depends on the page."""
+"""Page Launch and watch: reviews a plan, starts it with limits, and follows it live. Runs never depend on the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Colour = Literal["off", "green", "orange"]
 
 
 def page() -> None:
-    """What runs, and a plan to launch: the plan first where one was handed over, or nothing runs."""
+    """Draw the runs and a plan to launch. The plan comes first if one was handed over or nothing runs."""
     st.title("Launch and watch", anchor=False)
     store = loaders.store()
     summaries = {run.path: run for run in list_runs(store)}
@@ -82,13 +82,13 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
 
 
 def _called(run: RunSummary) -> str:
-    """The owner's name of a run before that of its folder, which may say less and is never shared."""
+    """Return the owner's name for a run, or else the name of its folder, which is unique but may say less."""
     folder = Path(run.path).name
     return folder if folder.startswith(run.name) else f"{run.name} ({folder})"
 
 
 def _look(folder: Path, was_running: bool) -> None:
-    """One look at a run folder; drawn again every two seconds while it runs."""
+    """Draw a run folder as it is now. This is drawn again every two seconds while the run continues."""
     try:
         progress = _follower(folder).look()
     except AdvisorError as error:
@@ -100,7 +100,7 @@ def _look(folder: Path, was_running: bool) -> None:
     if progress.steps:
         st.progress(min(1.0, progress.step / progress.steps))
     if not goes_on(progress.state):
-        *said, _ = closing_lines(progress, folder)  # what to do next are the buttons
+        *said, _ = closing_lines(progress, folder)  # the buttons show what to do next
         st.markdown("  \n".join(map(plain, said)))
     elif progress.state != RunState.RUNNING:
         st.info(plain(line(progress)), icon=":material/hourglass_empty:")
@@ -113,11 +113,11 @@ def _look(folder: Path, was_running: bool) -> None:
         live.curves(folder, plan)
     live.devices(folder)
     if was_running and not goes_on(progress.state):
-        st.rerun()  # the whole page: the list of runs has changed
+        st.rerun()  # reruns the whole page, because the list of runs has changed
 
 
 def _follower(folder: Path) -> RunFollower | AdoptedFollower:
-    """This session's follower of the run: each look reads only what the log has grown by."""
+    """Return this session's follower of the run. Each look reads only what was added to the log."""
     key = f"follower-{folder}"
     if key not in st.session_state:
         st.session_state[key] = follower(folder, loaders.store())
@@ -125,14 +125,14 @@ def _follower(folder: Path) -> RunFollower | AdoptedFollower:
 
 
 def _judge(folder: Path, is_running: bool) -> None:
-    """The findings so far, in a part of the page that is drawn anew at its own, slower pace."""
+    """Draw the findings so far in a part of the page that refreshes separately and more slowly."""
     st.header("Findings", anchor=False)
     live.findings(folder, not is_running)
     live.printed_last(folder)
 
 
 def _numbers(progress: Progress, loss: Estimate | None) -> None:
-    """Its numbers, each with its prediction beside it: green where it is kept, orange where it is not, else grey."""
+    """Draw the numbers, each with its prediction: green if the prediction holds, orange if not, else grey."""
     left = time_left(progress.eta_seconds) if progress.eta_seconds else None
     validation = f"; validation {format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
     mfu = f"; MFU {format_percent(progress.mfu)}" if progress.mfu is not None else ""
@@ -142,7 +142,7 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
         ("Progress", f"{format_count(progress.step)} of {format_count(progress.steps)} steps", left, "off",
          "Optimizer steps done; the time left with its 80 % interval."),
     ]  # fmt: skip
-    if progress.tokens_per_second is None and progress.tokens_planned == 0:  # an adopted command logs steps alone
+    if progress.tokens_per_second is None and progress.tokens_planned == 0:  # an adopted command logs only steps
         pace = progress.step_seconds_predicted
         rows.append(
             ("A step", format_seconds(progress.step_seconds), _planned(pace, format_seconds),
@@ -162,7 +162,7 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
             ("Dollars so far" + at_end, format_usd(progress.usd_so_far), _planned(cost, format_usd),
              _kept(cost, _at_end(progress)), "Rent of all GPUs since the start of the process.")
         )  # fmt: skip
-    else:  # one's own machine costs nothing: the time says more
+    else:  # the user's own machine costs nothing, so time is more informative
         planned = _planned(progress.total_seconds_predicted, format_seconds)
         rows.append(("Time so far", format_seconds(progress.elapsed_seconds), planned, "off", "Since its start."))
     columns = st.container(key="pair-numbers").columns(len(rows))
@@ -177,7 +177,7 @@ def _at_end(progress: Progress) -> float | None:
 
 
 def _kept(promised: Estimate | None, actual: float | None, *, least: bool = False) -> _Colour:
-    """Whether a number keeps to its 80 % interval or is better: `least`, more is better; else less is."""
+    """Return green for a number in its 80 % interval or better (which is higher if `least`), else orange."""
     if promised is None or actual is None or promised.high <= 0:
         return "off"
     good = actual >= promised.low if least else actual <= promised.high

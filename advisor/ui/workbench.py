@@ -1,4 +1,4 @@
-"""The curves of logs on the page Analyze: any scalar against steps, tokens, time or dollars, smoothed, marked."""
+"""The curves of logs on the page Analyze: any scalar against steps, tokens, time or dollars, smoothed and marked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_CURVES = 6
 
 
 def curves(analyses: Sequence[Analysis]) -> None:
-    """The controls, and a chart for each scalar that is looked at: the loss of all runs to begin with."""
+    """Draw the controls, and a chart for each selected scalar, which at first is the loss of all runs."""
     offered = scalars(analyses)
     if not offered:
         st.caption("No curve can be drawn of these logs.")
@@ -44,7 +44,7 @@ def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
     columns = st.container(key="pair-curves").columns((2.4, 1, 1, 1.4, 1.4), vertical_alignment="bottom")
     known = [name for name in st.session_state.get(CURVES, []) if name in offered]
     if CURVES in st.session_state and known != st.session_state[CURVES]:
-        st.session_state[CURVES] = known  # other logs hold other curves
+        st.session_state[CURVES] = known  # other logs have other curves
     first = [name for name in (LOSS, "tokens_per_second") if name in offered] or [next(iter(offered))]
     names = columns[0].multiselect(
         "Curves", list(offered), first, key=CURVES, bind=QUERY, format_func=offered.__getitem__,
