@@ -117,9 +117,9 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
             if not any(chip in _bare("\n".join((around, *above))) for chip in chips if len(chip) > 1):
                 return f"its place in the text does not name the GPU {gpu}"
     found = named(claim)
-    if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(_chips_in, quotes)):
+    if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(chips_in, quotes)):
         chip = _subject(above[1:])
-        claim |= {"gpu": chip} if chip and chip not in _chips_in(gpu_of_run) else {}
+        claim |= {"gpu": chip} if chip and chip not in chips_in(gpu_of_run) else {}
     if found and found[0].words and not re.search(found[0].words, around, re.IGNORECASE):
         return f"its quote does not speak of what a claim of {found[0].name.replace('_', ' ')} is about"
     of_one = found is not None and found[0].name in _OF_ONE_DEVICE
@@ -205,12 +205,12 @@ def _level(line: str) -> int:
 
 def _subject(headings: Sequence[str]) -> str | None:
     """The GPU that the nearest heading with a GPU names; None if it names several, or none does."""
-    chips: frozenset[str] = next(filter(None, map(_chips_in, headings)), frozenset())
+    chips: frozenset[str] = next(filter(None, map(chips_in, headings)), frozenset())
     return next(iter(chips)) if len(chips) == 1 else None
 
 
 @cache
-def _chips_in(text: str) -> frozenset[str]:
+def chips_in(text: str) -> frozenset[str]:
     """The chips of the catalog that a text names: "h100", "4090". A round number ("5000") is not taken for one."""
     known = {part for key in load_gpus() if key[:3] != "tpu" for part in key.split("-") if not _NO_CHIP.fullmatch(part)}
     words = re.findall(r"[a-z]*\d+[a-z]*", re.sub(r"\d+\s*[x×]\s*", "", text.lower()))

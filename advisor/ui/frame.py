@@ -140,6 +140,8 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
             if debugged and not expected:
                 raise
             message, hint, _ = explain(error)
+            if message.startswith("unexpected "):
+                hint = "This is a fault of the program. Start the app with ADVISOR_DEBUG=1 to see where."
             controls = OF_PAGE.get(name, {})
             words = [in_controls(text, controls, plain) for text in (message, hint) if text]
             st.error("  \n".join(words), icon=":material/error:")

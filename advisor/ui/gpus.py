@@ -394,12 +394,12 @@ def _profile(spec: GpuSpec, asked: Question) -> Profile:
 
 def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:
     """Show how the model fits the GPU: the best batch, the longest context, and if `drawn` the parts of its memory."""
-    context = largest_context(profile, replace(workload, activation_checkpointing="full"))
+    context = largest_context(profile, replace(workload, micro_batch=1, activation_checkpointing="full"))
     columns = st.container(key="pair-fits").columns(3)
     batch = f"{workload.micro_batch} x {workload.shape.seq_len}"
     columns[0].metric("Micro-batch to take", batch, help="The fastest that surely fits.")
     longest = format_count(context) if context else "none"
-    columns[1].metric("Longest context that fits", longest, help="One sequence per GPU.")
+    columns[1].metric("Longest context that fits", longest, help="One sequence per GPU, with full activation checkpointing.")
     columns[2].metric("Activation checkpointing", workload.activation_checkpointing)
     if drawn:
         memory_bars(profile, workload)

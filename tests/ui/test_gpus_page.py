@@ -37,6 +37,13 @@ def words(at: AppTest) -> str:
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
+def test_a_form_of_another_page_that_holds_no_rank_changes_nothing():
+    at = app()
+    at.session_state["lora_rank"] = None  # as the page Plan leaves it
+    at.run()
+    assert not at.exception and not at.error and "It fits on" in words(at)
+
+
 def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command():
     at = app(card_model="Qwen/Qwen3-8B", cards="rtx-4090", card_method="qlora", card_seq="1024").run()
     assert not at.exception and not at.error

@@ -372,6 +372,15 @@ def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
     assert frame.title[0].value == "Launch and watch"
 
 
+def test_a_run_picked_beside_the_plan_is_launched_within_the_limits_of_the_question(calibrated):
+    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=180)
+    frame.query_params.update({"gpu": "l4", "budget": "$20", "deadline": "30 h", "if_gpus": "2"})
+    ok(frame.run())
+    ok(next(button for button in frame.button if button.label == "Launch…").click().run())
+    saved = calibrated.load_plan(frame.session_state[launch_form.PLAN_KEY])
+    assert saved.workload.gpus == 2 and (saved.goal.budget_usd, saved.goal.deadline_seconds) == (20, 30 * 3600)
+
+
 TABS = {
     "What would change the plan": "would buy",
     "Sources and assumptions": "Loss: Besiroglu",

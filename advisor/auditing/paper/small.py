@@ -1,4 +1,4 @@
-"""The reader that needs no assistant: written arithmetic, labelled values and tables of steps, but no sentences."""
+"""The reader that needs no assistant: arithmetic, labelled values, tables of steps, plans in one line; no sentences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA
+from advisor.auditing.gate import chips_in
 from advisor.auditing.load import problems_of
 from advisor.auditing.paper.text import Document, read_document
 from advisor.auditing.quantity import Figure, figures
@@ -57,6 +58,11 @@ _POWER = re.compile(r"\s*(?:\^|\*\*|[²³⁰-⁹]|!)|\s*[A-Za-z]?[²³]")
 _GOES_ON = re.compile(r"\s*[×*÷]|\s*/\s*\d|\s+[x/+-]\s+[~$\d]")
 _REMARK = re.compile(r"\((?:for|on|with|using|assuming|at)\s[^()=]{1,60}\)")  # "(for 32 cards)"
 _MASSES = re.compile(r"\d\s?(?:kg|g|t|tons?|tonnes?|lbs?)\s?(?:of )?(?:CO|\w*/kWh|\b\s?e\b)")  # not read here
+_GPUS = (
+    r"(?:(?P<count>\d+|\b(?:one|two|four|eight|a|an))\s*[x×]?\s+)?"
+    r"(?P<gpu>(?:NVIDIA |GeForce |RTX |GTX )*[A-Z]*\d{2,4}\w*)"
+)
+NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "four": 4, "eight": 8}
 _MOST = 8  # operands
 _LONGEST = 160
 
@@ -94,15 +100,38 @@ def card_of_text(document: Document, name: str) -> dict[str, Any]:
 
 
 def _claims(document: Document) -> Iterator[dict[str, Any]]:
-    """Every equation as a claim, on the line that prints its number; one that no card can hold is left out."""
+    """Every equation and plan as a claim, on the line that prints its number, unless no card can hold it."""
     seen: set[str] = set()
     for passage in document.passages:
-        for equation in equations(passage.text):
-            claim = {"id": f"c{len(seen) + 1}-line{passage.line}", "line": passage.line, **equation}
-            key = f"{passage.line} {claim['value']} {claim['readings']}"
+        for stated in (*equations(passage.text), *plans(passage.text)):
+            claim = {"id": f"c{len(seen) + 1}-line{passage.line}", "line": passage.line, **stated}
+            key = f"{passage.line} {claim['value']} {claim.get('readings')}"
             if key not in seen and not problems_of(claims=[claim]):
                 seen.add(key)
                 yield claim
+
+
+def plans(text: str) -> Iterator[dict[str, Any]]:
+    """Yields the time and the cost of a plan that one piece of text states with one model, token count and GPU."""
+    named = [part for part in re.finditer(_GPUS, text) if chips_in(part["gpu"])]
+    found: dict[str, list[str]] = {}
+    for figure in figures(text):
+        behind, dimension = text[figure.end : figure.end + 12], figure.quantity.dimension
+        if dimension in ("seconds", "usd"):
+            found.setdefault(dimension, []).append(figure.quantity.text)
+        elif dimension == "count" and figure.quantity.middle >= _MILLION:
+            what = "tokens" if re.match(r"\s*(?:training )?tok", behind) else "parameters"
+            if what == "tokens" or re.match(r"[ -]?(?:model|param|LLM)", behind, re.IGNORECASE):
+                found.setdefault(what, []).append(figure.quantity.text)
+    wanted = {name: values[0] for name, values in found.items() if len(values) == 1}
+    if len(named) != 1 or not {"parameters", "tokens", "seconds"} <= wanted.keys():
+        return
+    count = named[0]["count"]
+    gpus = str(NUMBERS.get(count.lower(), count)) if count else "1"
+    of = {"kind": "quantity", "text": shortened(text), "gpu": named[0]["gpu"].strip().removesuffix("s"), "gpus": gpus}
+    yield {**of, "that": "time", "value": wanted["seconds"], **{n: wanted[n] for n in ("parameters", "tokens")}}
+    if "usd" in wanted:
+        yield {**of, "that": "usd", "value": wanted["usd"], "time": wanted["seconds"]}
 
 
 def _run(document: Document, table: RunTable | None) -> dict[str, Any]:

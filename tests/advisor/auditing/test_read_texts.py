@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from advisor.store.store import Store
+from advisor.workflows.audit import audit_cards
 from tests.terminal import advisor
 
 TEXTS = Path(__file__).with_name("texts")
@@ -51,3 +53,20 @@ def test_the_benchmark_counts_program_and_assistant_by_the_key(tmp_path: Path) -
     ]
     [skipped] = figures(TEXTS, tmp_path)
     assert skipped == f"skipped: {tmp_path} has no texts with a key.csv"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [  # 6 x 7e9 x 1e11 / 165e12 are 294 days of the full peak; 6 x 1.3e9 x 26e9 / (8 x 989e12) are 7 hours of it
+        ("7B model on one RTX 4090, 100 B tokens, 3 days, $50", ["wrong", "holds"]),
+        ("A 1.3B parameter model on 26B tokens with 8 H100s in 24 hours for $500.", ["holds", "holds"]),
+        ("A 1.3B parameter model on 26B tokens with 8 H100s in 24 hours for $5.", ["holds", "wrong"]),
+        ("A 1.3B model and a 7B model on 26B tokens, 8 H100s, 24 hours", []),  # which of the two is not said
+        ("The 1.3B model has seen 26B tokens in 24 hours", []),  # on what is not said
+    ],
+)
+def test_a_plan_in_one_line_is_judged_without_an_assistant(tmp_path, text, verdicts):
+    report = tmp_path / "report.md"
+    report.write_text(text)
+    (audit,) = audit_cards([report], Store(tmp_path))
+    assert [str(judged.judgement.ruling.value) for judged in audit.judged] == verdicts
