@@ -149,7 +149,7 @@ class Goal:
         choices=("loss", "cost", "time"), default="loss",
     )  # fmt: skip
     sure: bool = _option(
-        "sure", Kind.SWITCH, _GOAL, "Keep the limits 9 times in 10",
+        "sure", Kind.SWITCH, _GOAL, "Stay within limits 9 times in 10",
         "Stay within budget and deadline in 9 of 10 cases. By default only the expected cost and time stay within "
         "them, so about every second run exceeds them.", default=False,
     )  # fmt: skip
@@ -186,7 +186,7 @@ class Goal:
         empty="the best", least=1e-3, most=1e6,
     )  # fmt: skip
     synthetic: bool = _option(
-        "synthetic", Kind.SWITCH, _GOAL, "Train on random tokens",
+        "synthetic", Kind.SWITCH, _GOAL, "Random tokens",
         "Train on random tokens: a speed test with a meaningless loss.", default=False,
     )  # fmt: skip
     inference_tokens: float | None = _option(

@@ -60,10 +60,13 @@ class Chances:
 
 
 def chances(goal: Goal, run: Run) -> Chances:
-    """Returns the probabilities that a run costs no more than the budget and ends before the deadline."""
+    """Returns the probabilities that a run costs no more than the budget and ends before the deadline.
+
+    A run that costs nothing has no chance to exceed a budget, and None is returned for it.
+    """
 
     def chance(limit: float | None, e: Estimate | None) -> float | None:
-        return None if limit is None or e is None else chance_below(limit, e.value, e.low, e.high)
+        return None if limit is None or e is None or e.high == 0 else chance_below(limit, e.value, e.low, e.high)
 
     return Chances(
         budget=chance(goal.budget_usd, run.cost_usd), deadline=chance(goal.deadline_seconds, run.total_seconds)

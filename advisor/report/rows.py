@@ -47,6 +47,7 @@ _TITLES = {
     "mfu": "MFU as logged",
     "memory_bytes": "memory",
 }
+_WRITTEN_OUT = 1e5  # from here on .5g would write a power of ten
 _COLUMNS = ("run", "status", "steps", "tokens", "takes", "tokens/s", "MFU", "costs", "last loss", "phase")
 
 
@@ -64,6 +65,8 @@ def _cell(name: str, value: float) -> str:
         return _FORMATS[name](value)
     if name in ("step", "epoch"):
         return f"{value:,.10g}"
+    if abs(value) >= _WRITTEN_OUT:
+        return format_count(value)
     return f"{value:.5g}" if name != "learning_rate" else format_number(value)
 
 
