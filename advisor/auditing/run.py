@@ -11,7 +11,6 @@ from advisor.auditing.card import Setup
 from advisor.auditing.counts import VOCABULARIES, Counts, counts, vocabulary, with_batch, workload_of
 from advisor.auditing.quantity import Quantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
-from advisor.findings.detectors.data_budget import FLOOR_MARGIN, loss_floor
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import cpu_fallback, flops, initial_loss
 from advisor.laws.annealing import cosine
@@ -20,7 +19,7 @@ from advisor.laws.hyperparameters import peak_rates
 from advisor.laws.phase import phase_problem
 from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.loss import CHINCHILLA, TOKEN_RANGE
+from advisor.prediction.loss import CHINCHILLA, TOKEN_RANGE, text_floor
 from advisor.prediction.profile import Profile
 from advisor.prediction.throughput import TERMS, predict_log, sizes
 from advisor.records import Prediction, Workload
@@ -233,7 +232,7 @@ def _law_tokens(q: Question) -> Known | None:
 def _text_floor(q: Question) -> Known | None:
     """The entropy of text itself in nats a token of the vocabulary; of random tokens there is none."""
     known = _law_tokens(q) and counts(q.setup)
-    return _one(loss_floor(bytes_per_token(vocabulary(q.setup)[0])) * (1 - FLOOR_MARGIN)) if known else None
+    return _one(text_floor(bytes_per_token(vocabulary(q.setup)[0]))) if known else None
 
 
 def _random_floor(q: Question) -> Known | None:
