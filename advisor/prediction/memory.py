@@ -264,29 +264,28 @@ def _with(model: MemoryModel, kind: str, own: Corrections) -> MemoryModel:
 
 
 def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[MemoryObservation]) -> Corrections:
+    def state_of(workload: Workload) -> float:
+        return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
+
     own: Corrections = getattr(model, kind)
     for name, compiled in (("eager", False), ("compiled", True)):
         mine = [o for o in observations if o.workload.compile == compiled]
         peaks = [(o.workload, o.allocated_peak_bytes) for o in mine if o.allocated_peak_bytes is not None]
-        state = [_state(model, w) for w, _ in peaks]
+        state = [state_of(w) for w, _ in peaks]
         x = [model._traced(w) - s for (w, _), s in zip(peaks, state, strict=True)]
         y = [peak - s for (_, peak), s in zip(peaks, state, strict=True)]
         own = replace(own, **{name: getattr(own, name).updated(x, y, [peak for _, peak in peaks])})
     # Where the allocated bytes were not measured, the updated line predicts them.
     better = _with(model, kind, own)
     held = [(o, o.reserved_peak_bytes) for o in observations if o.reserved_peak_bytes is not None]
-    state = [_state(model, o.workload) for o, _ in held]
+    state = [state_of(o.workload) for o, _ in held]
     allocated = [
         o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o, _ in held
     ]
     x = [a - s for a, s in zip(allocated, state, strict=True)]
     y = [reserved - s for (_, reserved), s in zip(held, state, strict=True)]
-    line = own.reserved.updated(x, y, [reserved for _, reserved in held])
-    return _with_context(replace(own, reserved=line), observations)
-
-
-def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
-    """Update the context by readings from the driver. Runs on several GPUs are ignored: they would count NCCL twice."""
+    own = replace(own, reserved=own.reserved.updated(x, y, [reserved for _, reserved in held]))
+    # Readings from the driver update the context. On several GPUs they would count NCCL twice.
     readings = [
         (o.device_used_bytes - o.reserved_peak_bytes) / _GIB
         for o in observations
@@ -298,10 +297,6 @@ def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -
     mean = (prior * own.context_gib + seen * float(np.median(readings))) / (prior + seen)
     spread = max(float(np.std(readings)), (prior + seen) ** -0.5)
     return replace(own, context_gib=mean, context_deviation_gib=spread)
-
-
-def _state(model: MemoryModel, workload: Workload) -> float:
-    return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
 
 
 def _kind(a: WorkloadArrays) -> tuple:

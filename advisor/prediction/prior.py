@@ -197,9 +197,11 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     after = np.linalg.inv(before + own - start)
     mean = after @ (before @ there.mean + own @ elsewhere.theta - start @ elsewhere.prior_mean)
     gain = cross @ before
+    covariance = prior.covariance - gain @ (there.covariance - after) @ gain.T
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return CoefficientPrior(
         mean=prior.mean + gain @ (mean - there.mean),
-        covariance=_positive(prior.covariance - gain @ (there.covariance - after) @ gain.T),
+        covariance=(vectors * np.maximum(values, 1e-4)) @ vectors.T,  # rounding makes no eigenvalue negative
         discrepancy=prior.discrepancy,
         source=f"{prior.source}, updated by {elsewhere.source}",
     )
@@ -285,9 +287,3 @@ def read_belief(document: Mapping[str, Any]) -> SharedBelief:
         rows_by_card=document["cards"],
         dated=f"profiles/prior.yaml, {document['provenance']['date']}",
     )
-
-
-def _positive(covariance: np.ndarray) -> np.ndarray:
-    """Raise all eigenvalues of a covariance to at least 1e-4, so that rounding makes none of them negative."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    return (vectors * np.maximum(values, 1e-4)) @ vectors.T
