@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.auditing.card import Setup
-from advisor.auditing.counts import VOCABULARIES, Counts, counts, vocabulary, with_batch, workload_of
+from advisor.auditing.counts import VOCABULARIES, Counts, counts, vocabulary, workload_of
 from advisor.auditing.quantity import Quantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
@@ -82,8 +82,7 @@ def _utilization(q: Question) -> Known | None:
     s, model, most = q.setup, counts(q.setup), peak(spec_of(q.setup), q.setup.precision)
     if most is None or model is None or s.rate is None or s.seq_len is None:
         return None
-    each = model.flops(s.seq_len)
-    low, high = (flops.mfu(f, r, s.gpus, most) for f, r in zip(each, s.rate, strict=True))
+    low, high = (flops.mfu(f, r, s.gpus, most) for f, r in zip(model.flops, s.rate, strict=True))
     return low, high, between((low, high), format_percent)
 
 
@@ -305,7 +304,7 @@ def _timed(phase: str) -> Callable[[Question], Known | None]:
 
 NODES: dict[str, Callable[[Question], Known | None]] = {
     "parameters": lambda q: _of_model(q, lambda model: model.parameters),
-    "flops_per_token": lambda q: _of_model(q, lambda m: m.flops(q.setup.seq_len or 0)) if q.setup.seq_len else None,
+    "flops_per_token": lambda q: _of_model(q, lambda model: model.flops) if q.setup.seq_len else None,
     "step_tokens": _step_tokens,
     "run_tokens": _run_tokens,
     "run_bill": _run_bill,
@@ -403,7 +402,7 @@ def _batch(q: Question, to: Any) -> tuple[Prediction, Prediction, int]:
     if s.micro_batch is None:
         raise UnstatedError("the batch")
     target = int(to.middle if to else 2 * s.micro_batch)
-    here, there = expected(q), expected(q, with_batch(s, target))
+    here, there = expected(q), expected(q, replace(s, micro_batch=target, step_tokens=None))
     if not (here and there and here.tokens_per_second and there.tokens_per_second):
         raise UnstatedError("the GPU or the shape, without which no curve of throughput can be drawn,")
     return here, there, target
