@@ -10,7 +10,6 @@ offsets have Gaussian priors that measured peaks update (`memory_line`). `docs/h
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_line import Line
 from advisor.prediction.memory_published import Mixture, published_mixture, published_parts
 from advisor.prediction.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
+from advisor.store.disk import read_json
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
@@ -237,13 +236,7 @@ class MemoryModel:
 @lru_cache(maxsize=1)
 def load_memory_model() -> MemoryModel:
     """Read the traced coefficients from profiles/memory.json. Raises AdvisorError if the file is unusable."""
-    path = profiles_folder() / "memory.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        hint = "reinstall the package, or run benchmarks/trace_memory.py in a checkout"
-        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
-    return MemoryModel(structure=structure_from_dict(json.loads(text)))
+    return MemoryModel(structure=structure_from_dict(read_json(profiles_folder() / "memory.json", "traced memory")))
 
 
 def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> MemoryModel:

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import yaml
 
-from advisor.errors import AdvisorError
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import Named, table
 from advisor.records import Software
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
@@ -109,12 +108,7 @@ class PublishedMemory:
 @lru_cache(maxsize=1)
 def load_published_memory() -> PublishedMemory:
     """Read profiles/published_memory.yaml. Raises AdvisorError if the file is unusable."""
-    path = profiles_folder() / "published_memory.yaml"
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        hint = "reinstall the package, or run benchmarks/fit_memory.py in a checkout"
-        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
+    raw = read_yaml(profiles_folder() / "published_memory.yaml", "table of memory factors")
     pairs = {key: {name: tuple(pair) for name, pair in raw[key].items()} for key in ("factors", "software")}
     return PublishedMemory(spreads=raw["spreads"], more=raw["more"], row=raw["row"], **pairs)
 

@@ -10,13 +10,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import yaml
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.prediction.published import OWN, Setting, Spreads, names_of_unknowns, selector, software_effects
 from advisor.prediction.throughput import TERMS, Rates
 from advisor.records import Software
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
 PRIOR_SCHEMA = 3
@@ -259,13 +259,12 @@ class SharedBelief:
 @cache
 def _shared() -> SharedBelief:
     path = profiles_folder() / "prior.yaml"
-    hint = "restore it, or make it again with `python benchmarks/fit_prior.py`"
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, yaml.YAMLError) as error:
-        raise AdvisorError(f"cannot read {path}: {error}", hint) from error
-    if not isinstance(document, dict) or document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
-        raise AdvisorError(f"{path} does not hold beliefs about the terms {', '.join(TERMS)}", hint)
+    document = read_yaml(path, "table of beliefs")
+    if document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
+        raise AdvisorError(
+            f"{path} does not hold beliefs about the terms {', '.join(TERMS)}",
+            "python benchmarks/fit_prior.py makes it",
+        )
     return read_belief(document)
 
 
