@@ -1,4 +1,4 @@
-"""Data: how often they repeat, and files that hold none."""
+"""Data: how often they repeat, and what that costs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ import numpy as np
 
 from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.curves import curve
-from advisor.findings.run_facts import (
-    from_scratch,
-    number,
-    planned_steps,
-    step_tokens,
-    steps_done,
-    vocabulary,
-)
+from advisor.findings.run_facts import from_scratch, number, planned_steps, step_tokens, steps_done, vocabulary
 from advisor.findings.savings import cost_of_steps, stake_steps
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
-from advisor.prediction.loss import (
-    MOST_PREDICTED_EPOCHS,
-    effective_tokens,
-)
-from advisor.readers.run_table import Status
+from advisor.prediction.loss import MOST_PREDICTED_EPOCHS, effective_tokens
 
 _LITTLE = 0.15  # of the compute: whoever repeats a small data set five times knows that he does
 
@@ -73,28 +62,3 @@ def detect_repeated_data(case: Case) -> Verdict:
         ),
         saved=cost_of_steps(case, (1 - worth) * (stake_steps(case) or 0)),
     )
-
-
-def detect_error_page(case: Case) -> Verdict:
-    """A data file that is an error page by the log's own words, or a data set smaller than one step."""
-    tokens, per_step = number(case.run.facts, "dataset_tokens"), step_tokens(case)
-    event = next((one for one in case.run.events if one.kind == "error_page"), None)
-    if event is not None:
-        return finding(
-            "error_page",
-            severity="warning" if case.run.status is Status.COMPLETED else "error",
-            title=f"The data file is an error page or pointer (line {event.line or '?'}: {event.text[:120]!r})",
-            evidence=event.text[:200],
-            confidence="medium",
-        )
-    if tokens is not None and per_step is not None and tokens < per_step:
-        return finding(
-            "data_set_too_small",
-            text="error_page",
-            severity="error",
-            title=f"The whole data set ({tokens:,.0f} tokens) is less than one step",
-            evidence=f"{per_step:,.0f} tokens per step",
-            confidence="high",
-        )
-    known = tokens is not None or number(case.run.facts, "dataset_bytes") is not None
-    return None if known else lacking("error_page", "the data set's size")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Finding, Verdict, finding, lacking, texts
+from advisor.findings.case import Case, Verdict, finding, lacking, texts
 from advisor.findings.detectors.machine import slowdown
 from advisor.findings.run_facts import parameters
 from advisor.findings.run_metrics import BROKEN_FACTOR, prediction_confidence, promised_rate
@@ -22,7 +22,6 @@ from advisor.units import (
     format_bytes,
     format_centre,
     format_estimate,
-    format_flops,
     format_number,
     format_percent,
     format_rate,
@@ -159,56 +158,26 @@ def detect_bigger_batch(case: Case) -> Verdict:
 
 def detect_optimizer_floor(case: Case) -> Verdict:
     """An optimizer step that would move its 28 bytes per parameter faster than memory can (sources §3.2)."""
-    spec, count, timed = run_metrics.card(case), parameters(case), _typical(case, "optimizer_seconds")
-    if timed is None:
+    spec, count = run_metrics.card(case), parameters(case)
+    seconds = series.finite(run_metrics.main_column(case.run, "optimizer_seconds"))
+    if not (seconds > 0).any():
         return lacking("optimizer_floor", "seconds of the optimizer's step")
     if spec is None or count is None:
         return lacking("optimizer_floor", "the GPU's bandwidth and the number of parameters")
     # logs of other programs seldom say whether several devices share this work
     shards = 1 if case.run.framework == "training-advisor" else run_metrics.devices(case)
     moved = OPTIMIZER_BYTES * count / shards
-    floor = moved / spec.memory_bytes_per_second
+    floor, timed = moved / spec.memory_bytes_per_second, series.median(seconds[seconds > 0])
     # an optimizer that is known to keep less state than AdamW has another floor
     name = str(case.run.facts.get("optimizer", "adamw")).lower()
     if timed >= floor or not any(word in name for word in ("adam", "lamb")):
         return None
-    because = f"{format_bytes(moved)} at {format_bandwidth(spec.memory_bytes_per_second)}"
-    return _too_fast(case, "optimizer_floor", "The optimizer step", timed, floor, because)
-
-
-def detect_pass_floor(case: Case) -> Verdict:
-    """Forward or backward passes that would beat the GPU's dense peak."""
-    best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
-    times = {name: _typical(case, f"{name}_seconds") for name in ("forward", "backward")}
-    if all(value is None for value in times.values()):
-        return lacking("pass_floor", "seconds of forward and backward")
-    if run_metrics.on_cpu(case):
-        return None  # a CPU runs nothing behind the clock's back, and its "peak" is but its best measured product
-    if best is None or work is None or case.workload is None:
-        return lacking("pass_floor", "the shape and the GPU, for the floor of forward and backward")
-    tokens = case.workload.step_tokens / case.workload.gpus
-    head = 6 * case.workload.shape.vocab_size * case.workload.shape.width  # fused losses do all of it going forward
-    for name, least in (("forward", work / 3), ("backward", (work - head) * 2 / 3)):  # backward: twice (sources §1.2)
-        floor = least * tokens / best
-        if (timed := times[name]) is not None and timed < floor:
-            because = f"its FLOPs at the dense peak of {format_flops(best)}"
-            return _too_fast(case, "pass_floor", f"The {name} pass", timed, floor, because)
-    return None
-
-
-def _too_fast(case: Case, code: str, part: str, timed: float, floor: float, because: str) -> Finding:
     sure = timed < _SURE_BELOW * floor and not case.unsure
     return finding(
-        code,
+        "optimizer_floor",
         severity="error" if sure else "warning",
-        title=f"{part} is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or more",
-        evidence=f"floor: {because}",
+        title=f"The optimizer step is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or "
+        "more",
+        evidence=f"floor: {format_bytes(moved)} at {format_bandwidth(spec.memory_bytes_per_second)}",
         confidence="high" if sure else "medium",
     )
-
-
-def _typical(case: Case, name: str) -> float | None:
-    """Median of a timed part over the run, zeros left out; None if it was never timed."""
-    values = series.finite(run_metrics.main_column(case.run, name))
-    values = values[values > 0]
-    return series.median(values) if len(values) else None

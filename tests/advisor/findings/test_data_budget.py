@@ -1,18 +1,12 @@
-"""Epochs, token budgets and files that hold no data."""
+"""Epochs over the same data."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import pytest
 
-from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.data_budget import (
-    detect_error_page,
-    detect_repeated_data,
-)
-from tests.advisor.findings.build import event
+from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors.data_budget import detect_repeated_data
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
 
@@ -39,19 +33,3 @@ def test_up_to_four_epochs_are_nearly_free(epochs, fires):
 def test_fine_tuning_for_ten_epochs_is_not_judged_by_a_law_of_pre_training():
     table = learning_run(loss=healthy_loss(start=1.7, end=0.6), epoch=np.linspace(0, 10, STEPS))
     assert detect_repeated_data(learning_case(table)) is None
-
-
-def test_a_data_file_that_is_a_page_is_an_error():
-    table = dataclasses.replace(learning_run(), events=(event("error_page", "<!DOCTYPE html>"),))
-    found = detect_error_page(learning_case(table))
-    assert isinstance(found, Finding) and found.code == "error_page" and "<!DOCTYPE html>" in found.title
-
-
-def test_a_data_set_smaller_than_a_step():
-    found = detect_error_page(learning_case(learning_run(facts={"dataset_tokens": 4})))
-    assert isinstance(found, Finding) and found.code == "data_set_too_small"
-
-
-def test_data_of_which_nothing_is_known_are_not_judged():
-    assert detect_error_page(learning_case(learning_run(facts={"dataset_tokens": 1e9}))) is None
-    assert isinstance(detect_error_page(learning_case()), Insufficient)
