@@ -106,8 +106,8 @@ def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
     """The form of a claim as it is written, and its fields in that form's names; None if no form is named so."""
     entry = dict(claim)
     kind, that = str(entry.pop("kind", "")), entry.pop("that", None)
-    name = kind if kind in forms() else ""
-    if isinstance(that, str) and kind in kinds():
+    name = kind if kind in forms() or kind in table()["aliases"] else ""
+    if isinstance(that, str) and (kind in kinds() or kind == "generality"):
         name = that
     elif kind in kinds() and not name:  # the first form of the kind that has these fields
         needed = {
@@ -115,5 +115,18 @@ def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
         }
         fits = (one for one, fields in needed.items() if fields <= entry.keys())
         name = next(fits, kinds()[kind].forms[0] if len(kinds()[kind].forms) == 1 else "")
+    alias = table()["aliases"].get(name)
+    if alias:
+        name = alias["that"]
+        entry = {alias.get("rename", {}).get(key, key): value for key, value in entry.items()}
+        entry = {key: value for key, value in entry.items() if key not in alias.get("drop", ())}
+        entry |= alias.get("set", {})
+        if "fact" in entry:
+            entry["fact"] = alias.get("values", {}).get(str(entry["fact"]), entry["fact"])
     form = forms().get(name)
     return (form, entry) if form else None
+
+
+def names() -> list[str]:
+    """Every name that a claim's kind or form may be written by, former ones included."""
+    return [*kinds(), *forms(), *table()["aliases"]]

@@ -11,7 +11,7 @@ import yaml
 
 from advisor.auditing.card import COLUMNS, MEASURED, PHASES, SCHEMA, SETUP_FIELDS, Card, Claim, Setup
 from advisor.auditing.fields import read_fields
-from advisor.auditing.kinds import forms, kinds, named
+from advisor.auditing.kinds import named, names
 from advisor.errors import AdvisorError, close_matches
 
 _CARD_FIELDS = {"schema": "whole", "id": "text", "title": "text", "source": "text?", "assumed": "[text]?"}
@@ -163,7 +163,7 @@ def _claim(raw: Any, where: str, setups: list[str], problems: list[str]) -> Clai
     found = named(raw)
     if found is None:
         written = [str(raw[name]) for name in ("kind", "that") if raw.get(name) is not None]
-        close = close_matches(written[-1], [*kinds(), *forms()], 1) if written else []
+        close = close_matches(written[-1], names(), 1) if written else []
         hint = f" (did you mean {close[0]}?)" if close else ""
         problems.append(
             f"{where}.kind: {' '.join(map(repr, written))} is unknown{hint}" if written else f"{where}.kind: missing"

@@ -54,7 +54,7 @@ def test_what_an_assistant_answered_is_judged(advisor_home):
     at = app().run()
     at.text_area(key="audit-text").set_value(PLAN).run()
     quote = PLAN.splitlines()[2]
-    claim = {"id": "days", "kind": "time", "text": "it takes three days", "value": "3 days", "gpu": "rtx-4090"}
+    claim = {"id": "days", "kind": "training_time", "text": "it takes three days", "value": "3 days", "gpu": "rtx-4090"}
     claim |= {"parameters": "7 billion", "tokens": "100 billion", "quote": quote, "also": ["This takes 3 days"]}
     at.text_area(key="audit-answer").set_value(json.dumps({"title": "t", "run": {}, "claims": [claim]})).run()
     assert not at.exception and not at.error

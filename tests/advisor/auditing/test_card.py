@@ -38,7 +38,7 @@ def test_all_problems_are_said_at_once_with_their_fields(tmp_path: Path) -> None
         run={"depht": 8, "width": "wide", "gpu": "l4"},
         claims=[
             {"id": "a", "kind": "parametres", "text": "x"},
-            {"id": "b", "kind": "time", "text": "x", "value": "3 GB", "about": "elsewhere"},
+            {"id": "b", "kind": "duration", "text": "x", "value": "3 GB", "about": "elsewhere"},
             {"id": "b2", "kind": "share", "text": "x", "value": "3 %"},
         ],
         rows={"columns": ["step", "lose"], "values": [[1, 2], [1]]},

@@ -27,7 +27,7 @@ We train **1.3 billion** parameters on 26 billion tokens, which is
 
 The run of 7B parameters needs eight A100s and fits their memory of 80 GB.
 """
-RATIO = {"kind": "ratio", "value": "20", "parameters": "1.3 billion", "tokens": "26 billion"}
+RATIO = {"kind": "tokens_per_parameter", "value": "20", "parameters": "1.3 billion", "tokens": "26 billion"}
 QUOTE = "We train 1.3 billion parameters on 26 billion tokens, which is 20 tokens per parameter."
 STEP = {"kind": "expression", "value": "49,152", "readings": ["[24] * [2,048]"], "quote": "24 x 2,048 = 49,152 tokens"}
 
@@ -42,7 +42,7 @@ def read(*claims: dict[str, Any], **card: Any) -> dict[str, Any]:
     [
         ({**RATIO, "quote": QUOTE}, 3),  # over two lines, emphasis left out
         (STEP, 4),
-        ({"kind": "rate", "value": "98,304 tok/s", "step_time": "500 ms",
+        ({"kind": "throughput", "value": "98,304 tok/s", "step_time": "500 ms",
           "quote": "| small | 98,304   | 500 ms    |"}, 8),
         ({**RATIO, "quote": "which is 20 tokens per parameter", "also": ["1.3 billion parameters on 26 billion tokens"],
           "line": 4}, 3),
@@ -60,8 +60,7 @@ def test_what_the_text_bears_out_is_judged_on_its_line(claim, line):
         ({**RATIO, "quote": "We train 1.3 billion parameters on 62 billion tokens"}, "does not have the words"),
         ({**RATIO, "quote": "20 tokens per parameter"}, "does not have the number 1.3"),
         ({**STEP, "readings": ["[24] * [2,048] * [8]"]}, "does not have the number 8"),
-        ({"kind": "gpu_fact", "fact": "memory", "value": "80 GB", "gpu": "l4",
-          "quote": "fits their memory of 80 GB"}, "the GPU l4"),
+        ({"kind": "card_memory", "value": "80 GB", "gpu": "l4", "quote": "fits their memory of 80 GB"}, "the GPU l4"),
         ({"kind": "training_memory", "parameters": "7 billion", "value": "80 GB",
           "quote": "The run of 7B parameters needs eight A100s and fits their memory of 80 GB"}, "how many"),
         ({"kind": "no such kind", "quote": "Each step takes"}, "unknown"),
@@ -75,7 +74,7 @@ def test_what_it_does_not_bear_out_is_unplaced_with_the_reason(claim, why):
 
 def test_one_quote_read_in_two_ways_is_judged_in_the_first_alone():
     text = "| small | 98,304   | 500 ms    |"
-    one = {"kind": "flops", "gpu": "h200", "value": "98,304 TFLOP/s", "quote": text}
+    one = {"kind": "sustained_rate", "gpu": "h200", "value": "98,304 TFLOP/s", "quote": text}
     card = read(one, {**one, "value": "500 TFLOP/s"})
     assert [claim["id"] for claim in card["claims"]] == ["a0"] and "in two ways" in card["unplaced"][0]
 

@@ -86,7 +86,7 @@ def test_a_claim_of_its_own_model_takes_no_number_from_the_run() -> None:
 
 def test_a_wrong_premise_is_accused_once() -> None:
     entry = {"id": "size", "kind": "parameters", "text": "124 M parameters", "value": "124 M", "line": 3}
-    state = {"kind": "bytes", "part": "weights", "value": "496 MB", "bytes_each": "4", "text": "496 MB"}
+    state = {"kind": "memory_part", "part": "weights", "value": "496 MB", "bytes_each": "4", "text": "496 MB"}
     sound = {"kind": "expression", "value": "496", "readings": ["[124 M] * [4]"], "text": "4 · 124 M"}
     whole = {"kind": "rests_on", "text": "so it fits", "premises": ["size"]}
     first, *others = judge(
@@ -102,12 +102,12 @@ def test_a_wrong_premise_is_accused_once() -> None:
     assert alone.judgement.ruling is Ruling.WRONG and alone.finding is not None
 
 
-@pytest.mark.parametrize("kind", ["rests_on", "bytes"])
+@pytest.mark.parametrize("kind", ["rests_on", "memory_part"])
 def test_one_wrong_premise_of_several_excuses_a_claim_at_any_distance(kind: str) -> None:
     size = {"kind": "parameters", "text": "the size"}
     right = {"id": "right", **size, "value": "70.4 M", "line": 2}
     wrong = {"id": "wrong", **size, "value": "124 M", "line": 3}
-    needs = {"rests_on": {}, "bytes": {"value": "900 MB", "part": "weights", "bytes_each": "4"}}[kind]
+    needs = {"rests_on": {}, "memory_part": {"value": "900 MB", "part": "weights", "bytes_each": "4"}}[kind]
     near = {"id": "near", "kind": kind, "text": "near", **needs, "line": 4}
     far = {"id": "far", "kind": "rests_on", "text": "far", "premises": ["near", "right"], "line": 5}
     excused = judge(right, wrong, {**near, "premises": ["right", "wrong"]}, far)
@@ -116,9 +116,19 @@ def test_one_wrong_premise_of_several_excuses_a_claim_at_any_distance(kind: str)
     assert [one.finding is not None for one in excused] == [False, True, False, False]
     assert all(one.judgement.so.startswith("it rests on line 3, which is wrong") for one in excused[2:])
     sound = judge(right, {**near, "premises": ["right"]})[1]
-    assert (sound.finding is not None) == (kind == "bytes")  # right premises excuse nothing
+    assert (sound.finding is not None) == (kind == "memory_part")  # right premises excuse nothing
 
 
 def test_claims_that_rest_on_each_other_are_judged_all_the_same() -> None:
     circle = [{"id": a, "kind": "rests_on", "text": a, "premises": [b]} for a, b in ("ab", "ba")]
     assert {one.judgement.ruling for one in judge(*circle)} == {Ruling.CANNOT_BE_JUDGED}
+
+
+def test_names_with_card_are_read_as_former_names() -> None:
+    old = {"name": "LLaMA-2-70B", "fact": "card_hours", "value": "1.7 M GPU-h"}
+    assert (
+        ask("published_training", **old).judgement
+        == ask("published_training", **{**old, "fact": "gpu_hours"}).judgement
+    )
+    for former, name in (("cards_cost_less", "gpus_cost_less"), ("starved_card", "starved_gpu")):
+        assert ask("saying", that=former).judgement == ask("saying", that=name).judgement

@@ -103,7 +103,7 @@ def test_every_example_is_a_claim_of_a_card() -> None:
 
 
 def test_an_unknown_card_is_refused(tmp_path: Path) -> None:
-    claim = {"id": "a", "kind": "gpu_fact", "fact": "memory", "text": "t", "value": "80 GB", "gpu": "h1000"}
+    claim = {"id": "a", "kind": "card_memory", "text": "t", "value": "80 GB", "gpu": "h1000"}
     problems: list[str] = []
     card_from_dict({"schema": 1, "id": "x", "title": "t", "run": {"gpu": "rtx-9999"}, "claims": [claim]}, problems)
     assert len(problems) == 2 and all("unknown GPU" in problem for problem in problems)

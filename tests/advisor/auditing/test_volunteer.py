@@ -14,7 +14,7 @@ from tests.advisor.auditing.made_up import RUN, believe
 
 HARMLESS = [
     {"id": "a", "kind": "parameters", "text": "about 70 M", "value": "~70 M"},
-    {"id": "b", "kind": "step_tokens", "text": "65,536 a step", "value": "65,536"},
+    {"id": "b", "kind": "tokens_per_step", "text": "65,536 a step", "value": "65,536"},
 ]
 VAST = {"steps": 10, "step_time": "99 s", "micro_batch": 8192}
 NOT_RUN = dict.fromkeys(("steps_done", "step_time", "memory_used"))
