@@ -60,10 +60,6 @@ _ONE_RUN = {  # for predict_run
     "micro_batch": "Sequences per GPU and forward pass. Default: the smallest that is about as fast as any that fits.",
     "lora_rank": "Train adapters of this rank beside frozen weights (LoRA).",
 }
-_PLAN_NAMES = (
-    *("gpu", "gpus", "budget", "deadline", "tokens", "model", "params", "depth", "seq_len", "software", "finetune"),
-    *("stage", "examples", "length", "epochs", "layout", "objective", "spot", "price", "global_batch"),
-)
 
 
 def plan_training(
@@ -79,7 +75,7 @@ def plan_training(
     mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens). All values are text, as people
     write it; leave out what nobody said.
     """
-    given = {name: value for name, value in locals().items() if name in _PLAN_NAMES and value}
+    given = {name: value for name, value in locals().items() if name != "page" and value}
     return _told(lambda: api.plan(**given), "plan", given, page, ROWS)
 
 
@@ -126,9 +122,9 @@ def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", pa
     gpu is empty for all GPUs, one name, or several (l4,8xh100). Prices are a provider's list prices, price_age_days
     old. Marketplaces and spot machines are left out (plan_training with spot=any counts them).
     """
-    given = {name: value for name, value in (("gpu", gpu), ("provider", provider)) if value}
     typed = {"": gpu, "gpus": str(count) if count else "", "provider": provider}
-    return _told(lambda: api.gpus(**given, count=count), "gpus", _given(typed), page, 3 * ROWS)
+    given = {name: value for name, value in typed.items() if value}
+    return _told(lambda: api.gpus(gpu or None, count=count, provider=provider or None), "gpus", given, page, 3 * ROWS)
 
 
 def audit_schema() -> str:
@@ -248,10 +244,6 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: _plain(value) for name, value in row.items() if value is not None}
     only = found.pop("", None)  # for a row that is a single number
     return found | (only if isinstance(only, dict) else {})
-
-
-def _given(typed: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in typed.items() if value}
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ def parameters(q: Question) -> Judgement:
         return unknown("the report does not give the depth and width that would fix the count")
     low, high = model.parameters
     if any(value.admits(r.parameters) for r in model.readings):
-        nearest = model.nearest(value.middle)
+        nearest = min(model.readings, key=lambda reading: abs(reading.parameters - value.middle))
         return holds(format_count(nearest.parameters), nearest.words)
     if low < value.low < high:
         return unknown("possible only with a vocabulary or head that the report does not state", model.words)

@@ -1,10 +1,9 @@
-"""What a declared shape can mean: parameters, matrix products and FLOPs, as far as the report leaves them open."""
+"""What a declared shape can mean: parameters and FLOPs, as far as the report leaves them open."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from advisor.auditing.card import Setup
 from advisor.laws import flops
@@ -23,12 +22,6 @@ class Reading:
     words: str
     shape: ModelShape
     parameters: int
-    matmul: int  # parameters in matrix products, the head once
-
-    def flops_per_token(self, seq_len: int) -> float:
-        """FLOPs of forward and backward per token: 6·N_mm + 12·L·d·T."""
-        whole = [seq_len] * self.shape.depth
-        return flops.flops_per_token_windows(self.matmul, whole, width=self.shape.width, seq_len=seq_len)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +35,11 @@ class Counts:
         """Least and most parameters."""
         return min(r.parameters for r in self.readings), max(r.parameters for r in self.readings)
 
-    def flops(self, seq_len: int) -> tuple[float, float]:
+    @property
+    def flops(self) -> tuple[float, float]:
         """FLOPs per token, forward and backward, least and most."""
-        each = [r.flops_per_token(seq_len) for r in self.readings]
+        each = [flops.flops_per_token(r.shape) for r in self.readings]
         return min(each), max(each)
-
-    def nearest(self, parameters: float) -> Reading:
-        """The reading whose count is nearest to a number."""
-        return min(self.readings, key=lambda r: abs(r.parameters - parameters))
 
     @property
     def words(self) -> str:
@@ -70,14 +60,20 @@ def vocabulary(setup: Setup) -> tuple[int, int]:
 
 def counts(setup: Setup) -> Counts | None:
     """Every reading of the declared shape: family, tied or untied head, vocabulary; None without depth and width."""
-    vocabularies = set(vocabulary(setup))
-    readings = [reading for family in families(setup) for v in vocabularies for reading in _of(setup, family, v)]
+    readings = []
+    # a declaration means nanochat's blocks only if it names them
+    for family in (setup.family,) if setup.family else tuple(f for f in FAMILIES if f != "nanochat"):
+        tied = setup.tied_head if family != "nanochat" else False
+        for vocab_size in set(vocabulary(setup)):
+            if (shape := shape_of(setup, family, vocab_size)) is None:
+                continue
+            total, table = flops.parameters(shape), vocab_size * shape.width
+            for tie in (True, False) if tied is None else (tied,):
+                own = total if tie == (family == "gpt2") else total - table if tie else total + table
+                words = f"{_NAMES[family]}, {'tied' if tie else 'untied'} head"
+                words += f", vocabulary {vocab_size:,}" if setup.vocab_size is None else ""
+                readings.append(Reading(words=words, shape=shape, parameters=own))
     return Counts(readings=tuple(readings)) if readings else None
-
-
-def families(setup: Setup) -> tuple[str, ...]:
-    """The block structures that a declaration can mean. It means nanochat's only if it names it."""
-    return (setup.family,) if setup.family else tuple(f for f in FAMILIES if f != "nanochat")
 
 
 def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
@@ -97,21 +93,6 @@ def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
         )
     except ConfigError:
         return None
-
-
-def _of(setup: Setup, family: str, vocab_size: int) -> Iterator[Reading]:
-    shape = shape_of(setup, family, vocab_size)
-    if shape is None:
-        return
-    total, table = flops.parameters(shape), vocab_size * shape.width
-    untied = total + table if family == "gpt2" else total
-    both = {True: untied - table, False: untied}
-    ties = (False,) if family == "nanochat" else (True, False) if setup.tied_head is None else (setup.tied_head,)
-    for tied in ties:
-        words = f"{_NAMES[family]}, {'tied' if tied else 'untied'} head"
-        if setup.vocab_size is None:
-            words += f", vocabulary {vocab_size:,}"
-        yield Reading(words=words, shape=shape, parameters=both[tied], matmul=flops.matmul_parameters(shape))
 
 
 def workload_of(setup: Setup, gpu: str) -> Workload | None:
@@ -137,8 +118,3 @@ def workload_of(setup: Setup, gpu: str) -> Workload | None:
         compile=bool(setup.compile),
         optimizer=setup.optimizer,
     )
-
-
-def with_batch(setup: Setup, micro_batch: int) -> Setup:
-    """The same run with another micro-batch."""
-    return replace(setup, micro_batch=micro_batch, step_tokens=None)

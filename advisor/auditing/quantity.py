@@ -10,8 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from advisor.store.disk import read_yaml
 from advisor.units import parse_seconds
 
 DIMENSIONS = (
@@ -151,8 +150,7 @@ def _parsed(raw: str) -> Quantity:
 @cache
 def _table() -> dict[str, Any]:
     """The file of units, as it is written."""
-    raw: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("units.yaml").read_text(encoding="utf-8"))
-    return raw
+    return read_yaml(Path(__file__).with_name("units.yaml"), "table of units")
 
 
 @cache

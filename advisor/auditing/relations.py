@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from advisor.auditing import facts
 from advisor.auditing.quantity import Quantity
 from advisor.auditing.verdict import (
@@ -30,6 +28,7 @@ from advisor.auditing.verdict import (
     unknown,
 )
 from advisor.findings.case import Confidence, Severity
+from advisor.store.disk import read_yaml
 
 _DISCOUNT = re.compile(r"\b(?:spot|preemptible|reserved|committed|discount\w*)\b", re.IGNORECASE)
 _DEEPEST = 5  # relations in a chain
@@ -111,9 +110,7 @@ def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def table() -> dict[str, Any]:
     """The file of kinds, as it is written."""
-    text = Path(__file__).with_name("kinds.yaml").read_text(encoding="utf-8")
-    raw: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return raw
+    return read_yaml(Path(__file__).with_name("kinds.yaml"), "table of kinds")
 
 
 @cache

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.auditing.card import Setup
-from advisor.auditing.counts import VOCABULARIES, counts, vocabulary, with_batch, workload_of
+from advisor.auditing.counts import VOCABULARIES, counts, vocabulary, workload_of
 from advisor.auditing.quantity import Quantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
-from advisor.findings.detectors.data_budget import FLOOR_MARGIN, loss_floor
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import cpu_fallback, flops, initial_loss
 from advisor.laws.annealing import cosine
@@ -20,7 +19,7 @@ from advisor.laws.hyperparameters import peak_rates
 from advisor.laws.phase import phase_problem
 from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.loss import CHINCHILLA, TOKEN_RANGE
+from advisor.prediction.loss import CHINCHILLA, TOKEN_RANGE, text_floor
 from advisor.prediction.profile import Profile
 from advisor.prediction.throughput import TERMS, predict_log, sizes
 from advisor.records import Prediction, Workload
@@ -232,7 +231,7 @@ def _law_tokens(q: Question) -> Known | None:
 def _text_floor(q: Question) -> Known | None:
     """The entropy of text itself in nats a token of the vocabulary; of random tokens there is none."""
     known = _law_tokens(q) and counts(q.setup)
-    return _one(loss_floor(bytes_per_token(vocabulary(q.setup)[0])) * (1 - FLOOR_MARGIN)) if known else None
+    return _one(text_floor(bytes_per_token(vocabulary(q.setup)[0]))) if known else None
 
 
 def _random_floor(q: Question) -> Known | None:
@@ -287,8 +286,8 @@ def _flops_per_token(q: Question) -> Known | None:
     active = q.setup.active_parameters
     if active is not None:
         return 6 * active.low, 6 * active.high, f"6 × {active.text} active"
-    model, length = counts(q.setup), q.setup.seq_len
-    return (*model.flops(length), between(model.flops(length), format_count)) if model and length else None
+    model = counts(q.setup) if q.setup.seq_len else None
+    return (*model.flops, between(model.flops, format_count)) if model else None
 
 
 def _step_tokens(q: Question) -> Known | None:
@@ -415,7 +414,7 @@ def _batch(q: Question, to: Any) -> tuple[Prediction, Prediction, int]:
     if s.micro_batch is None:
         raise UnstatedError("the batch")
     target = int(to.middle if to else 2 * s.micro_batch)
-    here, there = expected(q), expected(q, with_batch(s, target))
+    here, there = expected(q), expected(q, replace(s, micro_batch=target, step_tokens=None))
     if not (here and there and here.tokens_per_second and there.tokens_per_second):
         raise UnstatedError("the GPU or the shape, without which no curve of throughput can be drawn,")
     return here, there, target

@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from advisor.prediction.profile import Profile
 from advisor.readers.run_table import RunTable
 from advisor.records import Estimate, Plan, Prediction, Workload
+from advisor.store.disk import read_yaml
 
 
 class Severity(StrEnum):
@@ -119,15 +118,11 @@ def seen(text: str, first: float | None = None, last: float | None = None) -> Ev
 @cache
 def groups() -> dict[str, Any]:
     """The codes of each group of findings in `groups.yaml`."""
-    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text(encoding="utf-8"))
-    return found
+    return read_yaml(Path(__file__).with_name("groups.yaml"), "table of groups")
 
 
 @cache
 def texts() -> dict[str, dict[str, Any]]:
     """The fields of every row of `texts.yaml`, by the row's name."""
-    rows = yaml.load(
-        Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"),
-        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-    )
+    rows = read_yaml(Path(__file__).with_name("texts.yaml"), "table of texts")
     return {name: {field: _READ_AS[field](value) for field, value in row.items()} for name, row in rows.items()}

@@ -90,12 +90,6 @@ class Forecast:
     advice: StopAdvice
     elsewhere: tuple[Elsewhere, ...] = ()
 
-    @property
-    def share_done(self) -> float | None:
-        if self.steps_done is None or not self.steps_planned:
-            return None
-        return min(1.0, self.steps_done / self.steps_planned)
-
 
 def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place] = ()) -> Forecast:
     """Say what is left of a run and what it will have cost; everything by the log and by what the case knows.

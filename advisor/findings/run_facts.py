@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,18 @@ from advisor.readers.status import FAILURES
 COMPLETE_SHARE = 0.995  # of the planned steps counts as done: off by one, last rows not printed
 
 
-def number(facts: dict[str, Any], name: str) -> float | None:
+def number(facts: Mapping[str, Any], name: str) -> float | None:
     """A declared fact as a finite number, or None: logs also print "auto", "none" and lists."""
     value = facts.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         return None
     return float(value)
+
+
+def positive(facts: Mapping[str, Any], name: str) -> float | None:
+    """A declared fact as a number above zero; None if it is none."""
+    value = number(facts, name)
+    return value if value and value > 0 else None
 
 
 # formats of numbers alone, in which no program speaks: their silence on checkpoints and errors means nothing
@@ -54,22 +61,24 @@ def sequence_length(case: Case) -> int | None:
 
 
 def step_tokens(case: Case) -> float | None:
-    """Tokens of one optimizer step: declared, else of the workload or the declared batch, else by the tokens column."""
+    """Tokens of one optimizer step: declared, else of the workload, else by what the log has."""
     declared = number(case.run.facts, "step_tokens")
-    if declared:
-        return declared
-    if case.workload:
-        return float(case.workload.step_tokens)
-    samples, length = number(case.run.facts, "step_samples"), number(case.run.facts, "seq_len")
+    if declared or case.workload is None:
+        return declared or logged_step_tokens(case.run, case.run.facts, number(case.run.facts, "seq_len"))
+    return float(case.workload.step_tokens)
+
+
+def logged_step_tokens(run: RunTable, facts: Mapping[str, Any], length: float | None) -> float | None:
+    """Tokens of one optimizer step by the declared batch of sequences of this length, else by the tokens column."""
+    samples, micro = number(facts, "step_samples"), number(facts, "micro_batch")
     if samples and length:
         return samples * length
-    micro = number(case.run.facts, "micro_batch")
     if micro and length:
-        pass_tokens = micro * length * (number(case.run.facts, "world_size") or 1)
-        if accumulated := number(case.run.facts, "grad_accum") or _accumulated(case.run, pass_tokens):
+        pass_tokens = micro * length * (number(facts, "world_size") or 1)
+        if accumulated := number(facts, "grad_accum") or _accumulated(run, pass_tokens):
             return pass_tokens * accumulated
-    rows = main_rows(case.run)
-    tokens, step = case.run.column("tokens")[rows], case.run.column("step")[rows]
+    rows = main_rows(run)
+    tokens, step = run.column("tokens")[rows], run.column("step")[rows]
     keep = np.isfinite(tokens) & np.isfinite(step)
     gained, passed = np.diff(tokens[keep]), np.diff(step[keep])
     ratio = gained[passed > 0] / passed[passed > 0]

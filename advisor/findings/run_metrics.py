@@ -9,7 +9,7 @@ import numpy as np
 from advisor.findings import series
 from advisor.findings.case import Case, Confidence
 from advisor.findings.curves import main_rows, sum_of_parts
-from advisor.findings.run_facts import number, step_tokens
+from advisor.findings.run_facts import number, positive, step_tokens
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import flops
 from advisor.readers.run_table import RunTable
@@ -64,12 +64,6 @@ class Pace:
 def main_column(run: RunTable, name: str) -> np.ndarray:
     """One column over the main phase's rows, of the first rank only where several printed."""
     return run.column(name)[main_rows(run)]
-
-
-def positive(case: Case, name: str) -> float | None:
-    """A declared number above zero; None if the log declares none."""
-    value = number(case.run.facts, name)
-    return value if value and value > 0 else None
 
 
 def step_times(case: Case) -> StepTimes | None:
@@ -154,7 +148,7 @@ def devices(case: Case) -> int:
     """How many devices the run used: by its workload, by its log, else one."""
     if case.workload is not None:
         return case.workload.gpus
-    return int(positive(case, "world_size") or 1)
+    return int(positive(case.run.facts, "world_size") or 1)
 
 
 def card(case: Case) -> GpuSpec | None:
@@ -267,7 +261,7 @@ def idle_stretches(case: Case) -> list[np.ndarray]:
 def memory_used_share(case: Case) -> tuple[float | None, float | None]:
     """Highest device memory in use as a share of the GPU's, and the GPU's bytes; None if not recorded."""
     total = series.finite(telemetry(case, "memory_total_bytes"))
-    size = float(total.max()) if len(total) else positive(case, "gpu_memory_bytes")
+    size = float(total.max()) if len(total) else positive(case.run.facts, "gpu_memory_bytes")
     if size is None and case.profile is not None and case.profile.device_memory_bytes:
         size = float(case.profile.device_memory_bytes)
     used = [series.finite(telemetry(case, "memory_used_bytes"))]

@@ -10,12 +10,11 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case, Cost
-from advisor.findings.run_facts import planned_steps, price, print_gap, steps_done
+from advisor.findings.run_facts import planned_steps, positive, price, print_gap, steps_done
 from advisor.findings.run_metrics import (
     FROM_CLOCK,
     lifetime_seconds,
     main_column,
-    positive,
     seconds_beside,
     step_times,
     telemetry,
@@ -89,7 +88,7 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     stamps = series.finite(main_column(case.run, "unix_seconds"))
     of_rows = worked_seconds(np.sort(stamps), sessions=part is not None and part.starts > 1)
     of_lines, clock = (part.clock_seconds or 0.0, part.clock) if part is not None else (0.0, "")
-    declared = (part.declared_seconds if part is not None else None) or positive(case, "total_seconds") or 0.0
+    declared = (part.declared_seconds if part is not None else None) or positive(case.run.facts, "total_seconds") or 0.0
     counted, elapsed = series.finite(main_column(case.run, "elapsed_seconds")), 0.0
     if len(counted) > 1 and np.ptp(counted) > 0:  # from each time that it began anew
         elapsed = float(counted[np.flatnonzero(np.diff(counted) < 0)].sum() + counted[-1])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from advisor.findings import series
+from advisor.findings.run_facts import logged_step_tokens, positive
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
@@ -89,7 +90,7 @@ def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec |
         return None, None
     if name.lower() == "cpu":
         return "cpu", None
-    memory = _number(facts, "gpu_memory_bytes")
+    memory = positive(facts, "gpu_memory_bytes")
     card = match_card(name, memory / 2**30 if memory else None, load_gpus().values())
     if isinstance(card, str):
         notes.missing.append(f"the GPU (--gpu): {card}")
@@ -102,7 +103,7 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
     count = _whole(facts, "world_size")
     if count is not None or gpu == "cpu":
         return count or 1
-    each, seconds = _number(facts, "device_flops"), series.median(run.column("seconds"))
+    each, seconds = positive(facts, "device_flops"), series.median(run.column("seconds"))
     tokens = _step_tokens(run, facts, shape) if shape else None
     if shape and each and tokens and seconds > 0:
         ratio = tokens / seconds * flops.flops_per_token(shape) / each
@@ -129,7 +130,7 @@ def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShap
     if not shapes:
         notes.missing.append("a vocabulary and sizes that fit together (vocab_size, depth, width, heads)")
         return None
-    count = _number(facts, "parameters")
+    count = positive(facts, "parameters")
     shape = min(shapes, key=lambda s: abs(math.log(flops.parameters(s) / count))) if count else shapes[0]
     if _whole(facts, "vocab_size") is None:
         notes.unsure.append(f"the vocabulary: not stated, {shape.vocab_size:,} assumed")
@@ -173,7 +174,7 @@ def _made(
 
 def _shape_by_count(facts: Mapping[str, Any], family: str | None, seq_len: int, notes: _Notes) -> ModelShape | None:
     """The depth of a family's proportions that has the declared number of parameters within 1 %."""
-    count = _number(facts, "parameters")
+    count = positive(facts, "parameters")
     if count is None or family is None or _whole(facts, "width"):
         notes.missing.append("the shape (depth, width, heads), or a known family with its parameter count")
         return None
@@ -195,7 +196,7 @@ def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Not
     """A dense decoder by its printed count; failing that, a GPT-2 of these sizes."""
     text = {name: str(_whole(facts, name) or "") for name in ("depth", "width", "heads", "vocab_size")}
     ffn, width = _whole(facts, "ffn_width"), _whole(facts, "width")
-    count = _number(facts, "parameters")
+    count = positive(facts, "parameters")
     if not all(text.values()) or not width:
         notes.missing.append("the family, or all of depth, width, heads and vocab_size")
         return None
@@ -235,19 +236,11 @@ def _batch(
 
 
 def _step_tokens(run: RunTable, facts: Mapping[str, Any], shape: ModelShape) -> float | None:
-    """Tokens of a step: stated, by its samples, by the tokens column, or by rate times seconds."""
-    if stated := _number(facts, "step_tokens"):
-        return stated
-    if samples := _number(facts, "step_samples"):
-        return samples * shape.seq_len
-    steps, counted = np.diff(run.column("step")), np.diff(run.column("tokens"))
-    ahead = (steps > 0) & (counted > 0)
-    product = run.column("tokens_per_second") * run.column("seconds")
-    for values in (counted[ahead] / steps[ahead] if len(steps) else np.empty(0), product):
-        middle = series.median(values)
-        if np.isfinite(middle) and middle >= 1:
-            return middle
-    return None
+    """Tokens of a step: stated, by what the log has, or by rate times seconds."""
+    if known := positive(facts, "step_tokens") or logged_step_tokens(run, facts, shape.seq_len):
+        return known
+    middle = series.median(run.column("tokens_per_second") * run.column("seconds"))
+    return middle if np.isfinite(middle) and middle >= 1 else None
 
 
 def _precision(facts: Mapping[str, Any], spec: GpuSpec | None, notes: _Notes) -> str:
@@ -273,15 +266,7 @@ def _compile(facts: Mapping[str, Any], framework: str, gpu: str, notes: _Notes) 
     return False
 
 
-def _number(facts: Mapping[str, Any], name: str) -> float | None:
-    """A positive finite number, or None."""
-    value = facts.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        return None
-    return float(value) if np.isfinite(float(value)) and value > 0 else None
-
-
 def _whole(facts: Mapping[str, Any], name: str) -> int | None:
     """A positive whole number of plausible size, or None."""
-    value = _number(facts, name)
+    value = positive(facts, name)
     return int(value) if value is not None and value == int(value) and value < 1e12 else None

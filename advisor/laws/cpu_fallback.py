@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.units import format_bytes, format_flops, format_number, format_percent, format_seconds, format_watts
@@ -45,60 +45,30 @@ class Sign:
 
 def cpu_signs(readings: Readings) -> list[Sign]:
     """List the signs for which there are readings, in a fixed order."""
-    return [*_memory(readings), *_power(readings), *_utilization(readings), *_flops(readings), *_first_step(readings)]
+    r, signs = readings, []
+    if r.parameters is not None and r.memory_used_bytes is not None:
+        least = _LEAST_BYTES * r.parameters
+        text = f"GPU memory in use is at most {format_bytes(r.memory_used_bytes)}; weights in fp32, or in 16 bits "
+        text += f"with their gradients, are {format_bytes(least)}"
+        signs.append(Sign(applies=r.memory_used_bytes < least, text=text, physical=True))
+    if r.power_watts is not None and r.power_limit_watts:
+        share = r.power_watts / r.power_limit_watts
+        text = f"the GPU draws {format_watts(r.power_watts)}, {format_percent(share)} of its limit"
+        signs.append(Sign(applies=share < IDLE_POWER_SHARE, text=text))
+    if r.utilization is not None:
+        text = f"a kernel runs {format_percent(r.utilization)} of the time"
+        signs.append(Sign(applies=r.utilization < IDLE_UTILIZATION, text=text))
+    if r.flops_per_second is not None and r.peak_flops is not None and r.peak_flops >= _REAL_GPU_FLOPS:
+        text = f"{format_flops(r.flops_per_second)} is what a CPU gives; the GPU's peak is {format_flops(r.peak_flops)}"
+        text += f", {format_number(r.peak_flops / r.flops_per_second)} times more"
+        signs.append(Sign(applies=r.flops_per_second < CPU_FLOPS, text=text, physical=True))
+    if r.first_step_seconds is not None and r.later_step_seconds is not None:
+        text = f"the first step ({format_seconds(r.first_step_seconds)}) is no slower than the others "
+        text += f"({format_seconds(r.later_step_seconds)})"
+        signs.append(Sign(applies=r.first_step_seconds < _FIRST_STEP_SLOWER * r.later_step_seconds, text=text))
+    return signs
 
 
 def convict(signs: Sequence[Sign]) -> bool:
     """Return True if the signs suffice: any three, or too little memory together with the FLOP/s of a CPU."""
     return sum(sign.applies for sign in signs) >= CONVICTING or sum(s.applies and s.physical for s in signs) > 1
-
-
-def _memory(r: Readings) -> Iterator[Sign]:
-    if r.parameters is None or r.memory_used_bytes is None:
-        return
-    least = _LEAST_BYTES * r.parameters
-    yield Sign(
-        applies=r.memory_used_bytes < least,
-        text=f"GPU memory in use is at most {format_bytes(r.memory_used_bytes)}; weights in fp32, or in 16 bits "
-        f"with their gradients, are {format_bytes(least)}",
-        physical=True,
-    )
-
-
-def _power(r: Readings) -> Iterator[Sign]:
-    if r.power_watts is None or not r.power_limit_watts:
-        return
-    share = r.power_watts / r.power_limit_watts
-    yield Sign(
-        applies=share < IDLE_POWER_SHARE,
-        text=f"the GPU draws {format_watts(r.power_watts)}, {format_percent(share)} of its limit",
-    )
-
-
-def _utilization(r: Readings) -> Iterator[Sign]:
-    if r.utilization is not None:
-        yield Sign(
-            applies=r.utilization < IDLE_UTILIZATION,
-            text=f"a kernel runs {format_percent(r.utilization)} of the time",
-        )
-
-
-def _flops(r: Readings) -> Iterator[Sign]:
-    if r.flops_per_second is None or r.peak_flops is None or r.peak_flops < _REAL_GPU_FLOPS:
-        return
-    yield Sign(
-        applies=r.flops_per_second < CPU_FLOPS,
-        text=f"{format_flops(r.flops_per_second)} is what a CPU gives; the GPU's peak is {format_flops(r.peak_flops)}"
-        f", {format_number(r.peak_flops / r.flops_per_second)} times more",
-        physical=True,
-    )
-
-
-def _first_step(r: Readings) -> Iterator[Sign]:
-    if r.first_step_seconds is None or r.later_step_seconds is None:
-        return
-    yield Sign(
-        applies=r.first_step_seconds < _FIRST_STEP_SLOWER * r.later_step_seconds,
-        text=f"the first step ({format_seconds(r.first_step_seconds)}) is no slower than the others "
-        f"({format_seconds(r.later_step_seconds)})",
-    )

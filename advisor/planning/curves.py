@@ -39,7 +39,6 @@ class MeasuredRate:
     tokens_per_second: float
     depth: int  # of the measured model
     seq_len: int
-    same_shape: bool
     faster: float  # share by which the measurement was faster than the model predicts; negative: slower
 
 
@@ -98,19 +97,16 @@ def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, 
     z = dataclasses.replace(sizes([workload] * count), tokens=micro_tokens, grad_accum=accum)
     trend = (terms(z, posterior.rates) * np.exp(posterior.theta)).sum(axis=1)
     rates = micro_tokens * accum / (trend * np.exp(posterior.residuals))
-    own = np.log2([workload.shape.depth, workload.shape.width, workload.shape.seq_len, workload.shape.vocab_size])
-    same = (np.abs(posterior.points[:, [0, 1, 3, 4]] - own) < 1e-6).all(axis=1)
     points = [
         MeasuredRate(
             micro_batch=float(tokens / workload.shape.seq_len),
             tokens_per_second=float(rate),
             depth=round(2.0 ** point[0]),
             seq_len=round(2.0 ** point[3]),
-            same_shape=bool(alike),
             faster=float(math.exp(-residual) - 1),
         )
-        for tokens, rate, point, alike, residual in zip(
-            micro_tokens, rates, posterior.points, same, posterior.residuals, strict=True
+        for tokens, rate, point, residual in zip(
+            micro_tokens, rates, posterior.points, posterior.residuals, strict=True
         )
         if tokens >= workload.shape.seq_len
     ]

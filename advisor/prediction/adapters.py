@@ -18,7 +18,6 @@ import numpy as np
 from advisor.hardware.catalog import GpuSpec
 from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.prediction.trained import trained_share
 from advisor.records import Workload
 
 # Eager code runs experts one after the other, so that many narrow ones take longer than their products. The factor on
@@ -50,7 +49,7 @@ def share_of_a_step(a: WorkloadArrays) -> Share:
     adapters = a.software.adapters if a.software is not None else None
     again = 2.0 if a.activation_checkpointing == "full" else 0.0
     if adapters is None:
-        through = trained_share(a)
+        through = a.trained_share
         if isinstance(through, float):
             return Share()
         return Share(of_time=(2.0 + (4.0 + again) * through) / (6.0 + again), deviation=_FROZEN_DEVIATION)

@@ -18,7 +18,6 @@ from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import BASES, EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.throughput import ELEMENT_BYTES, extra_parameters
-from advisor.prediction.trained import trained_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
@@ -56,18 +55,14 @@ ETHERNET_BYTES_PER_SECOND = 12.5e9  # 100 Gb/s for a whole machine: usual for re
 _Number = TypeVar("_Number", float, np.ndarray)
 
 
-def all_reduce_seconds(
-    size_bytes: _Number, gpus: _Number, bytes_per_second: _Number, latency_seconds: float = 0.0
-) -> _Number:
-    """Seconds of a ring all-reduce: 2(n-1) latencies, and 2(n-1)/n of the data over each link (as in nccl-tests)."""
-    return 2 * (gpus - 1) * latency_seconds + 2 * (gpus - 1) / gpus * size_bytes / bytes_per_second
+def all_reduce_seconds(size_bytes: _Number, gpus: _Number, bytes_per_second: _Number) -> _Number:
+    """Seconds of a ring all-reduce without latency: 2(n-1)/n of the data over each link (as in nccl-tests)."""
+    return 2 * (gpus - 1) / gpus * size_bytes / bytes_per_second
 
 
-def reduce_scatter_seconds(
-    size_bytes: _Number, gpus: _Number, bytes_per_second: _Number, latency_seconds: float = 0.0
-) -> _Number:
+def reduce_scatter_seconds(size_bytes: _Number, gpus: _Number, bytes_per_second: _Number) -> _Number:
     """Seconds of a ring reduce-scatter or all-gather of `size_bytes` in total, which is half an all-reduce."""
-    return all_reduce_seconds(size_bytes, gpus, bytes_per_second, latency_seconds) / 2
+    return all_reduce_seconds(size_bytes, gpus, bytes_per_second) / 2
 
 
 def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float | None = None) -> float | None:
@@ -168,7 +163,7 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
 
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
     """Count the bytes that workloads of one kind exchange; `grad_accum` and `gpus` have shape (n,)."""
-    parameters = trained_parameters(a).astype(float)
+    parameters = a.trained_parameters.astype(float)
     every = (a.parameters + extra_parameters(a.software)).astype(float)  # frozen weights are gathered too
     gathered, scattered, step = 4 * every, 2 * parameters, np.zeros(len(parameters))
     if a.software is not None and a.software.adapters is not None and a.software.adapters.quantized:

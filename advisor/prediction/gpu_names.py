@@ -56,15 +56,9 @@ def read_card_name(text: str) -> CardName:
     return CardName(chip=chips, memory_gb=sizes[0] if sizes else None, forms=forms)
 
 
-def match_card(
-    text: str, memory_gib: float | None, cards: Iterable[GpuSpec], used_gib: float | None = None
-) -> GpuSpec | str:
-    """Find the GPU that a name means, or explain why there is none.
-
-    `memory_gib`, a column of the table, decides if the name does not state the memory. Otherwise `used_gib` excludes
-    GPUs that are too small for the run.
-    """
-    card = possible_cards(text, named_cards(text, memory_gib, cards), used_gib)
+def match_card(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> GpuSpec | str:
+    """Find the GPU that a name means, with `memory_gib` if the name does not state it, or explain why there is none."""
+    card = possible_cards(text, named_cards(text, memory_gib, cards), None)
     if isinstance(card, Open):
         return f"GPU {text!r} could be any of {', '.join(c.key for c, _ in card.choices)}"
     return card.reason if isinstance(card, Refusal) else card

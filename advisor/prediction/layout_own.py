@@ -65,15 +65,13 @@ class OwnRuns:
         return np.sqrt(alone + 2 * both * share + links * share**2 + self.rest**2)
 
 
-def learn(runs: Sequence[LayoutRun], seconds: Sequence[float], model: Model, spreads: Spreads | None = None) -> OwnRuns:
+def learn(runs: Sequence[LayoutRun], seconds: Sequence[float], model: Model) -> OwnRuns:
     """Return the correction for layouts of `model`, from the measured step seconds of at least one run."""
-    s = spreads or load_spreads()
     work, costs = seconds_of_runs(runs)
     parts = parts_of(columns_of(runs), work, costs, load_law())
     off = np.log(seconds) - np.log(np.sum(list(parts.values()), axis=0))
-    return condition(
-        off, exchange_share(parts, costs, load_law()), np.array([run.model.width for run in runs]), model.width, s
-    )
+    widths = np.array([run.model.width for run in runs])
+    return condition(off, exchange_share(parts, costs, load_law()), widths, model.width, load_spreads())
 
 
 def condition(off: np.ndarray, share: np.ndarray, widths: np.ndarray, width: int, s: Spreads) -> OwnRuns:

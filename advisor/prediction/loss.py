@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from advisor.laws.intervals import Z80
+from advisor.laws.text import LAW_BYTES_PER_TOKEN
 from advisor.records import Basis, Estimate
 
 Numbers = Any  # a number, or an array of any shape: the laws are the same
@@ -125,6 +126,12 @@ def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, 
         epochs = tokens / unique_tokens
         return f"the data would be repeated {epochs:,.0f} times; the law of repetition knows no overfitting"
     return None
+
+
+def text_floor(bytes_per_token: float) -> float:
+    """Return the least loss that ordinary text allows: E in nats for tokens of this length, less the law's error."""
+    margin = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR
+    return CHINCHILLA.irreducible * bytes_per_token / LAW_BYTES_PER_TOKEN * (1 - margin)
 
 
 def effective_tokens(tokens: Numbers, unique_tokens: float | None) -> Numbers:

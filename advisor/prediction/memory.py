@@ -10,7 +10,6 @@ offsets have Gaussian priors that measured peaks update (`memory_line`). `docs/h
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_line import Line
 from advisor.prediction.memory_published import Mixture, published_mixture, published_parts
 from advisor.prediction.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
+from advisor.store.disk import read_json
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
@@ -237,13 +236,7 @@ class MemoryModel:
 @lru_cache(maxsize=1)
 def load_memory_model() -> MemoryModel:
     """Read the traced coefficients from profiles/memory.json. Raises AdvisorError if the file is unusable."""
-    path = profiles_folder() / "memory.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        hint = "reinstall the package, or run benchmarks/trace_memory.py in a checkout"
-        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
-    return MemoryModel(structure=structure_from_dict(json.loads(text)))
+    return MemoryModel(structure=structure_from_dict(read_json(profiles_folder() / "memory.json", "traced memory")))
 
 
 def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> MemoryModel:
@@ -264,29 +257,28 @@ def _with(model: MemoryModel, kind: str, own: Corrections) -> MemoryModel:
 
 
 def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[MemoryObservation]) -> Corrections:
+    def state_of(workload: Workload) -> float:
+        return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
+
     own: Corrections = getattr(model, kind)
     for name, compiled in (("eager", False), ("compiled", True)):
         mine = [o for o in observations if o.workload.compile == compiled]
         peaks = [(o.workload, o.allocated_peak_bytes) for o in mine if o.allocated_peak_bytes is not None]
-        state = [_state(model, w) for w, _ in peaks]
+        state = [state_of(w) for w, _ in peaks]
         x = [model._traced(w) - s for (w, _), s in zip(peaks, state, strict=True)]
         y = [peak - s for (_, peak), s in zip(peaks, state, strict=True)]
         own = replace(own, **{name: getattr(own, name).updated(x, y, [peak for _, peak in peaks])})
     # Where the allocated bytes were not measured, the updated line predicts them.
     better = _with(model, kind, own)
     held = [(o, o.reserved_peak_bytes) for o in observations if o.reserved_peak_bytes is not None]
-    state = [_state(model, o.workload) for o, _ in held]
+    state = [state_of(o.workload) for o, _ in held]
     allocated = [
         o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o, _ in held
     ]
     x = [a - s for a, s in zip(allocated, state, strict=True)]
     y = [reserved - s for (_, reserved), s in zip(held, state, strict=True)]
-    line = own.reserved.updated(x, y, [reserved for _, reserved in held])
-    return _with_context(replace(own, reserved=line), observations)
-
-
-def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
-    """Update the context by readings from the driver. Runs on several GPUs are ignored: they would count NCCL twice."""
+    own = replace(own, reserved=own.reserved.updated(x, y, [reserved for _, reserved in held]))
+    # Readings from the driver update the context. On several GPUs they would count NCCL twice.
     readings = [
         (o.device_used_bytes - o.reserved_peak_bytes) / _GIB
         for o in observations
@@ -298,10 +290,6 @@ def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -
     mean = (prior * own.context_gib + seen * float(np.median(readings))) / (prior + seen)
     spread = max(float(np.std(readings)), (prior + seen) ** -0.5)
     return replace(own, context_gib=mean, context_deviation_gib=spread)
-
-
-def _state(model: MemoryModel, workload: Workload) -> float:
-    return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
 
 
 def _kind(a: WorkloadArrays) -> tuple:

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import yaml
 
-from advisor.errors import AdvisorError
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import Named, table
-from advisor.prediction.trained import trained_parameters, trained_share
 from advisor.records import Software
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
@@ -110,12 +108,7 @@ class PublishedMemory:
 @lru_cache(maxsize=1)
 def load_published_memory() -> PublishedMemory:
     """Read profiles/published_memory.yaml. Raises AdvisorError if the file is unusable."""
-    path = profiles_folder() / "published_memory.yaml"
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        hint = "reinstall the package, or run benchmarks/fit_memory.py in a checkout"
-        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
+    raw = read_yaml(profiles_folder() / "published_memory.yaml", "table of memory factors")
     pairs = {key: {name: tuple(pair) for name, pair in raw[key].items()} for key in ("factors", "software")}
     return PublishedMemory(spreads=raw["spreads"], more=raw["more"], row=raw["row"], **pairs)
 
@@ -168,7 +161,7 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
     n = (a.parameters + software.extra_parameters + software.expert_parameters).astype(float)
     matrices = a.block_matrices + software.expert_parameters
-    trained = trained_parameters(a).astype(float)
+    trained = a.trained_parameters.astype(float)
     frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
         if _models_of_hf(software):  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
@@ -178,7 +171,7 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)
     muon = a.optimizer == "muon" and adapters is None  # one moment instead of two
-    saved = 4.0 * a.block_matrices * trained_share(a) if muon else 0.0
+    saved = 4.0 * a.block_matrices * a.trained_share if muon else 0.0
     hf = _models_of_hf(software)
     gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / weights_shards
     inputs, kept, worked = _activations(a, software, named, case)
@@ -191,11 +184,11 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
         gradients=gradients,
         stepping=step_bytes
         * (moments / 8 if a.optimizer != "muon" else 1.0)
-        * (a.block_matrices * trained_share(a) if muon else trained)
+        * (a.block_matrices * a.trained_share if muon else trained)
         / state_shards,
         held=gradients * (1.0 if a.gpus > 1 else np.where(a.accumulate, 1.0, _WRAPPERS_HOLD if hf else 0.0)),
-        inputs=inputs * trained_share(a),
-        activations=kept * trained_share(a),
+        inputs=inputs * a.trained_share,
+        activations=kept * a.trained_share,
         worked=worked,
         logits=_logit_bytes(a, named, case) * a.tokens * a.vocab_size,
         gathered=_gathered(a, software, case),

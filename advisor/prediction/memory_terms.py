@@ -116,6 +116,24 @@ class WorkloadArrays:
         """Weights of the matrices in all blocks, which Muon updates."""
         return flops.block_matrix_parameters(self)
 
+    @cached_property
+    def trained_parameters(self) -> np.ndarray:
+        """Number of trained parameters. With frozen blocks the embeddings are frozen too, and a tied head with them."""
+        if self.software is None:
+            return self.parameters
+        if (adapters := self.software.adapters) is not None:
+            return flops.adapter_parameters(self, adapters.rank, adapters.targets)
+        every = self.parameters + self.software.extra_parameters + self.software.expert_parameters
+        if not self.software.frozen_blocks:
+            return every
+        return every - self.software.frozen_blocks * self.block_parameters - self.vocab_size * self.width
+
+    @property
+    def trained_share(self) -> np.ndarray | float:
+        """Share of the blocks with a backward pass; 1 if no block is frozen."""
+        frozen = self.software.frozen_blocks if self.software is not None else 0
+        return 1.0 - frozen / self.depth if frozen else 1.0
+
 
 def device_type(workload: Workload) -> str:
     """Return "cpu" or "cuda". Every catalog key except "cpu" is a CUDA device."""

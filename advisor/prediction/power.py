@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.laws.intervals import Z80
-from advisor.records import Basis, Estimate
+from advisor.records import Basis
 
 # A step bound by launches, data or bandwidth draws half of the power limit, a step bound by dense products nearly all
 # (sources §7.4). Two H100 at an MFU of 44 % drew 681 and 673 of 700 W (sources §6.4), so full load starts at 45 %.
@@ -28,17 +28,12 @@ class PowerModel:
     limit_watts: float | None
     basis: Basis
 
-    def watts(self, mfu: float | None, gpus: int = 1, cap_watts: float | None = None) -> Estimate:
-        """Return the watts of `gpus` GPUs together; `cap_watts` is a power cap on each GPU.
+    def sides(self, mfu: np.ndarray | float, cap_watts: float | None = None) -> np.ndarray:
+        """Return low, value and high watts of one GPU, shape (3, n); `cap_watts` is a power cap.
 
         The host, its memory and cooling are not included (10-20 % more on large nodes, sources §6.4). An unknown MFU
-        counts as half of full load, with an interval from none to full load.
+        (NaN) counts as half of full load, with an interval from none to full load.
         """
-        low, value, high = (float(side) * gpus for side in self.sides(math.nan if mfu is None else mfu, cap_watts))
-        return Estimate(value=value, low=low, high=high, basis=self.basis)
-
-    def sides(self, mfu: np.ndarray | float, cap_watts: float | None = None) -> np.ndarray:
-        """Return low, value and high watts of one GPU, shape (3, n); NaN in `mfu` means unknown."""
         half = _FULL_LOAD_MFU / 2
         unknown = np.isnan(mfu)
         load = np.clip(np.where(unknown, half, mfu), 0.0, _FULL_LOAD_MFU)

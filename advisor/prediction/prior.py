@@ -10,13 +10,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import yaml
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.prediction.published import OWN, Setting, Spreads, names_of_unknowns, selector, software_effects
 from advisor.prediction.throughput import TERMS, Rates
 from advisor.records import Software
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
 PRIOR_SCHEMA = 3
@@ -197,9 +197,11 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     after = np.linalg.inv(before + own - start)
     mean = after @ (before @ there.mean + own @ elsewhere.theta - start @ elsewhere.prior_mean)
     gain = cross @ before
+    covariance = prior.covariance - gain @ (there.covariance - after) @ gain.T
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return CoefficientPrior(
         mean=prior.mean + gain @ (mean - there.mean),
-        covariance=_positive(prior.covariance - gain @ (there.covariance - after) @ gain.T),
+        covariance=(vectors * np.maximum(values, 1e-4)) @ vectors.T,  # rounding makes no eigenvalue negative
         discrepancy=prior.discrepancy,
         source=f"{prior.source}, updated by {elsewhere.source}",
     )
@@ -259,13 +261,12 @@ class SharedBelief:
 @cache
 def _shared() -> SharedBelief:
     path = profiles_folder() / "prior.yaml"
-    hint = "restore it, or make it again with `python benchmarks/fit_prior.py`"
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, yaml.YAMLError) as error:
-        raise AdvisorError(f"cannot read {path}: {error}", hint) from error
-    if not isinstance(document, dict) or document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
-        raise AdvisorError(f"{path} does not hold beliefs about the terms {', '.join(TERMS)}", hint)
+    document = read_yaml(path, "table of beliefs")
+    if document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
+        raise AdvisorError(
+            f"{path} does not hold beliefs about the terms {', '.join(TERMS)}",
+            "python benchmarks/fit_prior.py makes it",
+        )
     return read_belief(document)
 
 
@@ -287,9 +288,3 @@ def read_belief(document: Mapping[str, Any]) -> SharedBelief:
         rows_by_card=document["cards"],
         dated=f"profiles/prior.yaml, {document['provenance']['date']}",
     )
-
-
-def _positive(covariance: np.ndarray) -> np.ndarray:
-    """Raise all eigenvalues of a covariance to at least 1e-4, so that rounding makes none of them negative."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    return (vectors * np.maximum(values, 1e-4)) @ vectors.T

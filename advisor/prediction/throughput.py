@@ -18,7 +18,6 @@ import numpy as np
 
 from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
-from advisor.prediction.trained import trained_parameters
 from advisor.records import Software, Workload
 
 TERMS = (
@@ -119,7 +118,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
         vocab=a.vocab_size.astype(float),
         tokens=a.tokens.astype(float),
         grad_accum=grad_accum.astype(float),
-        parameters=trained_parameters(a) / shares,
+        parameters=a.trained_parameters / shares,
         block_matmul=flops.matmul_parameters(a) - head,
         head_matmul=head,
         element_bytes=ELEMENT_BYTES[a.precision] * ones,
@@ -272,7 +271,10 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
         variance = np.maximum(scale - (weights * cross).sum(axis=1), 0.0)
         pull = gradient - weights @ posterior.gradients
         distance = np.sqrt(((where[:, None, :] - posterior.points[None]) ** 2).sum(axis=2)).min(axis=1)
-        variance = variance + (_BEYOND_DEVIATION * _beyond(posterior, where)) ** 2
+        # The distance from the range of the calibration, in factors of two.
+        low, high = posterior.points.min(axis=0), posterior.points.max(axis=0)
+        beyond = np.sqrt(((np.maximum(low - where, 0) + np.maximum(where - high, 0)) ** 2).sum(axis=1))
+        variance = variance + (_BEYOND_DEVIATION * beyond) ** 2
     # The last digit of @ depends on the number of rows; einsum gives one run the same result as many.
     rest, variance = variance, variance + np.einsum("nk,kl,nl->n", pull, posterior.covariance, pull)
     # In a prior, each term has the mean of its own lognormal. Bursts determine the sum of the terms better than each
@@ -292,13 +294,6 @@ def expected_log(posterior: Posterior, z: Sizes) -> np.ndarray:
     scale = posterior.discrepancy**2
     inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
     return trend + scale * kernel(coordinates(z), posterior.points) @ np.linalg.solve(inside, posterior.residuals)
-
-
-def _beyond(posterior: Posterior, where: np.ndarray) -> np.ndarray:
-    """Return the distance of each workload from the range of the calibration, in factors of two, shape (n,)."""
-    low, high = posterior.points.min(axis=0), posterior.points.max(axis=0)
-    gap = np.maximum(low - where, 0) + np.maximum(where - high, 0)
-    return np.sqrt((gap**2).sum(axis=1))
 
 
 def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> np.ndarray:

@@ -11,7 +11,6 @@ from advisor.prediction.depths import TOKENS_PER_PARAMETER, DepthOption, Downloa
 from advisor.prediction.layout_batch import LayoutPrediction
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import words_of
-from advisor.prediction.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT, TIME
 from advisor.report.table import Table
@@ -51,7 +50,7 @@ def heading(prediction: Prediction) -> str:
     w = prediction.workload
     size = f"depth {w.shape.depth}, width {w.shape.width}, {units.format_count(prediction.parameters)} parameters"
     if words := partial_words(w):
-        trained = int(trained_parameters(WorkloadArrays.of([w]))[0])
+        trained = int(WorkloadArrays.of([w]).trained_parameters[0])
         size += f", {words} ({units.format_count(trained)} trained)"
     batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens"
     batch += f", {w.grad_accum} gradient-accumulation steps," if w.grad_accum > 1 else ""

@@ -399,7 +399,9 @@ def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:
     batch = f"{workload.micro_batch} x {workload.shape.seq_len}"
     columns[0].metric("Micro-batch to take", batch, help="The fastest that surely fits.")
     longest = format_count(context) if context else "none"
-    columns[1].metric("Longest context that fits", longest, help="One sequence per GPU, with full activation checkpointing.")
+    columns[1].metric(
+        "Longest context that fits", longest, help="One sequence per GPU, with full activation checkpointing."
+    )
     columns[2].metric("Activation checkpointing", workload.activation_checkpointing)
     if drawn:
         memory_bars(profile, workload)

@@ -150,7 +150,8 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
         )  # fmt: skip
     else:
         rows += [
-            ("Training loss, smoothed" + validation, format_number(progress.smoothed_loss), _planned(loss, format_number), "off",
+            ("Training loss, smoothed" + validation, format_number(progress.smoothed_loss),
+             _planned(loss, format_number), "off",
              "Nats per token, a mean of about the last ten steps."),
             ("Throughput" + mfu, format_rate(progress.tokens_per_second), _planned(rate, format_rate),
              _kept(rate, progress.tokens_per_second, least=True),

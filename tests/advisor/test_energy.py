@@ -29,10 +29,11 @@ def test_unknown_power_stays_unknown():
 
 def test_two_published_boards_lie_inside_the_prior():
     """Sources §6.4: two H100 at an MFU of 44 % drew 681 and 673 of 700 W; an L4 56 of its 72 W, its MFU not known."""
-    watts = datasheet_power(700.0).watts(0.44)
-    assert watts.basis == Basis.PRIOR and watts.contains(681.0) and watts.contains(673.0) and watts.high <= 700.0
-    assert datasheet_power(700.0).watts(0.44, gpus=8).value == pytest.approx(8 * watts.value)
-    assert datasheet_power(72.0).watts(None).contains(56.0)
+    board = datasheet_power(700.0)
+    low, _, high = board.sides(0.44)
+    assert board.basis == Basis.PRIOR and low <= 673.0 < 681.0 <= high <= 700.0
+    low, _, high = datasheet_power(72.0).sides(math.nan)
+    assert low <= 56.0 <= high
 
 
 def test_cost_is_rent_plus_energy():
@@ -48,29 +49,28 @@ def test_cost_is_rent_plus_energy():
 def test_power_follows_the_load_and_stops_at_the_cap():
     """Sources §7.4: at least 90 % of the limit with dense kernels, at most half when launches bound the step."""
     board = datasheet_power(700.0)
-    assert board.watts(0.6).value >= 0.9 * 700 and board.watts(0.01).value <= 0.52 * 700
-    assert board.watts(0.225).value == pytest.approx((0.5 + 0.225) * 700)
-    capped = board.watts(0.6, gpus=2, cap_watts=500.0)
-    assert capped.value == capped.high == 1000.0
-    assert board.watts(0.6, cap_watts=900.0) == board.watts(0.6)
+    assert board.sides(0.6)[1] >= 0.9 * 700 and board.sides(0.01)[1] <= 0.52 * 700
+    assert board.sides(0.225)[1] == pytest.approx((0.5 + 0.225) * 700)
+    assert board.sides(0.6, 500.0)[1:].tolist() == [500.0, 500.0]
+    assert (board.sides(0.6, 900.0) == board.sides(0.6)).all()
 
 
 @given(st.floats(0, 2), st.floats(0, 2), st.floats(1, 2000), st.one_of(st.none(), st.floats(1, 2000)))
 def test_more_load_never_draws_less_and_nothing_draws_more_than_its_limit(one, other, tdp, cap):
-    less, more = (datasheet_power(tdp).watts(mfu, cap_watts=cap) for mfu in sorted((one, other)))
-    assert less.value <= more.value and less.low <= less.value <= less.high <= min(tdp, cap or tdp)
+    (low, less, high), (_, more, _) = (datasheet_power(tdp).sides(mfu, cap) for mfu in sorted((one, other)))
+    assert less <= more and low <= less <= high <= min(tdp, cap or tdp)
 
 
 def test_bursts_give_the_line_through_their_watts():
     """100 W at rest and 1,000 W per unit of MFU, by hand: 300 W at 20 %, 500 W at 40 %."""
     power = measured_power([0.1, 0.2, 0.3, 0.4], [200.0, 300.0, 400.0, 500.0], 700.0)
-    assert power.basis == Basis.MEASURED and power.watts(0.2).value == pytest.approx(300.0)
-    assert power.watts(0.4).value == pytest.approx(500.0)
-    assert power.watts(0.4).high == pytest.approx(500.0 + 0.05 * 350.0)  # no scatter: five per cent of their mean
+    assert power.basis == Basis.MEASURED and power.sides(0.2)[1] == pytest.approx(300.0)
+    assert power.sides(0.4)[1] == pytest.approx(500.0)
+    assert power.sides(0.4)[2] == pytest.approx(500.0 + 0.05 * 350.0)  # no scatter: five per cent of their mean
     level = measured_power([0.30, 0.31], [400.0, 420.0], 700.0)
-    assert level.watts(0.05).value == level.watts(0.45).value == pytest.approx(410.0)
+    assert level.sides(0.05)[1] == level.sides(0.45)[1] == pytest.approx(410.0)
     falling = measured_power([0.1, 0.4], [500.0, 300.0], 700.0)
-    assert falling.watts(0.4).value == pytest.approx(400.0)
+    assert falling.sides(0.4)[1] == pytest.approx(400.0)
 
 
 def test_carbon_is_the_sites_energy_at_a_stated_grid():

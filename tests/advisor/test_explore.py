@@ -209,7 +209,7 @@ def test_measured_points_of_the_same_shape_lie_where_they_were_measured():
     residuals = np.linspace(-0.2, 0.2, len(cpu.posterior.points))
     cpu = replace(cpu, posterior=replace(cpu.posterior, residuals=residuals))
     workload = predict_batch(cpu, [_burst(cpu, depth=4, micro_batch=4)])[0].workload
-    found = [m for m in curves.measured_rates(cpu, workload) if m.same_shape]
+    found = [m for m in curves.measured_rates(cpu, workload) if m.depth == 4]
     assert [m.micro_batch for m in found] == [1.0, 4.0, 16.0]
     [mine] = [m for m in found if m.micro_batch == 4]
     place = int(np.abs(cpu.posterior.points - coordinates(sizes([workload]))).sum(axis=1).argmin())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.hardware.catalog import load_gpus, load_published_gpus
-from advisor.prediction.gpu_names import match_card, named_cards
+from advisor.prediction.gpu_names import match_card, named_cards, possible_cards
 
 CARDS = load_gpus()
 
@@ -80,7 +80,7 @@ def test_a_name_that_could_be_several_cards_is_none_of_them(name: str):
 
 
 def test_used_memory_rules_out_small_cards():
-    assert match_card("A100", None, CARDS.values(), used_gib=60.0).memory_gb == 80
+    assert possible_cards("A100", named_cards("A100", None, CARDS.values()), 60.0).memory_gb == 80
 
 
 def test_every_catalog_key_and_driver_name_is_itself():

@@ -141,9 +141,9 @@ def test_metered_bursts_say_what_the_device_draws():
     bursts = observations.completed(recorded.bursts)
     metered = tuple(replace(b, watts=150.0) for b in bursts)
     power = profile_of(replace(recorded, bursts=(*metered, bursts[0]))).costs.power
-    assert power.basis == Basis.MEASURED and power.watts(0.3, gpus=2).value == pytest.approx(300.0)
+    assert power.basis == Basis.MEASURED and power.sides(0.3)[1] == pytest.approx(150.0)
     run = MeasuredStep(run_id="r", created="2026", workload=bursts[0].workload, step_seconds=0.1, steps=9, watts=90.0)
-    assert profile_of(recorded, [run]).costs.power.watts(0.1).value == pytest.approx(90.0)
+    assert profile_of(recorded, [run]).costs.power.sides(0.1)[1] == pytest.approx(90.0)
     assert profile_of(recorded, [replace(run, watts=None)]).costs.power is None
 
 

@@ -63,16 +63,22 @@ def remaining_seconds(case: Case) -> float | None:
 
 def detect_nccl_timeout(case: Case) -> Verdict:
     """A collective operation that timed out: one rank never came, the others only waited."""
-    event = _last(case, "nccl_timeout")
+    title = f"Communication between the GPUs timed out{_where(case)}: whoever reports it only waited"
+    return _by_words(case, "nccl_timeout", title)
+
+
+def detect_error_page(case: Case) -> Verdict:
+    """A data file that is an error page or a pointer to a file, by the log's own words."""
+    return _by_words(case, "error_page", "The data file is an error page or a pointer, not the data")
+
+
+def _by_words(case: Case, code: str, title: str) -> Verdict:
+    """The finding of an event that bears its name; a run that went on in spite of it has a warning."""
+    event = _last(case, code)
     if event is None:
-        return unsaid(case, "nccl_timeout")
+        return unsaid(case, code)
     fatal = case.run.status not in (Status.COMPLETED, Status.TIME_LIMIT)
-    return finding(
-        "nccl_timeout",
-        severity="error" if fatal else "warning",
-        title=f"Communication between the GPUs timed out{_where(case)}: whoever reports it only waited",
-        evidence=_evidence(case, event),
-    )
+    return finding(code, severity="error" if fatal else "warning", title=title, evidence=_evidence(case, event))
 
 
 def detect_time_limit(case: Case) -> Verdict:

@@ -1,8 +1,7 @@
-"""Gradient norms: whether they were logged at all and before clipping, their spikes, and how often they are clipped."""
+"""Gradient norms: whether they were logged at all, and their spikes. Steps skipped by loss scaling."""
 
 from __future__ import annotations
 
-import math
 import re
 
 import numpy as np
@@ -13,12 +12,8 @@ from advisor.findings.run_facts import number, steps_done
 from advisor.findings.savings import cost_of_steps
 
 _FEWEST_ROWS = 30
-_EQUAL = 1e-3  # relative: norms printed with four digits
-_AT_CLIP_SHARE = 0.05  # of the rows exactly at the largest value: a cap, not chance
 _LARGE = 10.0  # times the clip
 _USUAL_CLIP = 1.0  # the default of Hugging Face, nanoGPT, Megatron and most recipes
-_MOSTLY = 0.5
-_WARM_ROWS = 20
 
 
 def _norms(case: Case) -> Curve:
@@ -49,20 +44,6 @@ def detect_grad_norm_not_collected(case: Case) -> Verdict:
     )
 
 
-def post_clip_cap(norms: np.ndarray, clip: float | None) -> float | None:
-    """The value that caps a series of norms as clipping does, or None.
-
-    The largest value is the clip threshold (where declared) and 5 % of the rows, three at least, lie exactly on it.
-    """
-    if len(norms) < _FEWEST_ROWS or not norms.max() > 0:
-        return None
-    top = float(norms.max())
-    if clip is not None and not math.isclose(top, clip, rel_tol=_EQUAL):
-        return None
-    count = int((norms >= top * (1 - _EQUAL)).sum())
-    return top if count >= max(3, _AT_CLIP_SHARE * len(norms)) else None
-
-
 def detect_grad_norm_large(case: Case) -> Verdict:
     """Norms far above the clipping threshold: those updates were scaled down to almost nothing."""
     norms = _norms(case)
@@ -89,36 +70,6 @@ def detect_grad_norm_large(case: Case) -> Verdict:
         ),
         confidence="medium" if clip else "low",
         threshold=f"{_LARGE:g}× the clip and the median",
-    )
-
-
-def clipped_share(case: Case) -> Curve | None:
-    """Per row 1 where the gradient was clipped, else 0 (or the printed share); None if the log cannot tell."""
-    printed = curve(case.run, "clipped")
-    if len(printed):
-        return Curve(step=printed.step, value=np.clip(printed.value, 0, 1), counted=printed.counted)
-    norms, clip = _norms(case), number(case.run.facts, "grad_clip")
-    if not len(norms) or not norms.value.any() or not clip:
-        return None
-    if post_clip_cap(norms.value, clip) is not None:
-        return Curve(step=norms.step, value=(norms.value >= clip * (1 - _EQUAL)).astype(float), counted=norms.counted)
-    return Curve(step=norms.step, value=(norms.value > clip).astype(float), counted=norms.counted)
-
-
-def detect_clipped_mostly(case: Case) -> Verdict:
-    """More than half of all steps clipped after warm-up: the threshold, not the rate, sets the size of updates."""
-    shares = clipped_share(case)
-    if shares is None or len(shares) < _FEWEST_ROWS:
-        return lacking("clipped_mostly", "gradient norms before clipping and the clipping threshold")
-    later = shares.value[max(_WARM_ROWS, len(shares) // 10) :] if len(shares) > 2 * _WARM_ROWS else shares.value
-    share = float(later.mean())
-    if share <= _MOSTLY:
-        return None
-    clip = number(case.run.facts, "grad_clip")
-    return finding(
-        "clipped_mostly",
-        title=f"{share:.0%} of the steps are clipped" + (f" at {clip:g}" if clip else "") + " after warm-up",
-        evidence=seen(f"{share:.1%} of {len(later)} rows", last=shares.step[-1]),
     )
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import curve
 from advisor.findings.detectors.machine import lost_seconds, slowdown
-from advisor.findings.run_facts import number, parameters, planned_steps, price, restarts, steps_done
+from advisor.findings.run_facts import number, planned_steps, positive, price, restarts, steps_done
 from advisor.findings.run_metrics import seconds_beside
 from advisor.findings.savings import mean_step_seconds, priced, saved_share, spent_seconds, steps_covered
-from advisor.laws import flops
-from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds
+from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds, state_bytes
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
 
@@ -51,7 +48,7 @@ def detect_goodput(case: Case) -> Verdict:
         return lacking("goodput", "step times beside the wall clock")
     clocks = [series.finite(run_metrics.main_column(case.run, name)) for name in ("unix_seconds", "elapsed_seconds")]
     moved = [float(np.ptp(clock)) for clock in clocks if len(clock) > 1 and np.ptp(clock) > 0]
-    wall = moved[0] if moved else run_metrics.positive(case, "total_seconds")
+    wall = moved[0] if moved else positive(case.run.facts, "total_seconds")
     if wall is None:
         return lacking("goodput", "the wall clock: time stamps, elapsed or total seconds")
     # steps that other work on the machine slowed are training all the same, and another finding
@@ -134,42 +131,26 @@ def detect_work_done_twice(case: Case) -> Verdict:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpoints:
-    """What a run's log and settings say of its checkpoints. None: not said."""
-
-    count: int
-    interval_seconds: float | None  # of work between two
-    write_seconds: float | None
-    size_bytes: float | None  # of one
-
-
-def checkpoints_of(case: Case) -> Checkpoints:
-    """Checkpoints by events, by their column and by what was configured."""
-    run, step_pace = case.run, mean_step_seconds(case)
-    events = [e for e in run.events if e.kind == "checkpoint"]
-    written = curve(run, "checkpoint_seconds")
+def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
+    """Seconds of work between two checkpoints and seconds to write one, by events, columns and settings."""
+    events, step_pace = [e for e in case.run.events if e.kind == "checkpoint"], mean_step_seconds(case)
+    written, every = curve(case.run, "checkpoint_seconds"), number(case.run.facts, "checkpoint_every_steps")
     # the step a checkpoint is of: as its line says, else the last one before that line
     steps = sorted({step for e in events if (step := e.numbers.get("step", e.step)) is not None}) or list(written.step)
-    every = number(run.facts, "checkpoint_every_steps")
-    every = max(0.0, every) if every is not None else None  # some say "never" as -1
-    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else (every or None)
-    sizes = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")]
-    size = float(np.median(sizes)) if sizes else None
-    if size is None and (count_of := parameters(case)) is not None:
-        # to resume from: fp32 weights and moments, 12 bytes per parameter (Muon's matrices 8)
-        muon = case.workload is not None and case.workload.optimizer == "muon"
-        size = 12 * count_of - (4 * flops.block_matrix_parameters(case.workload.shape) if muon and case.workload else 0)
-    seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
-    write = float(np.median(seconds)) if seconds else (size / _WRITE_BYTES_PER_SECOND if size else None)
-    if write is not None and write <= 0:
-        write = None  # a clock that stood still
-    count = max(len(steps) or len(events), len(written))
-    done = steps_done(run)
-    if not count and every and done:
-        count = int(min(done // every, 1e9))
+    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else max(0.0, every or 0.0)  # some say "never" as -1
     interval = (gap * step_pace.value or None) if gap and step_pace else None  # no time at all is none that is known
-    return Checkpoints(count=count, interval_seconds=interval, write_seconds=write, size_bytes=size)
+    seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
+    if seconds:
+        write = float(np.median(seconds))
+        return interval, write if write > 0 else None  # else of a clock that stood still
+    sizes, size = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")], None
+    if sizes:
+        size = float(np.median(sizes))
+    elif case.workload is not None:
+        size = state_bytes(case.workload.shape, case.workload.optimizer)
+    elif (count := number(case.run.facts, "parameters")) is not None:
+        size = 12 * count  # fp32 weights and both moments
+    return interval, size / _WRITE_BYTES_PER_SECOND if size else None
 
 
 def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
@@ -188,29 +169,28 @@ def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
 
 def detect_checkpoint_interval(case: Case) -> Verdict:
     """Checkpoints much rarer or more frequent than Daly's interval, with what the difference costs."""
-    checkpoints, pace = checkpoints_of(case), mean_step_seconds(case)
+    (interval, write), pace = _between_checkpoints(case), mean_step_seconds(case)
     seconds = pace.value * (planned_steps(case) or steps_done(case.run) or 0.0) if pace else 0.0
-    if checkpoints.interval_seconds is None or checkpoints.write_seconds is None or pace is None or seconds <= 0:
+    if interval is None or write is None or pace is None or seconds <= 0:
         return lacking("checkpoint_interval", "steps of two checkpoints and seconds per step")
-    best = float(daly_interval_seconds(checkpoints.write_seconds, BETWEEN_FAILURES.value))
-    overhead = checkpoints.write_seconds / checkpoints.interval_seconds
-    often = checkpoints.interval_seconds < best / _FACTOR and overhead > _OVERHEAD
-    lost, least = _expected_loss(seconds, checkpoints.interval_seconds), _expected_loss(seconds, best)
-    rare = checkpoints.interval_seconds > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
+    best = float(daly_interval_seconds(write, BETWEEN_FAILURES.value))
+    overhead = write / interval
+    often = interval < best / _FACTOR and overhead > _OVERHEAD
+    lost, least = _expected_loss(seconds, interval), _expected_loss(seconds, best)
+    rare = interval > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
     if not often and not rare:
         return None
-    writing = (overhead - checkpoints.write_seconds / best) * seconds / 3600
+    writing = (overhead - write / best) * seconds / 3600
     measured = Estimate(value=writing, low=0.8 * writing, high=1.2 * writing, basis=Basis.MEASURED)
     word = "too frequent" if often else "too rare"
     return finding(
         "checkpoints_too_frequent" if often else "checkpoints_too_rare",
         text="checkpoint_interval",
         severity="warning" if often else "note",  # what may come is a choice, what is written is paid
-        title=f"Checkpoints every {format_seconds(checkpoints.interval_seconds)} are {word}: Daly's interval is "
-        f"{format_seconds(best)}",
+        title=f"Checkpoints every {format_seconds(interval)} are {word}: Daly's interval is {format_seconds(best)}",
         evidence=(
-            f"writing takes {format_seconds(checkpoints.write_seconds)}, {overhead:.1%} of the time",
-            f"an interruption loses {format_seconds(checkpoints.interval_seconds / 2)} on average",
+            f"writing takes {format_seconds(write)}, {overhead:.1%} of the time",
+            f"an interruption loses {format_seconds(interval / 2)} on average",
         ),
         actions=f"checkpoint every {min(best, _MOST_OF_RUN * seconds) / pace.value:,.0f} steps",
         saved=priced(case, measured if often else lost.scaled(1 - least.value / lost.value)),

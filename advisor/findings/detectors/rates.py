@@ -1,17 +1,14 @@
-"""Can the logged speed be true? MFU from exact FLOPs and the dense peak, and the arithmetic of rates."""
+"""Can the logged speed be true? MFU from exact FLOPs and the dense peak."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.run_facts import parameters
 from advisor.laws.flops import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
-from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
+from advisor.units import format_flops, format_percent, format_rate
 
 _LOGGED_MFU_TOLERANCE = 0.10
-_ARITHMETIC_TOLERANCE = 0.02
 _NEXT_TO_NOTHING = 0.02  # even small models on large GPUs reach 5 %
 # Peaks that wrong denominators are made of: what logs divide by instead of the GPU's dense peak.
 _WRONG_PEAKS = (
@@ -91,48 +88,3 @@ def _mfu_causes(case: Case, ratio: float) -> tuple[str, ...]:
     ]
     causes = [words for value, words in candidates if abs(value - 1) > 0.05 and abs(ratio / value - 1) < 0.05]
     return tuple(dict.fromkeys(causes)) or ("another peak, FLOPs formula or number of GPUs in the log's own formula",)
-
-
-def detect_rate_arithmetic(case: Case) -> Verdict:
-    """Logged tokens per second times seconds per step must be the step's tokens."""
-    run = case.run
-    rate, seconds = run_metrics.main_column(run, "tokens_per_second"), run_metrics.main_column(run, "seconds")
-    tokens = run_metrics.positive(case, "step_tokens") or (case.workload.step_tokens if case.workload else None)
-    both = np.isfinite(rate) & np.isfinite(seconds) & (rate > 0) & (seconds > 0)
-    if not both.any():
-        return lacking("rate_arithmetic", "tokens per second beside seconds per step")
-    if tokens is None:
-        return lacking("rate_arithmetic", "tokens per step, to check tokens/s x seconds")
-    product = rate[both] * seconds[both]
-    ratio = series.median(product[series.steady_start(seconds[both]) :]) / tokens
-    if abs(ratio - 1) <= _ARITHMETIC_TOLERANCE:
-        return None
-    if not 0 < ratio < np.inf:  # tokens or seconds that no number can hold the quotient of
-        return lacking("rate_arithmetic", "possible tokens per step, to check tokens/s x seconds")
-    # a rate of one device or micro-batch is another definition, a guessed batch proves nothing
-    known, declared = _known_ratio(case, ratio), run_metrics.positive(case, "step_tokens") is not None
-    severity = "note" if known or not declared else "error" if abs(np.log(ratio)) > 0.2 else "warning"
-    product_words = f"{format_rate(series.median(rate[both]))} x {format_seconds(series.median(seconds[both]))}"
-    return finding(
-        "rate_arithmetic",
-        severity=severity,
-        title=f"Tokens per second and step times disagree by a factor of {format_number(max(ratio, 1 / ratio))}",
-        evidence=f"{product_words} = {format_tokens(ratio * tokens)} tokens, but a step has {format_tokens(tokens)}",
-        confidence="medium" if case.unsure and not run.facts.get("step_tokens") else "high",
-        causes=known or "rate, time or tokens per step belong to different things (a moving average, evaluations)",
-    )
-
-
-def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
-    """What is counted otherwise, where that explains the ratio within 5 %."""
-    w = case.workload
-    accum = run_metrics.positive(case, "grad_accum") or (w.grad_accum if w else 1)
-    world = max(1.0, float(run_metrics.devices(case)))
-    candidates = (
-        (1 / accum, f"the rate counts one of {accum:g} micro-batches"),
-        (1 / world, f"the rate counts one of {world:g} devices"),
-        (1 / (accum * world), "the rate counts one micro-batch of one GPU"),
-        (accum, f"the time is that of one of {accum:g} micro-batches"),
-        (world, f"tokens of {world:g} GPUs are counted {world:g} times"),
-    )
-    return tuple(words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05)

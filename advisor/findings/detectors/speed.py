@@ -1,4 +1,4 @@
-"""Is the speed what this GPU gives at this shape, and what is it bound by?"""
+"""Is the speed what this GPU gives at this shape, and would a larger batch be faster?"""
 
 from __future__ import annotations
 
@@ -8,34 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Finding, Verdict, finding, lacking, texts
+from advisor.findings.case import Case, Verdict, finding, lacking, texts
 from advisor.findings.detectors.machine import slowdown
 from advisor.findings.run_facts import parameters
 from advisor.findings.run_metrics import BROKEN_FACTOR, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.micro_batch import Tries, one_micro_batch
-from advisor.prediction.profile import Profile
-from advisor.prediction.throughput import OPTIMIZER_BYTES, TERMS, predict_log, sizes
-from advisor.records import Estimate, Workload
+from advisor.prediction.throughput import OPTIMIZER_BYTES
+from advisor.records import Estimate
 from advisor.units import (
     format_bandwidth,
     format_bytes,
     format_centre,
-    format_count,
     format_estimate,
-    format_flops,
     format_number,
     format_percent,
     format_rate,
     format_seconds,
-    format_tokens,
 )
 
 _SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
 _CERTAIN_FACTOR = 10.0  # no guess about the workload is off by this much
-_OVERHEAD_SHARE = 0.30
-_MEMORY_SHARE = 0.50
 # Predicted gain. Doublings of micro-batches of 8 and more that one owner measured on some twenty kinds of GPU gained 0
 # to 5 %, two fifths of what other people's runs had predicted: 12 % are about 5 %.
 BATCH_MUST_PAY = 0.12
@@ -78,58 +72,6 @@ def detect_software_bound(case: Case) -> Verdict:
         confidence=prediction_confidence(case, sure=broken),
         actions=(*texts()[words]["actions"], "neither a bigger batch nor a faster GPU will mend it" if broken else ""),
         saved=saved_by_speedup(case, factor),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeSplit:
-    """Where the model says a step's time goes, as shares of it."""
-
-    compute: float  # matrix products and attention
-    memory: float  # activations, logits, weights and optimizer state through memory
-    overhead: float  # launches and other fixed costs
-
-    @property
-    def bound(self) -> str:
-        """The largest part in words: compute, memory or launches."""
-        parts = {"compute": self.compute, "memory": self.memory, "launches": self.overhead}
-        return max(parts, key=lambda name: parts[name])
-
-
-def time_split(profile: Profile, workload: Workload) -> TimeSplit:
-    """The predicted step of a workload split by the model's own terms (docs/how-it-predicts.md), links left out."""
-    parts = predict_log(profile.posterior, sizes([workload])).parts[0]
-    share = dict(zip(TERMS, (parts / parts.sum()).tolist(), strict=True))
-    compute = share["matmul"] + share["attention"]
-    overhead = share["layer_overhead"] + share["micro_overhead"] + share["step_overhead"]
-    return TimeSplit(compute=compute, memory=1 - compute - overhead, overhead=overhead)
-
-
-def detect_bound(case: Case) -> Verdict:
-    """A shape whose time goes to memory or launches rather than products, by the model's own terms."""
-    if case.workload is None or case.profile is None:
-        return lacking("time_split", "the shape and a known GPU, to split the step's time")
-    split = time_split(case.profile, case.workload)
-    launches = split.overhead > _OVERHEAD_SHARE
-    if not launches and split.memory <= _MEMORY_SHARE:
-        return None
-    choice, larger = best_batch(case), ""
-    if choice is not None and choice.gain >= BATCH_MUST_PAY:
-        larger = f"micro_batch: {choice.micro_batch}, grad_accum: {choice.grad_accum} (+{format_percent(choice.gain)})"
-    fuse = "" if case.workload.compile else "compile: true fuses passes over activations"
-    wider = "a wider model of the same cost uses the products better"
-    return finding(
-        "launch_bound" if launches else "memory_bound",
-        text="bound",
-        title=f"{format_percent(split.overhead)} of a step is launching kernels"
-        if launches
-        else f"{format_percent(split.memory)} of a step is memory traffic, which no tensor core speeds up",
-        evidence=f"predicted: {format_percent(split.compute)} products, {format_percent(split.memory)} memory traffic, "
-        f"{format_percent(split.overhead)} launches",
-        confidence=prediction_confidence(case),
-        causes=f"{format_count(parameters(case))} parameters at width {case.workload.shape.width} and "
-        f"{format_tokens(case.workload.micro_tokens)} tokens per micro-batch",
-        actions=("compile: true", larger) if launches else (fuse, wider, larger),
     )
 
 
@@ -216,56 +158,26 @@ def detect_bigger_batch(case: Case) -> Verdict:
 
 def detect_optimizer_floor(case: Case) -> Verdict:
     """An optimizer step that would move its 28 bytes per parameter faster than memory can (sources §3.2)."""
-    spec, count, timed = run_metrics.card(case), parameters(case), _typical(case, "optimizer_seconds")
-    if timed is None:
+    spec, count = run_metrics.card(case), parameters(case)
+    seconds = series.finite(run_metrics.main_column(case.run, "optimizer_seconds"))
+    if not (seconds > 0).any():
         return lacking("optimizer_floor", "seconds of the optimizer's step")
     if spec is None or count is None:
         return lacking("optimizer_floor", "the GPU's bandwidth and the number of parameters")
     # logs of other programs seldom say whether several devices share this work
     shards = 1 if case.run.framework == "training-advisor" else run_metrics.devices(case)
     moved = OPTIMIZER_BYTES * count / shards
-    floor = moved / spec.memory_bytes_per_second
+    floor, timed = moved / spec.memory_bytes_per_second, series.median(seconds[seconds > 0])
     # an optimizer that is known to keep less state than AdamW has another floor
     name = str(case.run.facts.get("optimizer", "adamw")).lower()
     if timed >= floor or not any(word in name for word in ("adam", "lamb")):
         return None
-    because = f"{format_bytes(moved)} at {format_bandwidth(spec.memory_bytes_per_second)}"
-    return _too_fast(case, "optimizer_floor", "The optimizer step", timed, floor, because)
-
-
-def detect_pass_floor(case: Case) -> Verdict:
-    """Forward or backward passes that would beat the GPU's dense peak."""
-    best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
-    times = {name: _typical(case, f"{name}_seconds") for name in ("forward", "backward")}
-    if all(value is None for value in times.values()):
-        return lacking("pass_floor", "seconds of forward and backward")
-    if run_metrics.on_cpu(case):
-        return None  # a CPU runs nothing behind the clock's back, and its "peak" is but its best measured product
-    if best is None or work is None or case.workload is None:
-        return lacking("pass_floor", "the shape and the GPU, for the floor of forward and backward")
-    tokens = case.workload.step_tokens / case.workload.gpus
-    head = 6 * case.workload.shape.vocab_size * case.workload.shape.width  # fused losses do all of it going forward
-    for name, least in (("forward", work / 3), ("backward", (work - head) * 2 / 3)):  # backward: twice (sources §1.2)
-        floor = least * tokens / best
-        if (timed := times[name]) is not None and timed < floor:
-            because = f"its FLOPs at the dense peak of {format_flops(best)}"
-            return _too_fast(case, "pass_floor", f"The {name} pass", timed, floor, because)
-    return None
-
-
-def _too_fast(case: Case, code: str, part: str, timed: float, floor: float, because: str) -> Finding:
     sure = timed < _SURE_BELOW * floor and not case.unsure
     return finding(
-        code,
+        "optimizer_floor",
         severity="error" if sure else "warning",
-        title=f"{part} is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or more",
-        evidence=f"floor: {because}",
+        title=f"The optimizer step is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or "
+        "more",
+        evidence=f"floor: {format_bytes(moved)} at {format_bandwidth(spec.memory_bytes_per_second)}",
         confidence="high" if sure else "medium",
     )
-
-
-def _typical(case: Case, name: str) -> float | None:
-    """Median of a timed part over the run, zeros left out; None if it was never timed."""
-    values = series.finite(run_metrics.main_column(case.run, name))
-    values = values[values > 0]
-    return series.median(values) if len(values) else None

@@ -10,6 +10,7 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.detectors.machine import quiet_times
+from advisor.findings.run_facts import positive
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
 from advisor.findings.savings import main_part, saved_share, spent_seconds
 from advisor.readers.line_clock import BAR
@@ -115,7 +116,7 @@ def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str
 
     def comes_with(steps: np.ndarray, setting: str) -> bool:
         """Whether most pauses lie beside one of these steps, or come as often as is configured."""
-        declared, others = run_metrics.positive(case, setting), np.sort(steps[np.isfinite(steps)])
+        declared, others = positive(case.run.facts, setting), np.sort(steps[np.isfinite(steps)])
         if len(others):
             place = np.clip(np.searchsorted(others, slow.step), 1, max(1, len(others) - 1))
             beside = [others[np.minimum(place, len(others) - 1)], others[place - 1]]

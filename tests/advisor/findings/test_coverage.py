@@ -8,7 +8,8 @@ from advisor.readers.run_table import RunTable
 from tests.advisor.findings import build
 
 # what the program's own words alone decide, which a log of words has
-BY_WORDS = {"detect_out_of_memory", "detect_nccl_timeout", "detect_time_limit", "detect_exception", "detect_killed"}
+BY_WORDS = {"detect_out_of_memory", "detect_nccl_timeout", "detect_error_page", "detect_time_limit", "detect_exception",
+            "detect_killed"}  # fmt: skip
 ONE_DEVICE = {"detect_straggler"}  # nothing says that there were several
 
 

@@ -1,21 +1,12 @@
-"""Epochs, token budgets, floors and files that hold no data."""
+"""Epochs over the same data."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import pytest
 
-from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.detectors.data_budget import (
-    detect_error_page,
-    detect_loss_below_floor,
-    detect_repeated_data,
-    error_page,
-    loss_floor,
-)
-from tests.advisor.findings.build import event
+from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors.data_budget import detect_repeated_data
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
 
@@ -42,48 +33,3 @@ def test_up_to_four_epochs_are_nearly_free(epochs, fires):
 def test_fine_tuning_for_ten_epochs_is_not_judged_by_a_law_of_pre_training():
     table = learning_run(loss=healthy_loss(start=1.7, end=0.6), epoch=np.linspace(0, 10, STEPS))
     assert detect_repeated_data(learning_case(table)) is None
-
-
-def test_a_loss_below_the_floor():
-    # E = 1.8172 at 4.4 bytes per token
-    assert loss_floor(None) == pytest.approx(1.8172)
-    assert loss_floor(2.2) == pytest.approx(0.9086)
-    found = detect_loss_below_floor(learning_case(learning_run(loss=healthy_loss(end=1.1), eval_loss=None)))
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING
-    promised = detect_loss_below_floor(learning_case(notes={"target_loss": "1.2"}))
-    assert isinstance(promised, Finding) and promised.severity is Severity.ERROR
-    assert detect_loss_below_floor(learning_case()) is None
-    table = learning_run(facts={"vocab_size": 256}, loss=healthy_loss(start=5.545, end=0.8))
-    assert isinstance(detect_loss_below_floor(learning_case(table)), Insufficient)
-
-
-@pytest.mark.parametrize(
-    ("head", "page"),
-    [
-        ("<!DOCTYPE html><html>", True),
-        ("\ufeff\n<HTML>", True),
-        ("404: Not Found", True),
-        ("version https://git-lfs.github.com/spec/v1", True),
-        ("First Citizen:\nBefore we proceed", False),
-        ("HTML pages begin with <html>", False),
-    ],
-)
-def test_error_pages_are_told_by_their_beginning(head, page):
-    assert (error_page(head) is not None) == page
-
-
-def test_a_data_file_that_is_a_page_is_an_error():
-    found = detect_error_page(learning_case(notes={"data_head": "404: Not Found"}))
-    assert isinstance(found, Finding) and found.code == "error_page" and found.severity is Severity.ERROR
-    table = dataclasses.replace(learning_run(), events=(event("error_page", "<!DOCTYPE html>"),))
-    assert isinstance(detect_error_page(learning_case(table)), Finding)
-
-
-def test_a_data_set_smaller_than_a_step():
-    found = detect_error_page(learning_case(learning_run(facts={"dataset_tokens": 4})))
-    assert isinstance(found, Finding) and found.code == "data_set_too_small"
-
-
-def test_real_data_are_silent_and_unknown_ones_insufficient():
-    assert detect_error_page(learning_case(notes={"data_head": "Call me Ishmael."})) is None
-    assert isinstance(detect_error_page(learning_case()), Insufficient)

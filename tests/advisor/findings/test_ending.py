@@ -9,7 +9,8 @@ from advisor.findings.detectors import ending
 from advisor.readers.run_table import RunPart, Status
 from tests.advisor.findings import build
 
-DETECTORS = (ending.detect_nccl_timeout, ending.detect_time_limit, ending.detect_exception, ending.detect_killed)
+DETECTORS = (ending.detect_nccl_timeout, ending.detect_error_page, ending.detect_time_limit, ending.detect_exception,
+             ending.detect_killed)  # fmt: skip
 
 
 def ended(status: Status, *events, planned: int = 800):
@@ -49,6 +50,12 @@ def test_nccl_timeout_explains_the_crash():
     assert survived.severity is Severity.WARNING
 
 
+def test_a_data_file_that_is_a_page_is_an_error():
+    found = only(ended(Status.INCOMPLETE, build.event("error_page", "<!DOCTYPE html>", 400)))
+    assert found.code == "error_page" and found.severity is Severity.ERROR
+    assert found.evidence[0].text == "<!DOCTYPE html>"
+
+
 def test_exception_and_full_disk():
     found = only(ended(Status.CRASHED, build.event("exception", "ValueError: no length (train.py:10)", 400)))
     assert found.code == "crashed" and found.evidence[0].text == "ValueError: no length (train.py:10)"
@@ -66,7 +73,7 @@ def test_killed_by_the_hosts_memory_or_by_preemption():
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.UNKNOWN, Status.STOPPED, Status.OUT_OF_MEMORY])
 def test_other_endings_are_not_judged_here(status):
     case = ended(status)
-    assert [detector(case) for detector in DETECTORS] == [None] * 4
+    assert [detector(case) for detector in DETECTORS] == [None] * len(DETECTORS)
 
 
 def test_a_crash_before_the_first_step():

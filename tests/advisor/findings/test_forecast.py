@@ -155,7 +155,7 @@ def test_what_is_left_in_time_and_money():
     table = part_of("cosine", 500)
     table = dataclasses.replace(table, columns={**table.columns, "eval_seconds": evals})
     found = forecast(learning_case(table))
-    assert found.share_done == 0.25 and found.rest_hours is not None and found.total_usd is not None
+    assert found.steps_done == 500 and found.rest_hours is not None and found.total_usd is not None
     # 1,500 steps of a second and 15 evaluations of 20 s
     assert found.rest_hours.value == pytest.approx((1500 + 300) / 3600, rel=0.005)
     assert found.rest_hours.low < 0.5 < found.rest_hours.high

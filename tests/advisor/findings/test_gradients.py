@@ -1,4 +1,4 @@
-"""Gradient norms, clipping and loss scaling."""
+"""Gradient norms and loss scaling."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.gradients import (
-    detect_clipped_mostly,
     detect_grad_norm_large,
     detect_grad_norm_not_collected,
     detect_loss_scale_skips,
 )
 from tests.advisor.findings.build import event
-from tests.advisor.findings.build_learning import STEPS, healthy_norm, learning_case, learning_run
+from tests.advisor.findings.build_learning import STEPS, learning_case, learning_run
 
 ALL = (
     detect_grad_norm_not_collected,
     detect_grad_norm_large,
-    detect_clipped_mostly,
 )
 
 
@@ -52,13 +50,6 @@ def test_placeholders_that_a_reader_dropped_were_not_collected():
 def test_a_norm_of_48_times_the_clip_at_the_start():
     found = detect_grad_norm_large(learning_case(learning_run(4, grad_norm=[47.77, 2.16, 0.60, 0.48], eval_loss=None)))
     assert isinstance(found, Finding) and found.severity is Severity.NOTE and "47.77" in found.title
-
-
-def test_most_steps_clipped():
-    found = detect_clipped_mostly(with_norm(5 * healthy_norm()))  # about 2, always above 1
-    assert isinstance(found, Finding) and "100%" in found.title
-    found = detect_clipped_mostly(learning_case(learning_run(grad_norm=None, clipped=np.tile([1.0, 1, 1, 0], 500))))
-    assert isinstance(found, Finding) and "75%" in found.title
 
 
 def test_fp16_skips_at_the_start_and_now_and_then_are_normal():

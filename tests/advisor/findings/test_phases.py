@@ -31,15 +31,3 @@ def test_optimizer_above_its_traffic_or_of_another_kind():
 def test_optimizer_floor_needs_the_card():
     case = build.case(build.healthy(optimizer_seconds=0.6e-3), profile=None)
     assert isinstance(speed.detect_optimizer_floor(case), Insufficient)
-
-
-def test_passes_faster_than_the_peak():
-    # forward: 854,438,400 / 3 FLOPs x 524,288 tokens at 312 TFLOP/s are 478.6 ms; backward without the head's
-    # 6 x 50,304 x 768 FLOPs: 622,637,568 x 2/3 x 524,288 / 312e12 = 697.5 ms
-    found = speed.detect_pass_floor(build.case(build.healthy(forward_seconds=0.05, backward_seconds=2.0)))
-    assert isinstance(found, Finding) and "The forward pass is timed at 50 ms" in found.title
-    assert "479 ms" in found.title
-    found = speed.detect_pass_floor(build.case(build.healthy(forward_seconds=0.6, backward_seconds=0.65)))
-    assert "The backward pass" in found.title and "698 ms" in found.title
-    assert speed.detect_pass_floor(build.case(build.healthy(forward_seconds=0.6, backward_seconds=0.9))) is None
-    assert speed.detect_pass_floor(build.case(build.healthy(forward_seconds=0.8, backward_seconds=1.6))) is None

@@ -1,4 +1,4 @@
-"""MFU and the arithmetic of rates, against the handbook's golden runs."""
+"""MFU against the handbook's golden runs."""
 
 from __future__ import annotations
 
@@ -83,32 +83,6 @@ def test_logged_mfu_over_the_sparse_peak():
 def test_logged_mfu_that_was_not_collected_is_not_judged():
     assert isinstance(rates.detect_logged_mfu(d16_case(430_600, mfu=0.0)), Insufficient)
     assert isinstance(rates.detect_logged_mfu(d16_case(430_600, mfu=-1.0)), Insufficient)
-
-
-def test_rate_of_one_micro_batch_per_step():
-    # sources §7.3: 83,385 tok/s printed beside 1,571.88 ms and 524,288 tokens: a quarter of 333,542
-    w = dataclasses.replace(D16, gpus=8, grad_accum=4, micro_batch=8)
-    table = build.run(seconds=1.57188, tokens_per_second=83_385, facts={"step_tokens": 524_288})
-    found = rates.detect_rate_arithmetic(build.case(table, w))
-    assert isinstance(found, Finding) and found.severity is Severity.NOTE  # another definition
-    assert "factor of 4" in found.title
-    assert "the rate counts one of 4 micro-batches" in found.causes
-
-
-def test_a_rate_that_no_definition_explains_is_an_error():
-    table = build.run(seconds=1.0, tokens_per_second=300_000, facts={"step_tokens": 524_288})
-    assert rates.detect_rate_arithmetic(build.case(table)).severity is Severity.ERROR
-
-
-def test_rate_arithmetic_that_holds():
-    table = build.run(seconds=1.0, tokens_per_second=524_288, facts={"step_tokens": 524_288})
-    assert rates.detect_rate_arithmetic(build.case(table)) is None
-    assert isinstance(rates.detect_rate_arithmetic(build.case(build.run())), Insufficient)  # no rate was logged
-
-
-def test_rates_whose_product_no_number_can_hold_are_not_judged():
-    table = build.run(seconds=1e-25, tokens_per_second=1.0, facts={"step_tokens": 1e300})
-    assert isinstance(rates.detect_rate_arithmetic(build.case(table)), Insufficient)
 
 
 def test_a_tiny_mfu_is_named_where_it_cannot_be_recomputed():

@@ -88,15 +88,3 @@ def test_no_bigger_batch_for_a_run_that_is_faster_than_the_curve():
 
 def test_no_bigger_batch_where_the_software_is_slow():
     assert speed.detect_bigger_batch(slow_case()) is None
-
-
-def test_time_split_sums_to_one_and_names_launches():
-    tiny = build.workload(shape=build.shape(depth=4, seq_len=128), micro_batch=1, grad_accum=1, compile=False)
-    case = build.case(build.healthy(tiny), tiny)
-    split = speed.time_split(case.profile, tiny)
-    assert split.compute + split.memory + split.overhead == pytest.approx(1)
-    found = speed.detect_bound(case)
-    assert isinstance(found, Finding) and found.code in ("launch_bound", "memory_bound")
-    wide = build.workload(shape=make_shape("gpt2", depth=24, width=4096, heads=32, vocab_size=50257, seq_len=2048))
-    assert speed.time_split(case.profile, wide).bound == "compute"
-    assert speed.detect_bound(build.case(build.healthy(wide), wide)) is None
