@@ -94,7 +94,7 @@ def status_of(
         status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
-        return Status.DIVERGED, "the last losses are not numbers"
+        return Status.DIVERGED, "the last losses are NaN or infinite"
     if said is not None and said.kind == "stopped":
         return Status.STOPPED, f"stopped by its own rule: {said.text}"
     if said is not None and said.kind == "early_stop":
@@ -242,7 +242,7 @@ def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]
     if _INTERRUPT in (signal, cause.numbers.get("signal") if cause.kind == "signal" else None):
         status, words = Status.STOPPED, "interrupted by its user"
     if nan_share >= MOSTLY_NAN and status in (Status.CRASHED, Status.KILLED):
-        return Status.DIVERGED, f"the last losses are not numbers; then {words}: {cause.text}"
+        return Status.DIVERGED, f"the last losses are NaN or infinite; then {words}: {cause.text}"
     return status, f"{words} {place}: {cause.text}"
 
 

@@ -146,7 +146,7 @@ def saving(finding: Finding) -> str:
 def finding_lines(finding: Finding) -> list[str]:
     """What was seen, what is likely, what to do and what that saves, a line each."""
     lines = [f"seen: {evidence.text}" for evidence in finding.evidence]
-    lines += [f"likely: {'; '.join(finding.causes)}"] if finding.causes else []
+    lines += [f"{'or' if place else 'likely'}: {cause}" for place, cause in enumerate(finding.causes)]
     lines += [f"do: {action}" for action in finding.actions]
     saved = saving(finding)
     return [*lines, *([f"saves: {saved}"] if saved else [])]

@@ -317,9 +317,8 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
         return "its time and cost cannot be told: the log prints a rate, but neither the tokens of a step nor any time"
     if hours is None:
         return "its time and cost are unknown: the log has neither step times nor time stamps nor a total"
-    cost = f"{units.format_seconds(hours * 3600)}" + (
-        f", {units.format_usd(usd)}" if usd is not None else ", price unknown"
-    )
+    money = f", {units.format_usd(usd)}" if usd is not None else ""
+    cost = f"{units.format_seconds(hours * 3600)}{money}"
     pace, share, logged = run_metrics.pace(case), run_metrics.mfu(case), run_metrics.logged_mfu(case)
     speed = f" at {units.format_rate(pace.tokens_per_second)}" if pace else ""
     found = run_metrics.share_of_peak(case)
@@ -332,9 +331,9 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
         of = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         peak = f"{units.format_percent(found)} of the peak of {of}"
         speed += f", MFU unknown: it would be {peak}; how many were there? (--gpus)"
-    rest = ""
+    rest = "" if usd is not None else "; price unknown"
     if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
-        rest = f"; the rest would take {units.format_estimate(outlook.rest_hours.scaled(3600), units.format_seconds)}"
+        rest += f"; the rest would take {units.format_estimate(outlook.rest_hours.scaled(3600), units.format_seconds)}"
         rest += f", {units.format_estimate(outlook.rest_usd, units.format_usd)}" if outlook.rest_usd else ""
     return cost + speed + rest
 

@@ -48,7 +48,7 @@ def test_what_was_lost_is_what_was_run_after_the_loss_broke(told):
     assert document["status"] == "diverged" and "step 4460" in broken["title"]
     assert broken["saved_hours"]["value"] == pytest.approx(vain * 1.5 / 3600, rel=0.01)
     # the rise that runs into it is its beginning, and not a spike that does no harm
-    assert "step 4400" in broken["title"] and broken["actions"][0].startswith("go back to the checkpoint of step 4000")
+    assert "step 4400" in broken["title"] and broken["actions"][0].startswith("resume from the checkpoint of step 4000")
     assert "loss_spikes" not in found and "steps_missing" not in found
     assert document["cost"]["savings"]["hours"]["value"] <= 0.4
 

@@ -10,6 +10,8 @@ from advisor.findings.run_facts import from_scratch, number, planned_steps, step
 from advisor.findings.savings import cost_of_steps, stake_steps
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.prediction.loss import MOST_PREDICTED_EPOCHS, effective_tokens
+from advisor.readers.run_table import Status
+from advisor.units import format_percent
 
 _LITTLE = 0.15  # of the compute: whoever repeats a small data set five times knows that he does
 
@@ -34,6 +36,14 @@ def epochs_of(case: Case) -> float | None:
     return max(counts) if counts else None
 
 
+def _ended_before(case: Case, epochs: float) -> bool:
+    """Whether a run was stopped before it saw its data so often: what it would have repeated cost nothing."""
+    unique, done, per_step = number(case.run.facts, "dataset_tokens"), steps_done(case.run), step_tokens(case)
+    if case.run.status is not Status.STOPPED or unique is None or done is None or per_step is None:
+        return False
+    return done * per_step <= epochs * unique
+
+
 def detect_repeated_data(case: Case) -> Verdict:
     """Data that repeat so often that a part of the training gains nothing."""
     epochs, vocab = epochs_of(case), vocabulary(case)
@@ -42,7 +52,7 @@ def detect_repeated_data(case: Case) -> Verdict:
     scratch = from_scratch(case)
     if epochs > FREE_EPOCHS and scratch is None:
         return lacking("repeated_data", "a first loss that shows whether weights were fresh")
-    if epochs <= FREE_EPOCHS or not scratch:
+    if epochs <= FREE_EPOCHS or not scratch or _ended_before(case, FREE_EPOCHS):
         return None
     worth = effective_tokens(epochs, 1.0) / epochs
     tokens, unique = training_tokens(case), number(case.run.facts, "dataset_tokens")
@@ -53,7 +63,7 @@ def detect_repeated_data(case: Case) -> Verdict:
     return finding(
         "repeated_data",
         severity="note" if falls or 1 - worth < _LITTLE else severity,
-        title=f"The data repeat {epochs:.3g} times; {1 - worth:.0%} of the compute buys nothing",
+        title=f"The data repeat {epochs:.3g} times; {format_percent(1 - worth)} of the compute adds nothing",
         evidence=f"{epochs:.4g} epochs{amounts}, worth {worth * epochs:.3g} epochs of fresh data",
         confidence="high" if epochs <= MOST_PREDICTED_EPOCHS else "medium",
         actions=(

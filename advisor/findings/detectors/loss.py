@@ -230,7 +230,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         "loss_not_finite",
         severity="error" if stays else "warning",
         title=f"Loss is not a number from step {start:g} on ({share}): everything after it was wasted"
-        + (f"; it had left its level at step {began.first_step:g}" if began else "")
+        + (f"; the loss began to rise at step {began.first_step:g}" if began else "")
         if stays
         else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",
         evidence=(
@@ -256,7 +256,7 @@ def _beginning(case: Case, broken: float) -> Spike | None:
 def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
     """The last checkpoint in the log from before `step`, at which the loss was sound, as an action."""
     sound = last_checkpoint(case, step)
-    return f"go back to the checkpoint of step {sound:g}, and on" if sound else _again(losses, step)
+    return f"resume from the checkpoint of step {sound:g}" if sound else _again(losses, step)
 
 
 def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tuple[Evidence, ...]:

@@ -202,7 +202,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done)
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
-    limited = ("a limit of its own ended the run (time, tokens, loss)",)
+    limited = ("its user, or a limit on time, tokens or loss, ended the run",)
     return finding(
         "steps_missing",
         title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
