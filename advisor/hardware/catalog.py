@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from advisor.errors import AdvisorError, close_matches
@@ -121,9 +122,15 @@ def load_gpus() -> dict[str, GpuSpec]:
 
 
 def _catalog() -> Mapping[str, GpuSpec]:
-    shipped = _read_gpus(profiles_folder() / "gpus.csv")
-    own = advisor_home() / "gpus.csv"
-    return {**shipped, **_read_gpus(own)} if own.is_file() else shipped
+    # one plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at
+    shipped = _read_gpus(_shipped())
+    own = f"{advisor_home()}/gpus.csv"
+    return {**shipped, **_read_gpus(own)} if os.path.isfile(own) else shipped
+
+
+@cache
+def _shipped() -> str:
+    return str(profiles_folder() / "gpus.csv")
 
 
 def load_published_gpus() -> dict[str, GpuSpec]:
@@ -263,16 +270,16 @@ def _starts(key: str, wanted: str) -> bool:
     return any("".join(words[:count]) == wanted for count in range(1, len(words)))
 
 
-def _read_gpus(path: Path) -> Mapping[str, GpuSpec]:
-    """Read the rows of a catalog file. It is read once until it changes, as one plan looks up GPUs a thousand times."""
-    state = path.stat()
+def _read_gpus(path: str) -> Mapping[str, GpuSpec]:
+    """Return the rows of a catalog file. The file is read again only if it has changed."""
+    state = os.stat(path)
     return _parsed_gpus(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=8)
-def _parsed_gpus(path: Path, _modified_ns: int, _bytes: int) -> Mapping[str, GpuSpec]:
+def _parsed_gpus(path: str, _modified_ns: int, _bytes: int) -> Mapping[str, GpuSpec]:
     specs: dict[str, GpuSpec] = {}
-    for line, row in read_table(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
+    for line, row in read_table(Path(path), GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
         spec = _gpu(row, f"{path}, line {line}")
         if spec.key in specs:
             raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
