@@ -250,10 +250,7 @@ def _law_rates(q: Question) -> Known | None:
 
 
 def _rate_of_untrained(q: Question) -> Known | None:
-    """Return the learning rate if the first loss is that of an untrained model, else None.
-
-    Fine-tunes take far lower rates.
-    """
+    """Return the learning rate if the first loss is that of an untrained model (fine-tunes use far lower rates)."""
     s, base = q.setup, _uniform_loss(q)
     first = s.initial_loss
     untrained = base is not None and first is not None and first.most >= base[0] - initial_loss.SOUND
