@@ -22,7 +22,7 @@ _LEAST_SEEN = 10  # rows with a rate
 
 _SWEEP_ROWS, _SWEEP_DECADES, _SWEEP_OFF = 20, 2.5, 0.04  # no warm-up rises by a constant factor over several decades
 _JUMP = 2.0  # times the rate shortly before
-_BACK = 0.5  # of the highest rate so far: a restart rises from below this share; a warm-up has not fallen before
+_BACK = 0.5  # of the highest rate so far: a restart rises from below this to above it; a warm-up has not fallen before
 _SUDDEN = 0.01  # of the rows
 
 

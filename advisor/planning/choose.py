@@ -115,11 +115,11 @@ def select(
     allowed: np.ndarray | None = None,
     candidates: Candidates | None = None,
 ) -> Selection | None:
-    """Return the run that the goal prefers within the limits, or None if no run keeps them.
+    """Return the run that the goal prefers within the limits, or None if no run stays within them.
 
     Each configuration runs for the tokens that the goal fixes, or as long as the limits allow. `allowed` is a mask of
-    candidates; `candidates` and `spot` replace the space's own. If all runs see too few tokens, the best one of them is
-    returned.
+    candidates; `candidates` and `spot` replace the space's own. If all runs see too few tokens, the best of these runs
+    is returned.
     """
     chosen_from = space.candidates if candidates is None else candidates
     spot = space.spot if spot is None else spot

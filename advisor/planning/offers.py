@@ -28,7 +28,7 @@ SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
 def offers_for(
     goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None, today: datetime.date | None = None
 ) -> tuple[Offer, ...]:
-    """Return the offers of this many GPUs together that the goal allows; empty if no provider has so many.
+    """Return the offers of this many GPUs together that the goal allows; empty if no provider has this many.
 
     A price that the user gave is the only offer. `rows` are `rows_by_gpu()`, which saves time in many calls; the age of
     a listed price is counted up to `today`.

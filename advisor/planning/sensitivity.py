@@ -303,7 +303,7 @@ def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[Scali
 def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
     """Return an offer of this many GPUs from the plan's provider, or else the cheapest that the goal allows.
 
-    A price that the user gave is per GPU. Returns None if no provider offers so many together.
+    A price that the user gave is per GPU. Returns None if no provider offers this many together.
     """
     if count == mine.gpus:
         return mine

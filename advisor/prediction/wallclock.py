@@ -78,7 +78,7 @@ class RunTerms:
         return sum_shared(self.startup, self.compile, self.provisioning, self.download).value
 
     def downloads(self, steps: np.ndarray) -> EstimateArrays:
-        """Return the seconds of all downloads before runs of so many steps."""
+        """Return the seconds of all downloads before runs of this many steps."""
         if self.fetch is None:
             return self.download
         return sum_shared(self.download, self.fetch.scaled(np.minimum(steps, self.fresh_steps)))

@@ -27,7 +27,7 @@ from advisor.findings.run_facts import (
 from advisor.findings.savings import cost_of_steps
 
 _FEWEST_ROWS = 30
-_FEWEST_FLAT = 12  # rows, because there are few epochs
+_FEWEST_FLAT = 12  # rows; a log of epochs has only few
 _SMALL_LOSS = 5.0  # nats per token: no fresh language model starts below this
 _GUESS = 0.01  # of ln K: a loss this close to guessing among K classes
 _CLASSES = (2, 3, 4, 5, 10, 20, 50, 100, 200, 1000)  # of the usual data sets
