@@ -1,1 +1,1 @@
-"""The checks applied to a plan or report on paper: a run card in, a verdict per claim out."""
+"""Checks of a plan or report on paper: they turn a run card into one verdict for each claim."""

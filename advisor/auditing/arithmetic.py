@@ -15,8 +15,8 @@ from advisor.findings.case import Severity
 from advisor.units import HOUR
 
 OPERAND = re.compile(r"\[([^\]]+)\]")
-_ENDS = 3.0  # readings that lie further apart are no ends of one range
-_WIDE, _END = 1.05, 0.2  # a range is one from so much on; its ends may be off by so much
+_ENDS = 3.0  # readings further apart than this factor are not the ends of one range
+_WIDE, _END = 1.05, 0.2  # a range is at least this wide; its ends may be off by this share
 # what a number without a unit may leave out: thousands and millions, minutes and hours, per cent, bits
 _OF_BITS = (8.0, 1024.0, 1024.0**2, 1024.0**3)
 _LEFT_OUT = (1e3, 1e6, 1e9, 1e12, 60.0, 3600.0, 86400.0, 24.0, 100.0, *_OF_BITS)
@@ -24,18 +24,18 @@ _MOST_MULTIPLES = 10_000
 
 
 class _Operands(Graph):
-    """Names of an expression that is written out in a text: its operands alone."""
+    """The names in an expression that is written out in a text. They stand for its operands alone."""
 
     def __init__(self, operands: Sequence[Term]) -> None:
         self.operands = operands
 
     def term(self, name: str, barred: frozenset[str] = frozenset()) -> Term:
-        """The operand of a name: v0, v1, …"""
+        """Return the operand of a name: v0, v1, …"""
         return self.operands[int(name[1:])]
 
 
 def reckon(reading: str, operands: Sequence[Term]) -> Term | None:
-    """The result over all that the operands can mean; None if it is no arithmetic or divides by zero."""
+    """Return the result over everything that the operands can mean, or None if there is no arithmetic or result."""
     count = iter(range(len(operands)))
     source = OPERAND.sub(lambda _: f"v{next(count)}", reading)
     if set(source) - set("v0123456789.+-*/() "):
@@ -48,10 +48,10 @@ def reckon(reading: str, operands: Sequence[Term]) -> Term | None:
 
 
 def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) -> Judgement:
-    """Judges a result: one of the readings must give it. `spelt` readings keep their units and their printed numbers.
+    """Judge a result: one of the readings must give it. `spelt` readings keep their units and their printed numbers.
 
-    A result is wrong only if no reading gives it, neither in the written units nor in the bare numbers. `strict`: each
-    end of a range must come out.
+    A result is wrong only if no reading gives it, neither in the written units nor in the bare numbers. With `strict`,
+    each end of a range must be reached.
     """
     value, readings = q.get("value"), list(spelt)
     for reading in () if spelt else q.get("readings"):
@@ -73,7 +73,7 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
             consequence = "the range promises what its own numbers do not give"
             return wrong(f"{_shown(spread[0], value)}, not {value.text}", words, consequence=consequence)
     room = 0.0 if spelt else ABOUT if value.text.startswith("~") else EXACT
-    if spelt and value.dimension == "fraction":  # of measured numbers, each rounded by whoever printed it
+    if spelt and value.dimension == "fraction":  # measured numbers, each rounded by its author
         for reading, exact in solved:
             rounded = reckon(reading, _terms(reading, exact=True, rounded=True))
             if rounded is not None and value.admits(*sorted((rounded.low, rounded.high))):
@@ -85,13 +85,13 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
         if claimed.admits(*sorted((result.low * (1 - room), result.high * (1 + room)))):
             bare = claimed.dimension != value.dimension  # the numbers alone agree
             return holds(_shown(result, claimed), result.text if bare else words)
-    # readings of the low and of the high ends of ranges: what lies between them can be meant
+    # readings of the low and of the high ends of ranges: any value between them can be meant
     by_reading = [list(_senses(reading, value)) for reading in readings] if len(readings) > 1 else []
     for across in zip(*by_reading, strict=False):
         low, high = min(one.low for one, _ in across), max(one.high for one, _ in across)
         if 0 < low <= high < _ENDS * low and across[0][1].admits(low, high):
             return holds(between((low, high), show_as(value.dimension, value)), words)
-    # counts and dollars have no other unit that a number may be in: what is so is said as the numbers stand
+    # counts and dollars have no other unit, so the true value is stated for the numbers as they are written
     plain = [result for _, result in solved] if value.dimension in ("count", "usd") else []
     signed = [result for result in plain or (one for one, _ in results) if min(result.middle, value.middle) > 0]
     nearest = min(signed, key=lambda result: abs(math.log(result.middle / value.middle)), default=results[0][0])
@@ -99,10 +99,10 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
 
 
 def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bool = False) -> list[Term]:
-    """The operands of an expression; `rounded`: whole numbers without a unit were rounded too."""
+    """Return the operands of an expression. With `rounded`, whole numbers without a unit were rounded too."""
     terms = []
     quantities = [parse_quantity(text) for text in OPERAND.findall(reading)]
-    # hours are counted in seconds, so a rent that meets them is one for a second
+    # hours are counted in seconds, so a rent multiplied with them is one per second
     timed = not bare and any(quantity.dimension == "seconds" for quantity in quantities)
     for quantity, text in zip(quantities, OPERAND.findall(reading), strict=True):
         low, high = interval(_bare(quantity) if bare else quantity, exact=exact)
@@ -116,10 +116,10 @@ def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bo
 
 
 def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
-    """The result of an expression with the value, in each sense in which both can be meant."""
+    """Yield the result of an expression and the value, in each sense in which both can be meant."""
     operands = [parse_quantity(text) for text in OPERAND.findall(reading)]
     result = reckon(reading, _terms(reading))
-    # operations by operations a second are seconds, however both are written: no number of hours
+    # operations divided by operations per second are seconds, however both are written, and no number of hours
     seconds = value.dimension == "seconds" and [q.dimension for q in operands] in (["flops"] * 2, ["work", "flops"])
     if seconds and "/" in OPERAND.sub("", reading):
         yield from [(result, value)] if result else []
@@ -135,7 +135,7 @@ def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
 
 
 def _all_scaled(quantities: list[Quantity]) -> bool:
-    """Whether every number but small factors has a unit, a scale (thousand, million) or all its digits."""
+    """Return True if every number but small factors has a unit, a scale (thousand, million) or all its digits."""
     written = [q for q in quantities if q.dimension != "count" or _is_scaled(q.text) or "," in q.text]
     if len(written) > 1 and all(q in written or (q.text.isdigit() and len(q.text) < 4) for q in quantities):
         return quantities[-1] in written  # 6 × 7B × 1T
@@ -148,7 +148,7 @@ def _is_scaled(text: str) -> bool:
 
 
 def _bare(quantity: Quantity) -> Quantity:
-    """The number with its thousands or millions, without its unit."""
+    """Return the number with its thousands or millions, but without its unit."""
     if quantity.dimension == "count":
         return quantity
     match = SHAPE.fullmatch(quantity.text)
@@ -163,7 +163,7 @@ def _shown(result: Term, value: Quantity) -> str:
 
 
 def value_range(q: Question) -> Judgement:
-    """Judges a claimed range, minimum or maximum by the printed rows."""
+    """Judge a claimed range, minimum or maximum by the printed rows."""
     value, column, ends = q.get("value"), q.get("column"), q.get("ends") or "both"
     steps = q.card.column("step") or [None] * len(q.card.column(column))
     pairs = [(number, step) for step, number in zip(steps, q.card.column(column), strict=False) if number is not None]
@@ -179,13 +179,13 @@ def value_range(q: Question) -> Judgement:
 
 
 def agreement(q: Question) -> Judgement:
-    """Checks that several statements of one quantity, in numbers or in words, do not contradict each other."""
+    """Check that several statements of one quantity, in numbers or in words, do not contradict each other."""
     numbers, words = q.get("values"), q.get("words")
     if words:
         different = list(dict.fromkeys(word.strip().lower() for word in words))
         if len(different) == 1:
             return holds("said the same way each time", " = ".join(words))
-        with suppress(ValueError):  # they are numbers: one may be rounded, or have a sign that the other leaves out
+        with suppress(ValueError):  # they are numbers: one may be rounded, or have a sign that the other omits
             read = [parse_quantity(word.strip().removeprefix("+")) for word in words]
             same = len({number.dimension for number in read}) == 1
             if same and max(number.least for number in read) <= min(number.most for number in read):
@@ -201,7 +201,7 @@ def agreement(q: Question) -> Judgement:
 
 
 def dates(q: Question) -> Judgement:
-    """Checks that dates, and ids that contain dates, name one day."""
+    """Check that dates, and ids that contain dates, name one day."""
     found = {text: re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", text) for text in q.get("dates")}
     unread = [text for text, match in found.items() if match is None]
     if unread:
@@ -216,7 +216,7 @@ def dates(q: Question) -> Judgement:
 
 
 def multiples(q: Question) -> Judgement:
-    """Checks a list of steps that should hold every multiple of an interval, and the last step."""
+    """Check a list of steps that should hold every multiple of an interval, and the last step."""
     every, last = int(q.get("every").low), int(q.get("last").low)
     if every < 1 or last / every > _MOST_MULTIPLES:
         return unknown("the interval is no whole number of steps, or the list would have no end")

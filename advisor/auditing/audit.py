@@ -1,4 +1,4 @@
-"""A run card to verdicts and findings: the one function behind the command and the pages."""
+"""Turn a run card into verdicts and findings: the function behind the command and the pages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from advisor.auditing.relations import Row, judge_rows, row_of, table
 from advisor.auditing.verdict import BAD, Believe, Judgement, Question, Ruling, does_not_follow, unknown
 from advisor.findings.case import Evidence, Finding, Severity
 
-_ABOUT = 1.1  # two values that differ by less mislead nobody
-_NEAR, _TELLING = 12, 3  # lines within which, and digits from which on, the same number is the same quantity
+_ABOUT = 1.1  # values that differ by less than this factor mislead nobody
+_NEAR, _TELLING = 12, 3  # within this many lines, the same number is the same quantity if it has this many digits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One claim with its verdict; a finding where it does not hold."""
+    """One claim with its verdict, and a finding if the claim does not hold."""
 
     claim: Claim
     judgement: Judgement
@@ -29,35 +29,35 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """All claims of one card, judged."""
+    """All claims of one card with their verdicts."""
 
     card: Card
     judged: tuple[Judged, ...]
-    volunteered: tuple[Judged, ...] = ()  # what the card's facts say though no claim does
+    volunteered: tuple[Judged, ...] = ()  # conclusions from the card's facts that no claim states
 
     @property
     def counts(self) -> dict[Ruling, int]:
-        """Claims by verdict, every verdict named."""
+        """Return the number of claims by verdict, with every verdict named."""
         rulings = Counter(entry.judgement.ruling for entry in self.judged)
         return {ruling: rulings[ruling] for ruling in Ruling}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What does not hold, as findings, in the order of the report."""
+        """Return the claims that do not hold, as findings in the order of the report."""
         return tuple(entry.finding for entry in (*self.judged, *self.volunteered) if entry.finding is not None)
 
 
 def audit(card: Card, believe: Believe) -> Audit:
-    """Judges every claim of a card by its numbers alone. `believe` gives the profile of a GPU, None if it has none."""
+    """Return the verdict on every claim of a card by its numbers alone. `believe` returns a GPU's profile or None."""
     first = {claim.id: _with_its_reader(_judged(card, claim, believe)) for claim in card.claims}
     judged = tuple(_carried(judged, first) for judged in first.values())
     return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
 
 
 def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
-    """Yields what the run's own facts say together. What a claim of the card says already is left out.
+    """Yield what the run's own facts imply together, without what a claim of the card already says.
 
-    A fact that another way of training explains (a fine-tune, recomputation) is stated and accuses nobody.
+    A fact that another way of training explains (a fine-tune, recomputation) is stated, but it accuses nobody.
     """
     claimed = {claim.form for claim in card.claims if claim.about == "run"}
     phases = {claim.get("phase") for claim in card.claims}
@@ -68,7 +68,7 @@ def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
         if form.name not in claimed and judged.judgement.ruling is not Ruling.CANNOT_BE_JUDGED:
             yield judged
     forward, backward = card.timing.get("forward"), card.timing.get("backward")
-    # adapters make the backward pass as fast as the forward one, nothing makes it faster
+    # adapters make the backward pass as fast as the forward pass; nothing makes it faster
     impossible = forward and backward and backward.most < forward.least and "healthy_phases" not in claimed
     below = [("phase_time", name, {"phase": name, "value": seconds}) for name, seconds in card.timing.items()]
     below += [("healthy_phases", "healthy_phases", {})] if impossible else []
@@ -80,10 +80,10 @@ def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
 
 
 def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
-    """Returns the verdict of a claim with what it rests on.
+    """Return the verdict of a claim with regard to its premises.
 
     A claim needs all its premises: one wrong premise, at whatever distance, is enough to excuse it. The wrong premise
-    is accused once, and what rests on it is listed as resting on it. Written arithmetic is judged for itself.
+    is accused once, and the claims that depend on it are listed as such. Written arithmetic is judged for itself.
     """
     claim, judgement = judged.claim, judged.judgement
     failed = _wrong_premises(claim, others)
@@ -100,7 +100,7 @@ def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
 
 
 def _with_its_reader(judged: Judged) -> Judged:
-    """Returns a claim as not judged if it is wrong only by statements that its reader holds to be compatible."""
+    """Return a claim as not judged if only statements make it wrong that its reader regards as compatible."""
     claim, judgement = judged.claim, judged.judgement
     if judgement.ruling in BAD and kinds()[claim.kind].placed and claim.opinion == Ruling.HOLDS:
         because = f": {claim.because}" if claim.because else ""
@@ -110,9 +110,9 @@ def _with_its_reader(judged: Judged) -> Judged:
 
 
 def objects(judged: Judged) -> bool:
-    """Whether the reader's objection to a claim stands beside the verdict.
+    """Return True if the reader's objection to a claim remains beside the verdict.
 
-    It does not stand against arithmetic that holds, unless the reader states another value (`correct`) for the claim.
+    It does not remain against arithmetic that holds, unless the reader states another value (`correct`) for the claim.
     """
     claim, judgement = judged.claim, judged.judgement
     if claim.opinion not in BAD:
@@ -129,7 +129,7 @@ def objects(judged: Judged) -> bool:
 
 
 def _wrong_premises(claim: Claim, others: Mapping[str, Judged]) -> list[Judged]:
-    """The wrong claims that a claim rests on, directly or through others, without those that rest on one."""
+    """Return the wrong claims on which a claim depends, at any distance, except those that depend on one themselves."""
     reached: dict[str, Judged] = {}
     waiting = list(claim.premises)
     while waiting:
@@ -147,7 +147,7 @@ def _place(judged: Judged) -> str:
 
 
 def _is_taken_from(claim: Claim, other: Claim) -> bool:
-    """Whether a claim has the number of another one among its operands."""
+    """Return True if a claim has the number of another claim among its operands."""
     value = other.get("value")
     stated = [one.text for name, one in claim.says.items() if isinstance(one, Quantity) and name != "value"]
     operands = {_digits(text) for reading in claim.get("readings") or () for text in OPERAND.findall(reading)}
@@ -157,17 +157,17 @@ def _is_taken_from(claim: Claim, other: Claim) -> bool:
 
 
 def _digits(text: str) -> str:
-    """A number as printed, without its unit and separators."""
+    """Return a number as printed, without its unit and separators."""
     digits = "".join(sign for sign in text if sign.isdigit() or sign == ".")
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
 def _judged(card: Card, claim: Claim, believe: Believe, rows: Sequence[Row] | None = None) -> Judged:
-    """One claim by its form, or by rows of its own."""
+    """Return one claim judged by its form, or by rows of its own."""
     question, form = Question(card=card, claim=claim, believe=believe), forms()[claim.form]
     try:
         judgement = judge_rows(question, rows, form.fields) if rows else form.judge(question)
-    except ArithmeticError as error:  # a card may hold any number: zero steps, 1e300 tokens
+    except ArithmeticError as error:  # a card may contain any number: zero steps, 1e300 tokens
         judgement = unknown(f"a number that it rests on is zero or beyond reckoning ({error})")
     finding = _finding(card, claim, judgement) if judgement.ruling in BAD else None
     return Judged(claim=claim, judgement=judgement, finding=finding)

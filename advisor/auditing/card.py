@@ -20,13 +20,13 @@ MEASURED = (
 
 
 def _stated(spec: str) -> Any:
-    """A field of a configuration, with what its value must be: see `fields.read_fields`."""
+    """Return a field of a configuration with the kind of value that it must have: see `fields.read_fields`."""
     return field(default=None, metadata={"spec": spec})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One configuration with what was measured of it. None: the report does not say."""
+    """One configuration with its measurements. None means that the report does not state the value."""
 
     name: str = field(default="run", metadata={"spec": "text"})
     family: str | None = _stated("nanochat|gpt2|llama")
@@ -45,7 +45,7 @@ class Setup:
     steps: int | None = _stated("whole")
     steps_done: int | None = _stated("whole")
     gpu: str | None = _stated("gpu")
-    machine: str | None = _stated("text")  # the provider's name of it
+    machine: str | None = _stated("text")  # the provider's name for it
     backend: str | None = _stated("text")
     precision: str | None = _stated("bf16|fp16|fp32")
     tf32: bool | None = _stated("flag")  # whether fp32 products run in TF32
@@ -57,15 +57,15 @@ class Setup:
     warmup_steps: int | None = _stated("whole")
     grad_clip: float | None = _stated("float")
     data: str | None = _stated("text|random")
-    parameters: Quantity | None = _stated("count")  # as printed; the shape, where it is stated, decides
-    active_parameters: Quantity | None = _stated("count")  # that a token passes, of a mixture of experts
+    parameters: Quantity | None = _stated("count")  # as printed; if the shape is stated, it decides
+    active_parameters: Quantity | None = _stated("count")  # parameters that a token uses, for a mixture of experts
     dataset: Quantity | None = _stated("bytes")
     dataset_tokens: Quantity | None = _stated("count")
     bytes_per_token: float | None = _stated("float")
     price: Quantity | None = _stated("usd_per_hour")  # of one GPU
-    price_of: str | None = _stated("gpu|machine")  # machine: the text says that `price` is of all GPUs together
+    price_of: str | None = _stated("gpu|machine")  # machine: the text says that `price` is for all GPUs together
     step_time: Quantity | None = _stated("seconds")
-    throughput: Quantity | None = _stated("rate")  # all GPUs together
+    throughput: Quantity | None = _stated("rate")  # of all GPUs together
     memory_used: Quantity | None = _stated("bytes")  # per GPU
     utilization: Quantity | None = _stated("fraction")
     power: Quantity | None = _stated("watts")
@@ -74,7 +74,7 @@ class Setup:
 
     @property
     def tokens_of_a_step(self) -> int | None:
-        """Tokens of one optimizer step over all GPUs: as stated, else the product of batch, accumulation and length."""
+        """Return the tokens of one optimizer step over all GPUs: as stated, or else batch × accumulation × length."""
         if self.step_tokens is not None:
             return self.step_tokens
         if self.micro_batch is None or self.seq_len is None:
@@ -83,7 +83,7 @@ class Setup:
 
     @property
     def rate(self) -> tuple[float, float] | None:
-        """Tokens per second, all GPUs, lowest and highest: as measured, else from the step time."""
+        """Return the lowest and highest tokens per second of all GPUs: as measured, or else from the step time."""
         if self.throughput is not None:
             return self.throughput.low, self.throughput.high
         tokens = self.tokens_of_a_step
@@ -93,7 +93,7 @@ class Setup:
 
     @property
     def seconds_of_a_step(self) -> tuple[float, float] | None:
-        """Seconds of one optimizer step, lowest and highest."""
+        """Return the lowest and highest seconds of one optimizer step."""
         if self.step_time is not None:
             return self.step_time.low, self.step_time.high
         if self.throughput is None or self.tokens_of_a_step is None:
@@ -106,30 +106,30 @@ SETUP_FIELDS: dict[str, str] = {one.name: f"{one.metadata['spec']}?" for one in 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One thing that a report says, in a form that can be checked."""
+    """One statement of a report, in a form that can be checked."""
 
     id: str
     kind: str
-    form: str  # of its kind: `kinds.yaml`
+    form: str  # form of its kind: `kinds.yaml`
     text: str  # short paraphrase
     line: int | None = None  # of the report
-    lines: tuple[int, ...] = ()  # of all that it quotes
+    lines: tuple[int, ...] = ()  # lines of all its quotes
     about: str = "run"  # name of a setup
     says: Mapping[str, Any] = field(default_factory=dict)  # the fields of its form
-    premises: tuple[str, ...] = ()  # ids of the claims that it rests on
+    premises: tuple[str, ...] = ()  # ids of the claims on which it depends
     quote: str = ""  # the report's own words
-    opinion: str = ""  # what whoever read the report thinks of it; decides nothing
+    opinion: str = ""  # what the reader of the report thinks of the claim; decides nothing
     because: str = ""
-    correct: str = ""  # the value that the reader would have in its place
+    correct: str = ""  # the value that the reader would put in its place
 
     def get(self, name: str) -> Any:
-        """A field of the claim's kind, None if the claim leaves it out."""
+        """Return a field of the claim's kind, or None if the claim leaves it out."""
         return self.says.get(name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One report or plan, complete."""
+    """One complete report or plan."""
 
     id: str
     title: str
@@ -139,14 +139,14 @@ class Card:
     others: tuple[Setup, ...] = ()
     rows: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of COLUMNS, equally long
     timing: Mapping[str, Quantity] = field(default_factory=dict)  # phase → seconds of one step
-    assumed: tuple[str, ...] = ()  # what the report does not say and the card fills in, in words
-    unplaced: tuple[str, ...] = ()  # sentences with numbers of which no claim could be made, with their lines
+    assumed: tuple[str, ...] = ()  # what the card assumes because the report does not say it, in words
+    unplaced: tuple[str, ...] = ()  # sentences with numbers that fit no kind of claim, with their lines
 
     def setup(self, name: str) -> Setup:
-        """The run itself, or another configuration by its name; KeyError for an unknown one."""
+        """Return the run itself, or another configuration by its name. Raises KeyError for an unknown name."""
         return {"run": self.run, **{other.name: other for other in self.others}}[name]
 
     def column(self, name: str) -> list[float | None]:
-        """A measured column, empty if the report has none."""
+        """Return a measured column, which is empty if the report has none."""
         assert name in COLUMNS, name
         return list(self.rows.get(name, ()))

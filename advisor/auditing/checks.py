@@ -1,4 +1,4 @@
-"""Claims that no row of `kinds.yaml` says: exact counts, whose run it is, what a setting changes."""
+"""Checks that no row of `kinds.yaml` can express: exact counts, the identity of a run, the effects of a setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from advisor.units import format_count, format_percent, format_seconds
 
 
 def parameters(q: Question) -> Judgement:
-    """Judges the declared number of parameters by the exact count of the declared shape."""
+    """Judge the declared number of parameters by the exact count of the declared shape."""
     value, model = q.get("value"), counts(q.setup)
     if model is None:
         return unknown("the report does not give the depth and width that would fix the count")
@@ -25,7 +25,7 @@ def parameters(q: Question) -> Judgement:
 
 
 def run_identity(q: Question) -> Judgement:
-    """Judges the label of a run: its speed belongs to that configuration, or to another of the report."""
+    """Judge the label of a run: its speed belongs to that configuration, or to another of the report."""
     steps, elapsed, mine = q.get("steps"), q.get("elapsed"), q.setup.seconds_of_a_step
     each = elapsed.middle / steps.middle
     words = f"{elapsed.text} ÷ {steps.text} steps = {format_seconds(each)} a step"
@@ -45,7 +45,7 @@ def run_identity(q: Question) -> Judgement:
 
 
 def technique(q: Question) -> Judgement:
-    """Judges the effect that a setting is said to have, or (effect "none") to lack."""
+    """Judge the effect that a setting is said to have, or not to have (effect "none")."""
     name, effect, size = q.get("name"), q.get("effect"), q.get("size")
     setting = table()["techniques"].get(name)
     if setting is None:

@@ -1,4 +1,4 @@
-"""What a declared shape can mean: parameters and FLOPs, as far as the report leaves them open."""
+"""The parameters and FLOPs that a declared shape can mean, as far as the report leaves them open."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from advisor.laws import flops
 from advisor.records import Workload
 from trainer.schema import FAMILIES, ConfigError, ModelShape, make_shape
 
-# Byte tokenizers to the largest vocabulary in common use (Gemma's 262,144): what a report that names none may mean.
+# From byte tokenizers to the largest vocabulary in common use (Gemma's 262,144), for reports that name none.
 VOCABULARIES = (256, 262_144)
 _NAMES = {"gpt2": "GPT-2 blocks", "llama": "SwiGLU blocks", "nanochat": "nanochat blocks"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One architecture that the declaration can mean."""
+    """One architecture that a declaration can mean."""
 
     words: str
     shape: ModelShape
@@ -26,31 +26,31 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """All readings of one declaration. Its least and most are equal if the declaration leaves nothing open."""
+    """All readings of one declaration. Smallest and largest counts are equal if the declaration leaves nothing open."""
 
     readings: tuple[Reading, ...]
 
     @property
     def parameters(self) -> tuple[int, int]:
-        """Least and most parameters."""
+        """Return the smallest and the largest number of parameters."""
         return min(r.parameters for r in self.readings), max(r.parameters for r in self.readings)
 
     @property
     def flops(self) -> tuple[float, float]:
-        """FLOPs per token, forward and backward, least and most."""
+        """Return the smallest and the largest FLOPs per token, forward and backward."""
         each = [flops.flops_per_token(r.shape) for r in self.readings]
         return min(each), max(each)
 
     @property
     def words(self) -> str:
-        """The smallest and the largest reading with their counts."""
+        """Return the smallest and the largest reading with their counts, in words."""
         ends = sorted(self.readings, key=lambda reading: reading.parameters)
         said = {reading.parameters: f"{reading.words}: {reading.parameters:,}" for reading in (ends[-1], ends[0])}
         return "; ".join(reversed(said.values()))
 
 
 def vocabulary(setup: Setup) -> tuple[int, int]:
-    """Least and most rows of the embedding table: as declared, else e^(initial loss), else any in use."""
+    """Return the smallest and largest vocabulary: as declared, or e^(initial loss), or any in use."""
     if setup.vocab_size is not None:
         return setup.vocab_size, setup.vocab_size
     if setup.initial_loss is not None and setup.initial_loss.high < 13:
@@ -59,7 +59,8 @@ def vocabulary(setup: Setup) -> tuple[int, int]:
 
 
 def counts(setup: Setup) -> Counts | None:
-    """Every reading of the declared shape: family, tied or untied head, vocabulary; None without depth and width."""
+    """Return every reading of the declared shape (family, head tied or not, vocabulary); None without depth and
+    width."""
     readings = []
     # a declaration means nanochat's blocks only if it names them
     for family in (setup.family,) if setup.family else tuple(f for f in FAMILIES if f != "nanochat"):
@@ -77,7 +78,7 @@ def counts(setup: Setup) -> Counts | None:
 
 
 def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
-    """The declared shape in one family and vocabulary; None if it is open or makes no model."""
+    """Return the declared shape in one family and vocabulary, or None if it is open or gives no model."""
     if setup.depth is None or (setup.width is None and setup.family is None):
         return None  # only a named family has a width for each depth
     try:
@@ -96,9 +97,9 @@ def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
 
 
 def workload_of(setup: Setup, gpu: str) -> Workload | None:
-    """The run as a workload that can be predicted, on one GPU; None if shape, batch or length are not declared.
+    """Return the run as a workload on one GPU that can be predicted; None without declared shape, batch and length.
 
-    Where the family is open, GPT-2's blocks stand for all: the same matrix products at the same width.
+    If the family is open, GPT-2's blocks stand for all families: they have the same matrix products at the same width.
     """
     if setup.micro_batch is None or setup.seq_len is None:
         return None

@@ -1,4 +1,4 @@
-"""What is known besides a claim: its configuration, GPUs, prices, number formats, published trainings."""
+"""Facts from outside a claim: its configuration, GPUs, prices, number formats, published trainings."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from advisor.prediction.loss import effective_tokens
 from advisor.store.folders import profiles_folder
 from advisor.units import format_bandwidth, format_bytes, format_count, format_flops, format_usd_rate
 
-SPARSE = 2.0  # vendors print the rate with 2:4 sparsity, which training does not use: twice the dense one
-PRICES = (0.3, 2.5)  # of the cheapest and the dearest listed price: lists age, spot and contracts differ
-# FLOPs a parameter and token: 4 where only adapters learn, 6 in full, 8.5 with every activation computed twice and
-# attention (sources §1.2). Of a small model's parameters some are a lookup table, which costs none (§1.1).
+SPARSE = 2.0  # vendors print twice the dense rate, for 2:4 sparsity, which training does not use
+PRICES = (0.3, 2.5)  # factors on the cheapest and the most expensive listed price: lists age, spot and contracts differ
+# FLOPs per parameter and token: 4 if only adapters are trained, 6 in full training, 8.5 if every activation is computed
+# twice, with attention (sources §1.2). In a small model, some parameters are a lookup table, which costs none (§1.1).
 _FLOPS_EACH = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 _USUAL_CONTEXT, _MOST_LAYERS = 4096, 100
 _SMALL_MODEL, _LOOKED_UP, _MOSTLY_TABLES = 3e9, 0.7, 0.5
-_NVLINK = re.compile(r"nvlink\d\S* (\d+(?:\.\d+)?)")  # of the catalog: both directions, bridges too
+_NVLINK = re.compile(r"nvlink\d\S* (\d+(?:\.\d+)?)")  # of the catalog: both directions, also of bridges
 # (bits, exponent bits, explicit mantissa bits): IEEE 754 for fp32 and fp16; bfloat16; NVIDIA's TF32
 FORMATS = {"fp32": (32, 8, 23), "tf32": (19, 8, 10), "bf16": (16, 8, 7), "fp16": (16, 5, 10)}
 _AVERAGED = ("Ampere", "Ada", "Hopper", "Blackwell")  # power over one second, GA100 excepted (NVML documentation)
-# how a report says that a price is of one GPU, and that it is of all of them
+# how a report says that a price is for one GPU, or for all of them
 _EACH = re.compile(r"(?:/|\bper|\ban?)[ -]?(?:\w+[ -])?(?:GPU|card)\b|\beach\b|GPU[- ]?(?:hour|hr|h)\b", re.IGNORECASE)
 _WHOLE = re.compile(
     r"\b(?:machine|node|instance|server|box|cluster|VM|pod|rig|workstation|together|in (?:all|total))s?\b"
     r"|\d\s?[x×]\s?[A-Z]+\d",
     re.IGNORECASE,
 )
-# limits that findings about logs share
+# limits shared with the findings about logs
 _LIMITS = {"impossible_mfu": IMPOSSIBLE_MFU, "fault_below": FAULT_BELOW, "sound_start": SOUND}
 _LIMITS |= {"free_epochs": FREE_EPOCHS, "wasteful_epochs": WASTEFUL_EPOCHS}
-_CLOSE = 0.08  # of a data sheet's number: editions, binary units, roundings
+_CLOSE = 0.08  # relative difference to a data sheet's number: editions, binary units, roundings
 
 
 def quantity_of(number: float) -> Quantity:
-    """A plain number as a claim would state it."""
+    """Return a plain number as a claim would state it."""
     return parse_quantity(f"{number:.12g}")
 
 
 def known(q: Question, name: str, *, alone: bool) -> Known | None:
-    """A limit, a quantity of the claim's GPU or, unless the claim stands alone, of its run; None if it is not known."""
+    """Return a limit, a quantity of the claim's GPU or (not with `alone`) of its run; None if it is unknown."""
     if name in _LIMITS:
         return _LIMITS[name], _LIMITS[name], f"{_LIMITS[name]:g}"
     found = _OF_GPU[name](q) if name in _OF_GPU else None
@@ -64,23 +64,23 @@ def known(q: Question, name: str, *, alone: bool) -> Known | None:
 
 
 def _is_of_run(q: Question) -> bool:
-    """Whether a claim names no GPU but the one of its configuration."""
+    """Return True if a claim names no GPU other than that of its configuration."""
     return q.get("gpu") is None or any(spec in gpus_meant(q.get("gpu")) for spec in _gpus_of_run(q))
 
 
 def gpus_of(q: Question) -> list[GpuSpec]:
-    """Every GPU that the claim can mean: by the name that it states, else that of its configuration."""
+    """Return every GPU that the claim can mean: by the name that it states, or else that of its configuration."""
     return gpus_meant(q.get("gpu")) if q.get("gpu") else _gpus_of_run(q)
 
 
 def _gpus_of_run(q: Question) -> list[GpuSpec]:
-    """The GPU of the claim's configuration, or every form of it if the name leaves the form open."""
+    """Return the GPU of the claim's configuration, or all its forms if the name leaves the form open."""
     spec = run.spec_of(q.setup)
     return [spec] if spec else gpus_meant(q.setup.gpu) if q.setup.gpu else []
 
 
 def peak_in(spec: GpuSpec, precision: str | None) -> float | None:
-    """The dense peak in a format, or that in 16 bits if no format is named or the format has no rate of its own."""
+    """Return the dense peak in a format, or the 16-bit peak if the format is unnamed or has no rate of its own."""
     if precision in ("fp32", "tf32"):
         return spec.fp32_flops if precision == "fp32" else spec.tf32_flops
     own = {"fp8": spec.fp8_flops, "fp16": spec.fp16_flops}.get(precision or "")
@@ -88,7 +88,7 @@ def peak_in(spec: GpuSpec, precision: str | None) -> float | None:
 
 
 def half(spec: GpuSpec) -> float | None:
-    """The dense peak of the 16-bit format that the GPU trains in."""
+    """Return the dense peak of the 16-bit format in which the GPU trains."""
     return spec.bf16_flops or spec.fp16_flops
 
 
@@ -98,7 +98,7 @@ def _peak(q: Question) -> Known | None:
         rates = [rate for spec in specs if (rate := run.peak(spec, q.setup.precision))]
     else:
         rates = [rate for spec in specs if (rate := peak_in(spec, q.get("precision")))]
-    # products in FP8 are often reckoned by the 16-bit peak
+    # products in FP8 are often compared with the 16-bit peak
     rates += [rate for spec in specs if q.get("precision") == "fp8" and (rate := half(spec))]
     return (min(rates), max(rates), f"{between((min(rates), max(rates)), format_flops)} dense") if rates else None
 
@@ -114,7 +114,7 @@ def _figure(
 
 
 def _rents(specs: Sequence[GpuSpec], machine: str | None = None) -> list[tuple[float, GpuSpec]]:
-    """Dollars an hour of one GPU in each price list, with the GPU. If the machine type is listed, only its prices."""
+    """Return each listed price per hour of one GPU, with the GPU; only the machine type's prices if it is listed."""
     keys = {spec.key: spec for spec in specs}
     rows = [row for row in load_prices() if row.gpu in keys and row.on_demand_usd_per_hour and row.gpu_count]
     rows = [row for row in rows if row.instance_type == machine] or rows
@@ -130,13 +130,13 @@ def _listed_rent(q: Question) -> Known | None:
 
 
 def _price(q: Question) -> Known | None:
-    """The price that the claim states, else that of its configuration, unless the claim is about another GPU."""
+    """Return the price that the claim states, or that of its configuration unless the claim is about another GPU."""
     price = q.get("price") or (q.setup.price if _is_of_run(q) else None)
     return (price.low, price.high, price.text) if price else None
 
 
 def _price_of_all(q: Question) -> Known | None:
-    """The same price where the words or the configuration say that it is of all GPUs together."""
+    """Return the same price if the words or the configuration say that it is for all GPUs together."""
     words = f"{q.claim.quote} {q.claim.text}"
     said = _WHOLE.search(words) and not _EACH.search(words)
     of_run = q.get("price") is None and q.setup.price_of == "machine"
@@ -144,7 +144,7 @@ def _price_of_all(q: Question) -> Known | None:
 
 
 def _gpus_paid(q: Question) -> Known:
-    """The GPUs that the claim states, else those of its configuration, unless the claim is about another GPU."""
+    """Return the GPUs that the claim states, or those of its configuration unless the claim is about another GPU."""
     if (stated := q.get("gpus")) and not q.get("per_gpu"):
         return stated.low, stated.high, stated.text
     count = q.setup.gpus if _is_of_run(q) and not q.get("per_gpu") else 1
@@ -152,7 +152,7 @@ def _gpus_paid(q: Question) -> Known:
 
 
 def _rent_per_flop(q: Question) -> Known | None:
-    """The least that a FLOP can cost: 0.3 of the lowest price over the whole peak, of the GPU that is cheapest so."""
+    """Return the lowest possible price of a FLOP: 0.3 of the lowest price over the whole peak, of the cheapest GPU."""
     specs = gpus_of(q) if q.get("gpu") else list(load_gpus().values())
     each = [(rent / peak, spec.key) for rent, spec in _rents(specs) if (peak := peak_in(spec, "fp8"))]
     if not each:
@@ -170,7 +170,7 @@ def _power_hertz(q: Question) -> Known | None:
 
 
 def _memory_of_value(q: Question) -> Known | None:
-    """The memory that a claim states, else that of the largest GPU."""
+    """Return the memory that a claim states, or else that of the largest GPU."""
     value = q.get("value")
     if value is not None:
         return value.least, value.most, value.text
@@ -200,7 +200,7 @@ def _flops_each(q: Question) -> Known:
     least, most = _FLOPS_EACH[q.get("method") or "full"]
     size = q.get("parameters")
     seq_len = q.setup.seq_len or 0
-    if size is not None and seq_len > _USUAL_CONTEXT:  # the narrowest model of its size: attention adds T / 6d
+    if size is not None and seq_len > _USUAL_CONTEXT:  # the narrowest model of this size: attention adds T / 6d
         most *= 1 + seq_len / (6 * math.sqrt(size.middle / (12 * _MOST_LAYERS)))
     if size is not None and size.middle < _SMALL_MODEL:
         least *= _MOSTLY_TABLES if q.get("tables") else _LOOKED_UP
@@ -208,7 +208,7 @@ def _flops_each(q: Question) -> Known:
 
 
 def _rank_correlation(q: Question, ours: Sequence[Any], over: Sequence[Any]) -> Known:
-    """Spearman's coefficient of pairs; fewer than four, or constant ones, show no trend."""
+    """Return Spearman's coefficient of pairs; fewer than four, or constant values, show no trend."""
     if len(ours) != len(over) or len(ours) < 4:
         raise UnstatedError("a trend of four pairs or more")
     ranks = []
@@ -223,7 +223,7 @@ def _rank_correlation(q: Question, ours: Sequence[Any], over: Sequence[Any]) -> 
 
 
 def _ratios(figures: Sequence[Callable[[GpuSpec], float | None]], q: Question, than: str) -> tuple[float, float]:
-    """The least and the largest ratio of figures between any editions of two GPUs."""
+    """Return the smallest and the largest ratio of figures between any editions of two GPUs."""
     found = [
         mine / its
         for one in gpus_of(q) for other in gpus_meant(than) for figure in figures
@@ -235,7 +235,7 @@ def _ratios(figures: Sequence[Callable[[GpuSpec], float | None]], q: Question, t
 
 
 def _speed_ratio(q: Question, than: str) -> Known:
-    """The ratios of bandwidth and 16-bit peak. If the claim names its GPU, FP8 and software count too."""
+    """Return the ratios of bandwidth and 16-bit peak. If the claim names its GPU, FP8 and software count too."""
     low, high = _ratios((lambda spec: spec.memory_bytes_per_second, half), q, than)
     if q.get("gpu"):
         eights = [f / h for c in gpus_of(q) for o in gpus_meant(than) if (f := c.fp8_flops) and (h := half(o))]
@@ -249,7 +249,7 @@ def _peak_ratio(q: Question, than: str) -> Known:
 
 
 def _for_money(figure: Callable[[GpuSpec], float | None]) -> Callable[[GpuSpec], float | None]:
-    """A figure for each dollar an hour, at the cheapest listed price."""
+    """Return a figure per dollar per hour, at the cheapest listed price."""
 
     def found(spec: GpuSpec) -> float | None:
         offer, value = cheapest_offer(spec.key), figure(spec)
@@ -273,7 +273,7 @@ def _peak_of_format(q: Question, precision: str) -> Known:
 
 
 def _have_memory(q: Question, gpu: str, other: str, memory: Any) -> Known:
-    """1 if both GPUs have so much memory; raises UnstatedError if one has not."""
+    """Return 1 if both GPUs have this much memory. Raises UnstatedError if one does not."""
     for name in (gpu, other):
         sizes = [spec.memory_gb * 1e9 for spec in gpus_meant(name)]
         if not any((1 - _CLOSE) * size <= memory.high and memory.low <= (1 + _CLOSE) * size for size in sizes):
@@ -288,7 +288,7 @@ def _positive(q: Question, term: Any) -> Known:
 
 
 def _whole_training(q: Question, tokens: Any, method: str | None) -> Known:
-    """1 if all weights are trained, on so many tokens that start-up and evaluation hardly count, else 0."""
+    """Return 1 if all weights are trained on so many tokens that start-up and evaluation hardly count, else 0."""
     whole = float(tokens is not None and tokens.low >= 1e9 and method != "adapters")
     return whole, whole, ""
 
@@ -324,7 +324,7 @@ def _distance(q: Question, term: Any) -> Known:
 
 
 def _nearest(value: Quantity | None, figures: Sequence[float], show: Callable[[float], str], of: str) -> Known:
-    """The figure nearest to what is claimed, of several that a name can mean."""
+    """Return the figure that is nearest to the claim, of several that a name can mean."""
     if value is None or not figures:
         raise UnstatedError(f"a figure of {of}")
     nearest = min(figures, key=lambda one: abs(one - value.middle))
@@ -332,7 +332,7 @@ def _nearest(value: Quantity | None, figures: Sequence[float], show: Callable[[f
 
 
 def _catalog(q: Question, fact: str, count: Any) -> Known:
-    """A data sheet's figure times the number of GPUs, of the edition that is nearest to the claim."""
+    """Return a data sheet's figure times the number of GPUs, for the edition that is nearest to the claim."""
     figures: dict[str, Callable[[GpuSpec], Sequence[float | None]]] = {
         "memory": lambda spec: (spec.memory_gb * 1e9, float(spec.memory_bytes)),
         "bandwidth": lambda spec: (spec.memory_bytes_per_second,),
@@ -347,7 +347,7 @@ def _catalog(q: Question, fact: str, count: Any) -> Known:
 
 
 def _has(q: Question, fact: str) -> Known:
-    """Whether a GPU is of the claimed architecture, or has (or lacks, as claimed) matrix units of a format."""
+    """Return whether a GPU is of the claimed architecture, or has (or lacks, as claimed) matrix units of a format."""
     spec = next(iter(gpus_of(q)), None)
     if spec is None:
         raise UnstatedError("the GPU")
@@ -360,19 +360,19 @@ def _has(q: Question, fact: str) -> Known:
 
 
 def _peak_sense(q: Question, count: Any) -> Known:
-    """In which sense a stated peak is one: 0 dense, 1 with sparsity, 2 some other rate of the GPU, 3 none."""
+    """Return in which sense a number is a peak: 0 dense, 1 with sparsity, 2 another rate of the GPU, 3 none."""
     value, precision, specs, number = q.get("value"), q.get("precision"), gpus_of(q), count.middle if count else 1.0
     dense = [number * rate for spec in specs if (rate := peak_in(spec, precision))]
     if not dense or value is None:
         raise UnstatedError("such a rate of the GPU")
     words = f"{between((min(dense), max(dense)), format_flops)} dense"
     shader = any(s.fp32_flops and value.admits(1.9 * number * s.fp32_flops, 2.1 * number * s.fp32_flops) for s in specs)
-    halved = any(spec.generation.endswith("half-rate") for spec in specs)  # with sums in fp16 twice the rate, dense
+    halved = any(spec.generation.endswith("half-rate") for spec in specs)  # sums in fp16 have twice the dense rate
     rates = [(s.fp32_flops, s.tf32_flops, half(s), s.fp8_flops, s.bf16_flops) for s in specs]
     every = [
         number * rate * k for one in rates for rate in one if rate for k in (1, SPARSE, 4)[: 2 if precision else 3]
     ]
-    far_below = number > 1 and 1.25 * value.high < 0.45 * min(dense)  # less than the rate of half as many
+    far_below = number > 1 and 1.25 * value.high < 0.45 * min(dense)  # less than the rate of half as many GPUs
     if any(value.admits(0.97 * rate, 1.03 * rate) for rate in dense):
         sense = 0.0
     elif any(value.admits(0.97 * SPARSE * r, 1.03 * SPARSE * r) for r in dense) and not shader and not halved:
@@ -383,7 +383,7 @@ def _peak_sense(q: Question, count: Any) -> Known:
 
 
 def _machine_size(q: Question, fact: str) -> Known:
-    """Processors or RAM of the named machine type, else of any machine with these GPUs that fits the claim."""
+    """Return processors or RAM of the named machine type, or of any machine with these GPUs that fits the claim."""
     value, keys = q.get("value"), {spec.key for spec in gpus_of(q)}
     rows = [row for row in load_prices() if row.gpu in keys and row.gpu_count == q.setup.gpus]
     named = [row for row in rows if row.instance_type == q.setup.machine]
@@ -414,7 +414,7 @@ def _smallest(q: Question, name: str) -> Known:
 
 
 def _relates(q: Question, name: str, fact: str) -> Known:
-    """Whether a format has the claimed range or precision in comparison with another one."""
+    """Return whether a format has the claimed range or precision in comparison with another format."""
     other = q.get("as")
     if other is None:
         raise UnstatedError("a format to compare it with")
@@ -427,7 +427,7 @@ def _relates(q: Question, name: str, fact: str) -> Known:
 
 @cache
 def trainings() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
-    """Every training of profiles/trainings.yaml with the pattern of its names."""
+    """Return every training of profiles/trainings.yaml with the pattern of its names."""
     with (profiles_folder() / "trainings.yaml").open(encoding="utf-8") as file:
         rows = yaml.safe_load(file)
     around = r"(?<![\w.-])(?:{})(?![\w.]|-\d|-[A-Z])"
@@ -435,14 +435,14 @@ def trainings() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
 
 
 def _bits_of(q: Question, name: str) -> Known:
-    """The bits of a number format, or its bytes where the claim states bytes."""
+    """Return the bits of a number format, or its bytes if the claim states bytes."""
     value, bits = q.get("value"), float(FORMATS[name][0])
     in_bytes = value is not None and value.dimension == "bytes"
     return (bits / 8, bits / 8, f"bytes of {name}") if in_bytes else (bits, bits, f"bits of {name}")
 
 
 def _published(q: Question, name: str, fact: str) -> Known:
-    """The published tokens or GPU-hours of a training, or whether its GPU is the claimed one."""
+    """Return the published tokens or GPU-hours of a training, or whether its GPU is the claimed one."""
     found = [(len(match[0]), at, row) for at, (names, row) in enumerate(trainings()) if (match := names.search(name))]
     row = max(found)[2] if found else {}
     if fact != "gpu":

@@ -1,4 +1,4 @@
-"""Checks the values of a card against what each field must be, collecting every problem."""
+"""Check the values of a card against what each field must be, and collect every problem."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
 
 
 def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[str], **names: Any) -> dict[str, Any]:
-    """The fields of a mapping, converted; problems are added with the path of the field.
+    """Return the fields of a mapping, converted. Problems are added with the path of the field.
 
     A spec is a dimension ("seconds": a quantity of time) or several ("seconds or gpu_hours"), "number" (a quantity of
     any dimension), "text", "whole", "float", "flag", "gpu" (of the catalog, by a name that may mean several), "setup"
-    (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it: optional.
+    (one of `names["setups"]`) or choices "a|b". "[…]" around a spec makes it a list, and "?" after it makes it
+    optional.
     """
     if not isinstance(raw, Mapping):
         problems.append(f"{where}: expected a mapping, found {type(raw).__name__}")
@@ -102,5 +103,5 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
 
 
 def gpus_meant(name: str) -> list[GpuSpec]:
-    """Every GPU of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
+    """Return every GPU of the catalog that a name can mean: by key, driver name, or its chip alone ("V100")."""
     return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]

@@ -1,6 +1,6 @@
-"""The gate between reading and judging: a claim is judged only where the text has its words and its numbers.
+"""The gate between reading and judging: a claim is judged only if the text contains its words and its numbers.
 
-Whoever read the text may have misread it. Here nothing is understood: quotes are looked up, digits compared.
+The reader of the text may have misread it. The gate understands nothing: it looks up quotes and compares digits.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _PLAIN |= str.maketrans({"×": "x", "’": "'", "‘": "'"})
 _SPELT = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _WORDS = {name: str(number) for number, name in enumerate(_SPELT, 1)}
 _MANY = re.compile(r"\b(?:GPUs|cards|nodes|cluster|pod|devices|[A-Z]{1,2}\d{2,4}s)\b")
-# what one device holds or reaches: said of "the GPUs" without their number, it is of nobody knows how many
+# what one device holds or reaches; "the GPUs" without their number may be any number of devices
 _OF_ONE_DEVICE = ("training_memory", "weights_fit", "memory_fits", "largest_model", "fits_memory", "exceeds_memory")
 _NO_CHIP = re.compile(r"\d+gb|sxm\d?|\d+00|\D+")  # parts of a GPU's key: memory, socket, numbers that mean anything
 _HEAD = ("id", "title", "source")
-# numbers that words say without printing them: "a GPU", "in 16 bits", a gated feed-forward
+# numbers that words imply without printing them: "a GPU", "in 16 bits", a gated feed-forward
 _UNDERSTOOD = {"gpus": ("1",), "count": ("1",), "than_gpus": ("1",), "bytes_each": ("0.5", "1", "2", "4"),
                "bits": ("4", "8", "16", "32"), "expansion": ("2.667", "4")}  # fmt: skip
 _EACH = re.compile(r"\b(?:each|per|one|single|1)\b")
 
 
 def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Returns a card in which whatever the text does not support is moved to `unplaced`, with the reason.
+    """Return a card in which everything that the text does not support is moved to `unplaced`, with the reason.
 
-    Claims get the line at which their quote was found. What `run` and `others` state must stand somewhere in the text.
+    Claims get the line at which their quote was found. What `run` and `others` state must appear somewhere in the text.
     """
     lines = text.split("\n")
     plain = [_plain(line) for line in lines]
@@ -83,9 +83,9 @@ def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain: Sequence[str]) -> str | None:
-    """Returns why a claim's quotes do not carry it, else None.
+    """Return the reason why a claim's quotes do not support it, or None.
 
-    Puts right the claim's line. A claim that names no GPU gets that of the heading over it, if it is not the run's.
+    Corrects the claim's line. A claim that names no GPU gets that of the heading over it, if this is not the run's GPU.
     """
     quotes = [str(quote) for quote in (claim.get("quote"), *_list(claim.get("also"))) if quote]
     if not claim.get("quote"):
@@ -99,7 +99,7 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
     quoted = []
     for top, last in places:
         quoted.append("\n".join(lines[top : last + 1]))
-        if "|" in lines[top]:  # of a table's row also its header
+        if "|" in lines[top]:  # for a row of a table, also its header
             while top > 0 and "|" in lines[top - 1]:
                 top -= 1
             quoted[-1] = f"{lines[top]}\n{quoted[-1]}"
@@ -129,7 +129,7 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
 
 
 def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the numbers of a claim that must stand in its quote: those of quantities and arithmetic, not of names."""
+    """Yield the numbers that must appear in a claim's quote: those of quantities and arithmetic, not of names."""
     found = named(claim)
     for name, spec in found[0].fields.items() if found else ():
         of = spec.removesuffix("?").strip("[]")
@@ -139,7 +139,7 @@ def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conflicting(claims: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields claims that read one quote in two ways: only their values differ."""
+    """Yield claims that read one quote in two ways, so that only their values differ."""
     seen: dict[tuple[str, ...], str] = {}
     for claim in claims:
         found = named(claim)
@@ -153,7 +153,7 @@ def _conflicting(claims: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, A
 
 
 def _setup(raw: Any, there: set[str], where: str, unplaced: list[str]) -> dict[str, Any]:
-    """The fields of a configuration that a card can hold and whose numbers the text has."""
+    """Return the fields of a configuration that a card can hold and whose numbers appear in the text."""
     placed: dict[str, Any] = {}
     for name, value in raw.items() if isinstance(raw, Mapping) else ():
         spec = SETUP_FIELDS.get(name, "text").removesuffix("?")
@@ -172,7 +172,7 @@ def _setup(raw: Any, there: set[str], where: str, unplaced: list[str]) -> dict[s
 
 
 def _found(quote: str, plain: Sequence[str], line: Any) -> tuple[int, int] | None:
-    """The first and last line of a quote, at the place nearest to the given line; None if the text does not have it."""
+    """Return the first and last line of a quote, nearest to the given line, or None if the text does not contain it."""
     words = _plain(quote)
     starts = [0, *accumulate(len(text) + 1 for text in plain)]
     joined, near, spans, at = " ".join(plain), line - 1 if isinstance(line, int) else 0, [], -1
@@ -182,7 +182,7 @@ def _found(quote: str, plain: Sequence[str], line: Any) -> tuple[int, int] | Non
 
 
 def _above(lines: Sequence[str], at: int) -> list[str]:
-    """What stands over a line, nearest first: its paragraph or table, a table's heading, the headings, the title."""
+    """Return what stands over a line, nearest first: its paragraph or table, a table's heading, headings, the title."""
     first, level = at, 7
     while first > 0 and lines[first - 1].strip() and not _level(lines[first - 1]):
         first -= 1
@@ -199,19 +199,19 @@ def _above(lines: Sequence[str], at: int) -> list[str]:
 
 
 def _level(line: str) -> int:
-    """The level of a heading, as # has 1 and ## has 2; 0 for other lines."""
+    """Return the level of a heading (1 for #, 2 for ##), or 0 for other lines."""
     return len(line.lstrip()) - len(line.lstrip().lstrip("#"))
 
 
 def _subject(headings: Sequence[str]) -> str | None:
-    """The GPU that the nearest heading with a GPU names; None if it names several, or none does."""
+    """Return the GPU that the nearest heading with a GPU names, or None if it names several, or none does."""
     chips: frozenset[str] = next(filter(None, map(chips_in, headings)), frozenset())
     return next(iter(chips)) if len(chips) == 1 else None
 
 
 @cache
 def chips_in(text: str) -> frozenset[str]:
-    """The chips of the catalog that a text names: "h100", "4090". A round number ("5000") is not taken for one."""
+    """Return the chips of the catalog that a text names: "h100", "4090". A round number ("5000") does not count."""
     known = {part for key in load_gpus() if key[:3] != "tpu" for part in key.split("-") if not _NO_CHIP.fullmatch(part)}
     words = re.findall(r"[a-z]*\d+[a-z]*", re.sub(r"\d+\s*[x×]\s*", "", text.lower()))
     return frozenset(known.intersection(word if word in known else word.removesuffix("s") for word in words))
@@ -222,12 +222,12 @@ def _bare(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A line without markup, with one blank between words and one form of quotes and dashes."""
+    """Return a line without markup, with one blank between words and one form of quotes and dashes."""
     return " ".join(text.translate(_PLAIN).split()).lower()
 
 
 def _numbers(text: str) -> set[str]:
-    """Every number of a text, without separators and without zeros at the end of decimals."""
+    """Return every number of a text, without separators and without trailing zeros of decimals."""
     spelt = {
         _WORDS[word] for one in text.lower().replace("-", " ").split() if (word := one.strip(".,;:()*_")) in _WORDS
     }
@@ -240,7 +240,7 @@ def _number(digits: str) -> str:
 
 
 def _numbers_of(value: Any) -> Iterator[str]:
-    """The numbers of a field, of a list of them, of an expression."""
+    """Yield the numbers of a field, a list of fields or an expression."""
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, list | tuple):
@@ -249,7 +249,7 @@ def _numbers_of(value: Any) -> Iterator[str]:
     elif isinstance(value, int | float):
         yield f"{float(value):.12g}"
     elif isinstance(value, str):
-        # of an expression only what stands in brackets was printed: "( [3] + [4] ) / 8"
+        # in an expression, only the operands in brackets were printed: "( [3] + [4] ) / 8"
         printed = " ".join(OPERAND.findall(value)) if "[" in value else value
         yield from (_number(found) for found in _DIGITS.findall(printed))
 

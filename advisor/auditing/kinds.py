@@ -1,4 +1,4 @@
-"""Every kind of claim with its forms, read from `kinds.yaml`, and how a claim of a form is judged."""
+"""Every kind of claim with its forms, read from `kinds.yaml`, and the judgement of a claim of a form."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Form:
     so: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
     readings: Any = None
-    words: str = ""  # a pattern that its quote must have
+    words: str = ""  # a pattern that the quote must contain
 
     def judge(self, q: Question) -> Judgement:
-        """The verdict of a claim of this form."""
+        """Return the verdict on a claim of this form."""
         if self.always:
             return Judgement(ruling=self.always, so=self.so, arithmetic="", **self.more)
         if self.readings:
@@ -51,23 +51,23 @@ class Form:
             return judge_quantity(q, self.name, self.fields)
         if self.name == "not_judged":
             return unknown(q.get("why"))
-        if self.name == "rests_on":  # `audit.audit` judges it when the others are judged
+        if self.name == "rests_on":  # `audit.audit` judges it after the others
             return unknown(f"it rests on {', '.join(q.claim.premises)}")
         return judge_rows(q, self.rows, self.fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of claim; of several forms a claim names one by `that`."""
+    """A kind of claim. If it has several forms, a claim names its form by `that`."""
 
     name: str
     about: str
     forms: tuple[str, ...]
-    placed: bool = False  # `kinds.yaml` says what that is
+    placed: bool = False  # see `kinds.yaml`
 
 
 def _spelt(template: str, q: Question) -> str:
-    """A reading with the claim's own numbers: "[{whole}] - [{part}]", "{parts: + }"."""
+    """Return a reading with the claim's own numbers: "[{whole}] - [{part}]", "{parts: + }"."""
 
     def stated(match: re.Match[str]) -> str:
         value = q.get(match[1])
@@ -78,7 +78,7 @@ def _spelt(template: str, q: Question) -> str:
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Every kind by its name."""
+    """Return every kind by its name."""
     return {
         raw["kind"]: Kind(
             name=raw["kind"], about=raw["about"], forms=tuple(raw["forms"]), placed=raw.get("placed", False)
@@ -89,7 +89,7 @@ def kinds() -> dict[str, Kind]:
 
 @cache
 def forms() -> dict[str, Form]:
-    """Every form by its name; the name of a kind with one form is that form's."""
+    """Return every form by its name. If a kind has one form, the form has the kind's name."""
     return {
         name: _form(name, entry, raw["kind"], raw.get("fields", {}))
         for raw in table()["kinds"]
@@ -108,7 +108,7 @@ def _form(name: str, entry: Mapping[str, Any], kind: str, shared: Mapping[str, s
 
 
 def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
-    """The form of a claim as it is written, and its fields in that form's names; None if no form is named so."""
+    """Return the form of a claim as written, with its fields in that form's names; None if no form has the name."""
     entry = dict(claim)
     kind, that = str(entry.pop("kind", "")), entry.pop("that", None)
     name = kind if kind in forms() or kind in table()["aliases"] else ""
@@ -133,5 +133,5 @@ def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
 
 
 def names() -> list[str]:
-    """Every name that a claim's kind or form may be written by, former ones included."""
+    """Return every name by which a claim may state its kind or form, former names included."""
     return [*kinds(), *forms(), *table()["aliases"]]

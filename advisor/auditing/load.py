@@ -1,4 +1,4 @@
-"""Reads a run card; everything wrong with it is said at once, with the names of the fields."""
+"""Read a run card. All its problems are reported at once, with the names of the fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BYTES = 4 * 2**20
 
 
 def load_card(path: str | Path) -> Card:
-    """Read a card from a YAML file; AdvisorError names every problem at once."""
+    """Return the card in a YAML file. Raises AdvisorError, which names every problem at once."""
     path = Path(path)
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -54,7 +54,7 @@ _FORMAT = 'docs/file-formats.md, "Run card", lists the fields; examples/reports/
 
 
 def card_from_dict(raw: Any, problems: list[str]) -> Card | None:
-    """Build a card from plain dicts; None, and every problem added to the list, where it cannot be built."""
+    """Return a card from plain dicts, or None if it cannot be built; every problem is then added to the list."""
     if not isinstance(raw, Mapping):
         problems.append(f"expected a mapping, found {type(raw).__name__}")
         return None
@@ -85,14 +85,14 @@ def card_from_dict(raw: Any, problems: list[str]) -> Card | None:
 
 
 def problems_of(**parts: Any) -> list[str]:
-    """What is wrong with parts of a card, each problem in words."""
+    """Return the problems of parts of a card, each in words."""
     problems: list[str] = []
     card_from_dict({"schema": SCHEMA, "id": "x", "title": "x", "run": {}, "claims": [], **parts}, problems)
     return problems
 
 
 def _setups(raw: Mapping[str, Any], problems: list[str]) -> tuple[Setup, list[Setup]]:
-    """The run and the other configurations, which inherit what they leave out, measurements excepted."""
+    """Return the run and the other configurations, which inherit what they leave out, except measurements."""
     base = raw.get("run")
     run = _setup(base if base is not None else {}, "run", problems, name="run")
     entries, others = raw.get("others") or [], []
@@ -138,7 +138,7 @@ def _rows(raw: Any, problems: list[str]) -> dict[str, list[float | None]]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, also where YAML reads 5e-5 as text; None for anything else."""
+    """Return a finite number, also if YAML reads 5e-5 as text, or None for anything else."""
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):

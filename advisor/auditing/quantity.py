@@ -1,4 +1,4 @@
-"""Numbers as reports print them: value, unit and precision; alone in a field of a card, or inside a piece of text."""
+"""Numbers as reports print them: value, unit and precision, alone in a field of a card or inside a text."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ DIMENSIONS = (
     "hertz",
     "bits",
 )
-_ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of itself
-LEAST_SLACK = 0.01  # reports round intermediate results; one per cent accuses nobody
-EXACT, ABOUT = 0.02, 0.06  # what rounding on the way may move a result, and one that is said to be "about" so
+_ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of its value
+LEAST_SLACK = 0.01  # reports round intermediate results; one per cent is no error
+EXACT, ABOUT = 0.02, 0.06  # how far rounding may move a result, and a result that is said to be "about" so
 
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 SHAPE = re.compile(
@@ -45,23 +45,23 @@ SHAPE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A printed number or range in the house's unit (seconds, bytes, fraction of 1, tokens per second, dollars)."""
+    """A printed number or range in the project's unit (seconds, bytes, fraction of 1, tokens per second, dollars)."""
 
     low: float
     high: float
     dimension: str
-    slack: float  # half a unit of the last printed digit; a whole one where the writer said "about"
+    slack: float  # half a unit of the last printed digit, or a whole one if the writer said "about"
     text: str
-    binary: float = 1.0  # how much larger the number is if its unit was meant in powers of 1024
+    binary: float = 1.0  # how much larger the number is if its unit means powers of 1024
 
     @property
     def middle(self) -> float:
-        """The middle of the range; of an open one its only end."""
+        """The middle of the range, or the only end of an open range."""
         return (self.low + self.high) / 2 if math.isfinite(self.high - self.low) else self._end()
 
     @property
     def is_counted(self) -> bool:
-        """Whether it is a whole number without a unit: 24 sequences are 24."""
+        """True for a whole number without a unit: 24 sequences are 24."""
         return self.dimension == "count" and self.text.replace(",", "").isdigit()
 
     @property
@@ -75,7 +75,7 @@ class Quantity:
         return (self.high + self._give(self.high)) * self.binary
 
     def admits(self, low: float, high: float | None = None) -> bool:
-        """Whether the truth, a number or an interval, is among what the text can mean."""
+        """Return True if the truth, a number or an interval, is among what the text can mean."""
         return self.least <= (low if high is None else high) and low <= self.most
 
     def _give(self, end: float) -> float:
@@ -86,15 +86,15 @@ class Quantity:
         return self.low if math.isfinite(self.low) else self.high
 
 
-# what a number without its unit is where a table's head or the field has the unit
+# what a number without its unit means if a table's head or the field has the unit
 _MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_hours"): " GPU-h", ("count", "usd"): ""}
 _MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
 
 def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Quantity:
-    """Reads a quantity as people write it ("~17.4 M", "20-23 GB", "7B", "102 hours"); ValueError if it is none.
+    """Return a quantity as people write it ("~17.4 M", "20-23 GB", "7B", "102 hours"); ValueError for other text.
 
-    Of two readings the one in one of `dimensions` is taken. `units.yaml` has the units.
+    If two readings are possible, the one in one of `dimensions` is taken. `units.yaml` has the units.
     """
     text = str(raw)
     found = figures(text)
@@ -111,7 +111,7 @@ def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Qu
             return quantity
     for dimension in dimensions:
         if (plain.dimension, dimension) == ("count", "fraction") and 0 <= plain.low <= plain.high <= 100:
-            times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, and 42 in a column of per cent
+            times = 100 if plain.high <= 1 else 1  # an MFU of 0.42, or 42 in a column of percentages
             return _parsed(f"{times * plain.low:.6g}-{times * plain.high:.6g} %")
         if (plain.dimension, dimension) in _MEANT:
             sign = "$" if dimension == "usd" else ""
@@ -120,7 +120,7 @@ def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Qu
 
 
 def _parsed(raw: str) -> Quantity:
-    """Reads a number with a unit as `units.yaml` writes it: "60-80+", "<2.7", "$20.44", "1,217 ms"."""
+    """Return a number with a unit as `units.yaml` writes it: "60-80+", "<2.7", "$20.44", "1,217 ms"."""
     text = raw.strip().replace("–", "-").replace("×", "x")
     match = SHAPE.fullmatch(text)
     if match is None:
@@ -149,13 +149,13 @@ def _parsed(raw: str) -> Quantity:
 
 @cache
 def _table() -> dict[str, Any]:
-    """The file of units, as it is written."""
+    """Return the file of units, as written."""
     return read_yaml(Path(__file__).with_name("units.yaml"), "table of units")
 
 
 @cache
 def _units() -> dict[str, tuple[str, float, float]]:
-    """Each unit with its dimension, its factor to the house's unit, and the factor if powers of 1024 were meant."""
+    """Return each unit with its dimension, its factor to the project's unit, and its factor in powers of 1024."""
     found: dict[str, tuple[str, float, float]] = {}
     for dimension in DIMENSIONS:
         for unit, factor in _table()[dimension].items():
@@ -170,10 +170,10 @@ def _unit(match: re.Match[str]) -> str:
 
 
 def _last_place(number: str) -> float:
-    """The weight of the last digit that was meant: 0.1 of "17.4", 100 of "430,600", 1 of "20", 10 of "470".
+    """Return the weight of the last digit that was meant: 0.1 of "17.4", 100 of "430,600", 1 of "20", 10 of "470".
 
-    Zeros at the end of a whole number say little, but nobody who writes 20 means 10 to 30: the second digit counts, or
-    a twentieth of the number.
+    Zeros at the end of a whole number say little. But nobody who writes 20 means 10 to 30, so the second digit counts,
+    or a twentieth of the number.
     """
     digits, _, exponent = number.lower().lstrip("-").replace(",", "").partition("e")
     power = int(exponent or 0)
@@ -212,7 +212,7 @@ _REMEMBERED = 20_000  # texts
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One number or range of a text, with its place."""
+    """One number or range in a text, with its place."""
 
     quantity: Quantity
     start: int
@@ -222,12 +222,12 @@ class Figure:
 
 @lru_cache(maxsize=_REMEMBERED)
 def figures(text: str) -> tuple[Figure, ...]:
-    """All numbers of a text in order; years, versions and numbers inside names are left out."""
+    """Return all numbers of a text in order, without years, versions and numbers inside names."""
     found: list[Figure] = []
     at = 0
     while match := _HEAD.search(text, at):
         low, high = (float((match[name] or match["first"]).replace(",", "")) for name in ("first", "second"))
-        if low > high and not match["scale1"]:  # a difference or a change: the other number comes next
+        if low > high and not match["scale1"]:  # a difference or a change; the other number comes next
             match = _HEAD.search(text[: match.end("first")], at) or match
         figure = _figure(text, match)
         found += [figure] if figure else []
@@ -236,7 +236,7 @@ def figures(text: str) -> tuple[Figure, ...]:
 
 
 def _figure(text: str, match: re.Match[str]) -> Figure | None:
-    """The quantity that begins at a match, written as a card has it; None if it is none."""
+    """Return the quantity that begins at a match, written as in a card, or None if it is none."""
     signs = ("~" if match["about"] else "") + ("$" if match["dollar"] else "")
     clock = _CLOCK.match(text, match.start("first"))
     if clock:
@@ -263,14 +263,14 @@ def _figure(text: str, match: re.Match[str]) -> Figure | None:
 
 @cache
 def _spellings() -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """Units in the order of trying, and the pattern of whatever stands behind a number that is in one of them."""
+    """Return the units in the order of trying, and the pattern of whatever follows a number in one of them."""
     rows = [(unit, pattern) for row in _table()["spellings"] for unit, pattern in row.items()]
     choices = "|".join(f"(?P<u{at}>{pattern})" for at, (_, pattern) in enumerate(rows))
     return tuple(unit for unit, _ in rows), re.compile(rf"\s?-?(?:{choices})", re.IGNORECASE)
 
 
 def _spelt_unit(text: str, end: int, dollar: bool, scale: str) -> tuple[str | None, int]:
-    """The unit behind a number as a card writes it, and where it ends; None: it cannot be written so."""
+    """Return the unit behind a number as a card writes it, and where it ends; None if a card cannot write it."""
     if dollar:
         price = None if scale else _PRICE.match(text, end)
         return ("/kWh" if price["energy"] else "/h", price.end()) if price else (scale, end)
@@ -284,7 +284,7 @@ def _spelt_unit(text: str, end: int, dollar: bool, scale: str) -> tuple[str | No
 
 
 def _is_name(text: str, match: re.Match[str], end: int, unit: str) -> bool:
-    """Whether the digits belong to a name, a link or a version: "v1.2", "arXiv:2309.09530", "Llama 2 chat"."""
+    """Return True if the digits belong to a name, link or version: "v1.2", "arXiv:2309.09530", "Llama 2 chat"."""
     before, after = text[: match.start("first")], text[end:]
     word = before.rstrip().lower().rpartition(" ")[2]
     linked = word in ("arxiv", "arxiv:") or (word.startswith("http") and before[-1] != " ")

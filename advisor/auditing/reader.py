@@ -1,6 +1,6 @@
-"""How a text reaches an assistant and its answer comes back: a command, or a server that speaks chat completions.
+"""Send a text to an assistant and return its answer, through a command or a server that speaks chat completions.
 
-No key and no library of a model is in this process: a command is what the user types, a server is asked by HTTP.
+This process has no key and no library of a model: the user types the command, and a server is asked by HTTP.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from advisor.errors import AdvisorError
 
 Reader = Callable[[str], str]  # a prompt in, the answer out
 KEY = "ADVISOR_READER_KEY"  # environment variable
-SECONDS = 1800.0  # that an answer may take
+SECONDS = 1800.0  # longest time for an answer
 _MOST_BYTES = 16 * 2**20
 _FENCE = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
 
 
 def of_command(command: str) -> Reader:
-    """Asks a command: the prompt on its stdin, the answer on its stdout, as `ollama run NAME` does."""
+    """Return a reader that runs a command: prompt on its stdin, answer on its stdout, as in `ollama run NAME`."""
     words = shlex.split(command)
     if not words:
         raise AdvisorError("--reader names no command", "--reader 'ollama run NAME'", exit_code=2)
@@ -48,7 +48,8 @@ def of_command(command: str) -> Reader:
 
 
 def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
-    """Asks a server by the chat-completions form (Ollama, llama.cpp, vLLM and others have it), with the card's schema.
+    """Return a reader that asks a server by chat completions (Ollama, llama.cpp, vLLM and others), with the card's
+    schema.
 
     Plain HTTP goes to this machine only. The key, if there is one, is the environment's ADVISOR_READER_KEY.
     """
@@ -81,7 +82,7 @@ def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
 
 
 def card_in(answer: str) -> dict[str, Any]:
-    """The JSON object of an answer, in a code fence or between other words; raises AdvisorError if there is none."""
+    """Return the JSON object in an answer, in a code fence or between other words. Raises AdvisorError without one."""
     fenced = _FENCE.search(answer)
     start, end = answer.find("{"), answer.rfind("}")
     text = fenced[1] if fenced else answer[start : end + 1] if start >= 0 else ""

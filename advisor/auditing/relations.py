@@ -1,4 +1,4 @@
-"""Solves and compares: expressions over named quantities, from the claim, its configuration, its GPU, or each other."""
+"""Solve and compare expressions over named quantities: of the claim, its configuration, its GPU, or each other."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from advisor.findings.case import Confidence, Severity
 from advisor.store.disk import read_yaml
 
 _DISCOUNT = re.compile(r"\b(?:spot|preemptible|reserved|committed|discount\w*)\b", re.IGNORECASE)
-_DEEPEST = 5  # relations in a chain
-# a claim that names its own model, GPU or work takes no number from the run: a number belongs to its subject
+_DEEPEST = 5  # longest chain of relations
+# A claim that names its own model, GPU or work takes no number from the run, because a number belongs to its subject.
 _SUBJECTS = ("parameters", "gpu", "work", "layers", "flops_per_token")
 _SIGNS: dict[type[ast.operator], tuple[Callable[[float, float], float], str, int]] = {
     ast.Add: (operator.add, "+", 0),
@@ -44,15 +44,15 @@ _SIGNS: dict[type[ast.operator], tuple[Callable[[float, float], float], str, int
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """A quantity or the result of an expression: its ends, how it is written, which fields of the claim it uses."""
+    """A quantity or the result of an expression: its ends, its spelling, and the fields of the claim that it uses."""
 
     low: float
     high: float
     text: str
     given: frozenset[str] = frozenset()
-    within: float = 1.0  # the factor by which a relation that it follows from may be off
-    relations: int = 0  # that it took to get there
-    level: int = 2  # 0: a sum, 1: a product, 2: one thing
+    within: float = 1.0  # factor by which the relation behind it may be off
+    relations: int = 0  # number of relations that led to it
+    level: int = 2  # 0: a sum, 1: a product, 2: a single term
 
     @property
     def middle(self) -> float:
@@ -62,10 +62,10 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One relation that must hold between a claim's quantities; `kinds.yaml` says what each key means."""
+    """One relation that must hold between a claim's quantities; `kinds.yaml` explains each key."""
 
-    of: Sequence[str] = ()  # of a limit: the quantities whose claims it bounds
-    last: bool = False  # of a limit: only where nothing else decides
+    of: Sequence[str] = ()  # of a limit: the quantities whose claims it limits
+    last: bool = False  # of a limit: used only if nothing else decides
     left: str = "value"
     equals: str | None = None
     least: str | None = None
@@ -74,20 +74,20 @@ class Row:
     unless: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     within: float = 1.0
-    exact: bool = False  # operands as printed, without what rounds to them
-    printed: bool = False  # the value too
+    exact: bool = False  # operands count as printed, without the values that round to them
+    printed: bool = False  # the value counts as printed too
     verdict: Ruling = Ruling.WRONG
-    unit: str = ""  # of `left`, where it is not the value
+    unit: str = ""  # of `left`, if it is not the value
     so: str = ""
     holds: str = ""
-    more: Mapping[str, Any] = field(default_factory=dict)  # as `Judgement` has them
+    more: Mapping[str, Any] = field(default_factory=dict)  # as in `Judgement`
 
 
 _EXPRESSIONS = ("left", "equals", "least", "most")
 
 
 def row_of(raw: Mapping[str, Any]) -> Row:
-    """Reads one row of the table."""
+    """Return one row of the table."""
     entry: dict[str, Any] = {name: value for name, value in raw.items() if value is not None}
     own = {name: value for name, value in entry.items() if name in Row.__dataclass_fields__}
     own |= {name: str(own[name]) for name in _EXPRESSIONS if name in own}
@@ -99,7 +99,7 @@ MORE = ("causes", "actions", "consequence", "source", "severity", "confidence", 
 
 
 def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The causes, actions, source and severity of an entry, in the fields of a `Judgement`."""
+    """Return the causes, actions, source and severity of an entry, in the fields of a `Judgement`."""
     more: dict[str, Any] = {n: tuple(entry[n]) for n in ("causes", "actions") if n in entry}
     more |= {"consequence": entry["consequence"]} if "consequence" in entry else {}
     more |= {"threshold": entry["source"]} if "source" in entry else {}
@@ -109,13 +109,13 @@ def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def table() -> dict[str, Any]:
-    """The file of kinds, as it is written."""
+    """Return the file of kinds, as written."""
     return read_yaml(Path(__file__).with_name("kinds.yaml"), "table of kinds")
 
 
 @cache
 def _relations() -> dict[str, list[tuple[tuple[str, ...], float]]]:
-    """Each quantity with the expressions that it follows from, and how far off each may be."""
+    """Return each quantity with the expressions from which it follows, and how far off each may be."""
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for row in table()["relations"]:
         for name, senses in row.items():
@@ -131,14 +131,15 @@ def _parsed(source: str) -> ast.expr:
 
 
 def interval(quantity: Quantity, *, exact: bool = False) -> tuple[float, float]:
-    """The numbers that round to the printed digits, or only the printed ones if `exact`; of an open range its end."""
+    """Return the numbers that round to the printed digits, or only the printed ones if `exact`; an open range has one
+    end."""
     low, high = (end if math.isfinite(end) else quantity.middle for end in (quantity.low, quantity.high))
     give = 0.0 if exact or quantity.is_counted else min(quantity.slack, 0.05 * abs(low))
     return low - give, high + give
 
 
 class Graph:
-    """All quantities that one claim can be held against; names are solved when an expression asks for them."""
+    """All quantities with which one claim can be compared. Names are solved when an expression asks for them."""
 
     def __init__(self, q: Question, fields: Mapping[str, str], target: str = "", row: Row | None = None) -> None:
         self.q, self.fields, self.target = q, fields, target
@@ -147,7 +148,7 @@ class Graph:
         self.alone = any(q.get(name) is not None for name in _SUBJECTS)
 
     def term(self, name: str, barred: frozenset[str] = frozenset()) -> Any:
-        """A quantity by its name: as the claim states it, else the answer that uses most of what the claim states."""
+        """Return a quantity by its name: as the claim states it, or the answer that uses most of what it states."""
         if name in barred:
             raise UnstatedError(name)
         stated = self._stated(name)
@@ -155,16 +156,17 @@ class Graph:
             return stated
         spec = self.fields.get(name, "").removesuffix("?")
         if spec in ("text", "flag") or ("|" in spec and not spec.startswith("[")):
-            return None  # words follow from nothing
+            return None  # nothing implies words
         found = self.derived(name, barred)
         if not found:
             raise UnstatedError(name)
         return found[0]
 
     def derived(self, name: str, barred: frozenset[str] = frozenset()) -> list[Term]:
-        """A quantity from the configuration or by relations, in every sense of one relation.
+        """Return a quantity from the configuration or by relations, in every sense of one relation.
 
-        The one that uses most of what the claim states is taken, of several the one with the fewest steps.
+        Of several relations, it takes the one that uses most of the claim's statements, and then the one with fewest
+        steps.
         """
         candidates: list[list[Term]] = []
         if name not in barred:
@@ -181,11 +183,11 @@ class Graph:
         return max(candidates, key=lambda terms: (len(terms[0].given), -terms[0].relations), default=[])
 
     def evaluate(self, source: str, barred: frozenset[str] = frozenset()) -> Any:
-        """The result of an expression; raises UnstatedError for a name that nobody states."""
+        """Return the result of an expression. Raises UnstatedError for a name that nobody states."""
         return self._walk(_parsed(source), barred)
 
     def _stated(self, name: str) -> Any:
-        """What the claim itself says of a name; None if it says nothing."""
+        """Return what the claim itself says about a name, or None if it says nothing."""
         value = self.q.get("value" if name == self.target else name)
         if name == "gpus" and self.q.get("per_gpu"):
             return Term(low=1.0, high=1.0, text="1", given=frozenset(("per_gpu",)))
@@ -197,7 +199,7 @@ class Graph:
         return self._term(value, name)
 
     def _term(self, value: Any, name: str) -> Any:
-        """A field of a claim as an operand; words and truth values stay as they are."""
+        """Return a field of a claim as an operand; words and truth values stay as they are."""
         if isinstance(value, tuple):
             return tuple(self._term(one, name) for one in value)
         if isinstance(value, Quantity):
@@ -231,7 +233,7 @@ class Graph:
         raise ValueError(f"not an expression: {ast.dump(node)[:80]}")
 
     def _arguments(self, node: ast.Call, barred: frozenset[str]) -> Iterator[Any]:
-        """Yields the arguments of a function: terms, words, and None for an optional field that is missing."""
+        """Yield the arguments of a function: terms, words, and None for an optional field that is missing."""
         for one in node.args:
             spec = self.fields.get(one.id, "") if isinstance(one, ast.Name) else ""
             raw = self.q.get(one.id) if isinstance(one, ast.Name) else None
@@ -256,7 +258,7 @@ def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign:
 
 
 def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> Judgement:
-    """Judges a claim by the rows of its form: the first that fails decides, else the last that holds, if any does."""
+    """Judge a claim by the rows of its form: the first failed row decides, or else the last row that holds."""
     held, missing = None, []
     for row in rows:
         if not _concerns(row, q):
@@ -273,7 +275,7 @@ def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> J
 
 
 def _concerns(row: Row, q: Question) -> bool:
-    """Whether a row applies to a claim, by its fields and the dimension of its value."""
+    """Return True if a row applies to a claim, by its fields and the dimension of its value."""
     if row.unless and q.get(row.unless) is not None:
         return False
     for name, wanted in row.when.items():
@@ -285,7 +287,7 @@ def _concerns(row: Row, q: Question) -> bool:
 
 
 def _judge_row(row: Row, graph: Graph) -> Judgement:
-    """One row held against the claim."""
+    """Judge a claim by one row."""
     q = graph.q
     value = q.get("value")
     left = graph.evaluate(row.left)
@@ -299,7 +301,7 @@ def _judge_row(row: Row, graph: Graph) -> Judgement:
         fits = left.low <= high and low <= left.high
     else:
         fits = left.high >= bound.low if row.least else left.low <= bound.high
-    # a bound is named by the end that counts
+    # a bound is named by its relevant end
     ends = (bound.low, bound.high) if row.equals else (bound.low,) if row.least else (bound.high,)
     shown, mine = between(ends, show), between((left.low, left.high), show)
     words = f"{bound.text} = {shown}" if bound.level < 2 or row.equals else shown
@@ -319,9 +321,9 @@ def _judge_row(row: Row, graph: Graph) -> Judgement:
 
 
 def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judgement:
-    """A stated number against what follows for it from the others; else against what no training exceeds.
+    """Judge a stated number by what follows for it from the others, or else by limits that no training exceeds.
 
-    What it is reckoned from may be what is wrong: then it does not follow, and that number is named.
+    The numbers in the calculation may be wrong instead. Then the claim does not follow, and the wrong number is named.
     """
     value: Quantity = q.get("value")
     if target == "time" and value.dimension == "gpu_hours":
@@ -360,7 +362,7 @@ def _against(value: Quantity, term: Term) -> Judgement:
 
 
 def _premise(graph: Graph) -> Judgement | None:
-    """Returns a verdict if an operand of the claim contradicts the claim's other numbers, else None."""
+    """Return a verdict if an operand of the claim contradicts the claim's other numbers, else None."""
     for name, stated in graph.q.claim.says.items():
         if name == "value" or not isinstance(stated, Quantity):
             continue

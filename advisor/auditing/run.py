@@ -25,29 +25,29 @@ from advisor.prediction.throughput import TERMS, predict_log, sizes
 from advisor.records import Prediction, Workload
 from advisor.units import format_bytes, format_count, format_percent, format_rate, format_usd
 
-# Bytes a parameter that training keeps: weights, gradients and optimizer state (sources §2.1). The wide band reaches
-# from bf16 throughout to Megatron's fp32 masters and gradients; the usual one leaves out what few programs do. Bytes
-# per token, layer and width kept for the backward pass in 16 bits: compiled, eager, eager without fused attention in
-# fp32 (§2.2). Bytes per token and vocabulary row (§2.3). Context, libraries, fragmentation (§2.4).
+# Bytes per parameter that training keeps: weights, gradients and optimizer state (sources §2.1). The wide band reaches
+# from bf16 throughout to Megatron's fp32 masters and gradients; the usual band omits what few programs do. Bytes per
+# token, layer and width kept for the backward pass in 16 bits: compiled, eager, eager without fused attention in fp32
+# (§2.2). Bytes per token and vocabulary row (§2.3). Context, libraries, fragmentation (§2.4).
 _BANDS = {
     "usual": {"state": (10.0, 18.0), "activations": (24.0, 56.0), "logits": (6.0, 12.0), "context": (1e9, 3e9)},
-    # 4: everything sharded over several GPUs
+    # 4: everything is sharded over several GPUs
     "wide": {"state": (4.0, 20.0), "activations": (2.0, 240.0), "logits": (0.0, 16.0), "context": (0.3e9, 5e9)},
 }
 
 
 def spec_of(setup: Setup) -> GpuSpec | None:
-    """The GPU of a configuration, None if none or an unknown one is named."""
+    """Return the GPU of a configuration, or None if it names none or an unknown one."""
     return find_gpu(setup.gpu) if setup.gpu else None
 
 
 def peak(spec: GpuSpec | None, precision: str | None) -> float | None:
-    """Dense FLOP/s of a GPU at the precision of a run, bf16 if it states none; None if the GPU is not known."""
+    """Return the dense FLOP/s of a GPU at a run's precision (bf16 if unstated), or None if the GPU is unknown."""
     return (peak_flops(spec, precision or "bf16") or peak_flops(spec, "fp16")) if spec else None
 
 
 def declared(q: Question, name: str) -> Known | None:
-    """A field of the configuration that is a number; None if it is none, or is not stated."""
+    """Return a numeric field of the configuration, or None if it is not a number or not stated."""
     field = {"rate": "throughput", "stated_step_tokens": "step_tokens"}.get(name, name)
     value = getattr(q.setup, field, None)
     if isinstance(value, Quantity):
@@ -56,7 +56,7 @@ def declared(q: Question, name: str) -> Known | None:
 
 
 def unique_tokens(s: Setup) -> tuple[float, float] | None:
-    """Unique training tokens, least and most: as declared, else the data set's bytes over bytes per token."""
+    """Return the fewest and most unique training tokens: as declared, or the data set's bytes over bytes per token."""
     if s.dataset_tokens is not None:
         return s.dataset_tokens.low, s.dataset_tokens.high
     each = s.bytes_per_token or (bytes_per_token(s.vocab_size) if s.vocab_size else None)
@@ -64,7 +64,7 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
 
 
 def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
-    """The profile of the GPU and the workload of the run; None if either is not known."""
+    """Return the profile of the GPU and the workload of the run, or None if either is unknown."""
     spec = spec_of(setup)
     workload = workload_of(setup, spec.key) if spec else None
     profile = q.believe(spec, setup) if spec and workload else None
@@ -72,13 +72,13 @@ def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
 
 
 def expected(q: Question, setup: Setup | None = None) -> Prediction | None:
-    """The predicted speed and memory of a configuration on its GPUs; None if they cannot be predicted."""
+    """Return the predicted speed and memory of a configuration on its GPUs, or None if there is no prediction."""
     believed = _believed(q, setup or q.setup)
     return predict_batch(believed[0], [believed[1]])[0] if believed else None
 
 
 def _utilization(q: Question) -> Known | None:
-    """The MFU of the measured speed, over every reading of the declared shape."""
+    """Return the MFU of the measured speed, over every reading of the declared shape."""
     s, each, most = q.setup, _flops_per_token(q), peak(spec_of(q.setup), q.setup.precision)
     if most is None or each is None or s.rate is None:
         return None
@@ -87,7 +87,7 @@ def _utilization(q: Question) -> Known | None:
 
 
 def _slowdown(q: Question) -> Known | None:
-    """How many times slower the run is than the low end of the prediction. Below 1 it is as fast as expected."""
+    """Return how many times slower the run is than the low end of the prediction. Below 1 it is as fast as expected."""
     prediction, rate = expected(q), q.setup.rate
     if prediction is None or prediction.tokens_per_second is None or rate is None:
         return None
@@ -108,7 +108,7 @@ def _expected_rate(q: Question) -> Known | None:
 
 
 def _product_share(q: Question) -> Known | None:
-    """The share of the step that matrix products need at their best measured rate."""
+    """Return the share of the step that matrix products need at their best measured rate."""
     spec, use = spec_of(q.setup), _utilization(q)
     most = peak(spec, q.setup.precision)
     if spec is None or use is None or most is None:
@@ -118,7 +118,7 @@ def _product_share(q: Question) -> Known | None:
 
 
 def _memory_share(q: Question) -> Known | None:
-    """The share of the expected step in memory traffic."""
+    """Return the share of the expected step that is memory traffic."""
     believed = _believed(q, q.setup)
     if believed is None:
         return None
@@ -130,7 +130,7 @@ def _memory_share(q: Question) -> Known | None:
 
 
 def _cpu_signs(q: Question) -> Known | None:
-    """How many signs say that the GPU does not do the work. A sign counts if every reading of the report has it."""
+    """Return how many signs say that the GPU does not do the work. A sign counts if all readings have it."""
     s, model, spec, use = q.setup, counts(q.setup), spec_of(q.setup), _utilization(q)
     most = peak(spec, s.precision)
     first, later = _first_step(q) or (None, None)
@@ -150,7 +150,7 @@ def _cpu_signs(q: Question) -> Known | None:
 
 
 def _first_step(q: Question) -> tuple[float, float] | None:
-    """Seconds of the first printed step and the median of the later ones."""
+    """Return the seconds of the first printed step and the median of the later steps."""
     seconds, steps = [s for s in q.card.column("seconds") if s is not None], q.card.column("step")
     if len(seconds) < 3 or not steps or (steps[0] or 0) > 1:
         return None
@@ -167,7 +167,7 @@ def _one(number: float | None, words: str = "") -> Known | None:
 
 
 def _norm_growth(q: Question) -> Known | None:
-    """The mean of the later printed gradient norms over that of the earlier ones, warm-up left out."""
+    """Return the mean of the later printed gradient norms over that of the earlier ones, without warm-up."""
     norms = _column(q, "grad_norm")
     if len(norms) < 6:
         return None
@@ -177,7 +177,7 @@ def _norm_growth(q: Question) -> Known | None:
 
 
 def need(q: Question, band: str, *, state: bool = True) -> Known | None:
-    """The least and most bytes that training software needs on one GPU; None without shape, batch and length."""
+    """Return the least and most bytes that training software needs on one GPU; None without shape, batch and length."""
     s, model, bytes_of = q.setup, counts(q.setup), _BANDS[band]
     if model is None or s.micro_batch is None or s.seq_len is None:
         return None
@@ -196,7 +196,8 @@ def need(q: Question, band: str, *, state: bool = True) -> Known | None:
 
 
 def _planned_need(q: Question) -> Known | None:
-    """The least bytes that a run on one GPU needs; None once it has started, since it may recompute activations."""
+    """Return the least bytes that a run on one GPU needs, or None once it runs, because it may recompute
+    activations."""
     s = q.setup
     has_run = any((s.steps_done, s.step_time, s.throughput, s.memory_used))
     return need(q, "wide") if s.gpus == 1 and not has_run else None
@@ -213,7 +214,7 @@ def _predicted_need(q: Question) -> Known | None:
 
 
 def _law_loss(q: Question) -> Known | None:
-    """What the loss law expects of all parameters and tokens, at the vocabulary's own bytes per token."""
+    """Return the loss that the loss law expects for all parameters and tokens, at the vocabulary's bytes per token."""
     s, model, tokens = q.setup, counts(q.setup), _law_tokens(q)
     if model is None or tokens is None:
         return None
@@ -229,13 +230,13 @@ def _law_tokens(q: Question) -> Known | None:
 
 
 def _text_floor(q: Question) -> Known | None:
-    """The entropy of text itself in nats a token of the vocabulary; of random tokens there is none."""
+    """Return the entropy of text in nats per token of the vocabulary; random tokens have none."""
     known = _law_tokens(q) and counts(q.setup)
     return _one(text_floor(bytes_per_token(vocabulary(q.setup)[0]))) if known else None
 
 
 def _random_floor(q: Question) -> Known | None:
-    """The least loss on random tokens: that of a uniform guess, since they hold nothing to learn."""
+    """Return the lowest loss on random tokens: that of a uniform guess, because they contain nothing to learn."""
     base = _uniform_loss(q) if q.setup.data == "random" else None
     return _one(base[0] - initial_loss.SOUND, base[2]) if base else None
 
@@ -249,7 +250,7 @@ def _law_rates(q: Question) -> Known | None:
 
 
 def _rate_of_untrained(q: Question) -> Known | None:
-    """The learning rate if the first loss is that of an untrained model, else None: fine-tunes take far lower rates."""
+    """Return the learning rate if the first loss is that of an untrained model (fine-tunes use far lower rates)."""
     s, base = q.setup, _uniform_loss(q)
     first = s.initial_loss
     untrained = base is not None and first is not None and first.most >= base[0] - initial_loss.SOUND
@@ -257,13 +258,13 @@ def _rate_of_untrained(q: Question) -> Known | None:
 
 
 def _uniform_loss(q: Question) -> Known | None:
-    """ln V: the loss of a model that knows nothing; None without a stated vocabulary."""
+    """Return ln V, the loss of a model that knows nothing, or None without a stated vocabulary."""
     size = q.setup.vocab_size
     return _one(initial_loss.uniform_loss(size), f"ln {size:,}") if size else None
 
 
 def _run_bill(q: Question) -> Known | None:
-    """Hours of all steps at the measured speed, and what they cost where a price is stated."""
+    """Return the hours of all steps at the measured speed, and their cost if a price is stated."""
     s, seconds = q.setup, q.setup.seconds_of_a_step
     if seconds is None or s.steps is None:
         return None
@@ -274,7 +275,7 @@ def _run_bill(q: Question) -> Known | None:
 
 
 def _parameters(q: Question) -> Known | None:
-    """Those of the declared shape; those that are stated where there is no shape, or one of experts."""
+    """Return the parameters of the declared shape, or the stated number without a shape or for a shape with experts."""
     model, stated = counts(q.setup), q.setup.parameters
     if stated is not None and (model is None or q.setup.active_parameters is not None):
         return stated.low, stated.high, stated.text
@@ -282,7 +283,7 @@ def _parameters(q: Question) -> Known | None:
 
 
 def _flops_per_token(q: Question) -> Known | None:
-    """6 FLOPs for each parameter that a token passes; with a shape also those of attention."""
+    """Return 6 FLOPs for each parameter that a token uses; with a shape, attention is added."""
     active = q.setup.active_parameters
     if active is not None:
         return 6 * active.low, 6 * active.high, f"6 × {active.text} active"
@@ -353,7 +354,7 @@ NODES: dict[str, Callable[[Question], Known | None]] = {
 
 
 def _fault_above(q: Question, first: Any) -> Known:
-    """The first loss above which something is broken, and in words what may explain this first loss."""
+    """Return the first loss above which something is broken, and what may explain this first loss in words."""
     s, base = q.setup, _uniform_loss(q)
     least = (base[0] if base else math.log(VOCABULARIES[1])) + initial_loss.FAULT_ABOVE
     if base is None or s.vocab_size is None:
@@ -372,7 +373,7 @@ def _fault_above(q: Question, first: Any) -> Known:
 
 
 def _chance(q: Question, task: str, items: Any) -> Known:
-    """What guessing gives on a test set, with its 95 % interval."""
+    """Return the score of guessing on a test set, with its 95 % interval."""
     name = benchmark_of(task)
     if name is None:
         raise UnstatedError(f"the chance level of {task}")
@@ -387,13 +388,13 @@ def _phases_apart(q: Question, one: Any, other: Any) -> Known:
 
 
 def _scheduled_rate(q: Question, step: Any) -> Known:
-    """The declared schedule at a step: linear warm-up, then cosine to the end."""
+    """Return the declared schedule at a step: linear warm-up, then cosine to the end."""
     s, at = q.setup, step.low
     warmup, low = s.warmup_steps or 0, s.min_learning_rate or 0.0
     if s.learning_rate is None or (s.schedule is None and warmup < at):
         raise UnstatedError("learning rate or schedule")
     if warmup and at <= warmup:
-        # warm-up starts at zero or at the least rate, and counts from step 0 or 1: all are common
+        # warm-up starts at zero or at the lowest rate, and counts from step 0 or 1; all are common
         begin = [a + (s.learning_rate - a) * (at - c) / warmup for a in (0.0, low) for c in (0, 1)]
         return min(begin), max(begin), f"warm-up, step {at:g} of {warmup}"
     if s.schedule == "cosine" and s.steps:
@@ -409,7 +410,7 @@ def _perplexity_of(q: Question, loss: Any) -> Known:
 
 
 def _batch(q: Question, to: Any) -> tuple[Prediction, Prediction, int]:
-    """What is expected of the run's batch and of another one: by default the double."""
+    """Return the predictions for the run's batch and for another batch, by default twice as large."""
     s = q.setup
     if s.micro_batch is None:
         raise UnstatedError("the batch")

@@ -1,4 +1,4 @@
-"""The card as a contract for whoever reads a text: its JSON Schema, and the prompt that asks for one."""
+"""The card as a contract for the reader of a text: its JSON Schema, and the prompt that asks for a card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from advisor.auditing.quantity import DIMENSIONS
 from advisor.auditing.relations import table
 from advisor.auditing.verdict import Ruling
 
-_SHORT = 90  # characters of a list of choices that the prompt repeats
+_SHORT = 90  # characters of a list of choices that the prompt may repeat
 _CLAIM = {
     "id": {"type": "string", "description": "short and unique"},
     "text": {"type": "string", "description": "the claim in a short sentence of your own"},
@@ -35,7 +35,7 @@ _CLAIM = {
 
 
 def card_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a run card; each kind of claim has its own fields."""
+    """Return the JSON Schema (2020-12) of a run card, in which each kind of claim has its own fields."""
     number = {"type": ["number", "null"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -66,7 +66,7 @@ def card_schema() -> dict[str, Any]:
 
 
 def prompt(text: str | None = None) -> str:
-    """What an assistant is asked: to read a text (or the one that follows) into a card."""
+    """Return the prompt that asks an assistant to read a text (or the one that follows) into a card."""
     import json
 
     schema = card_schema()
@@ -104,7 +104,7 @@ def _kind_lines() -> list[str]:
 
 
 def examples() -> dict[str, dict[str, Any]]:
-    """Of each form that a reader may use: its kind, what a report says, and the fields that say it in a card."""
+    """Return for each form that a reader may use its kind, a sentence of a report, and its fields in a card."""
     return {
         name: {"kind": form.kind, "says": form.says, "fields": form.example}
         for name, form in forms().items()
@@ -113,7 +113,7 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def _claim(kind: str) -> dict[str, Any]:
-    """The schema of the claims of one kind: the fields of all its forms; of one form what it needs is required."""
+    """Return the schema of one kind of claim with the fields of all its forms; a single form's needs are required."""
     own = [forms()[name] for name in kinds()[kind].forms]
     fields = {name: _of(spec.removesuffix("?")) for form in own for name, spec in form.fields.items()}
     needed = [name for name, spec in own[0].fields.items() if not spec.endswith("?")] if len(own) == 1 else ["that"]
@@ -131,7 +131,7 @@ def _setup() -> dict[str, Any]:
 
 
 def _of(spec: str) -> dict[str, Any]:
-    """The schema of one field, from its spec as `fields.read_fields` has it."""
+    """Return the schema of one field from its spec, which is as in `fields.read_fields`."""
     if spec.startswith("["):
         return {"type": "array", "minItems": 1, "items": _of(spec[1:-1])}
     if spec == "number" or spec.split(" or ")[0] in DIMENSIONS:

@@ -1,4 +1,4 @@
-"""What an audit says of one claim, and the comparison that most claims come down to."""
+"""The verdict of an audit on one claim, and the comparison on which most claims are decided."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from advisor.units import (
 
 
 class UnstatedError(Exception):
-    """Something that neither the claim nor its configuration states, or that is not known here; by its name."""
+    """Names something that neither the claim nor its configuration states, or that is unknown here."""
 
 
 class Ruling(StrEnum):
     HOLDS = "holds"
     WRONG = "wrong"
-    DOES_NOT_FOLLOW = "does not follow"  # the number may be right; what is concluded from it is not supported
+    DOES_NOT_FOLLOW = "does not follow"  # the number may be right, but it does not support the conclusion
     CANNOT_BE_JUDGED = "cannot be judged"
 
 
@@ -44,7 +44,7 @@ BAD = (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A check's answer; `so` says what is so, `arithmetic` how it was reckoned."""
+    """The answer of a check: `so` says what is true, `arithmetic` how it was calculated."""
 
     ruling: Ruling
     so: str
@@ -57,13 +57,13 @@ class Judgement:
     threshold: str = ""
 
 
-Known = tuple[float, float, str]  # a quantity's least and most value, and how it is written
-Believe = Callable[[GpuSpec, Setup], Profile | None]  # the profile of a GPU; None: nothing is known of it
+Known = tuple[float, float, str]  # a quantity's lowest and highest value, and its spelling
+Believe = Callable[[GpuSpec, Setup], Profile | None]  # the profile of a GPU, or None if nothing is known of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One claim with all that a check may look at."""
+    """One claim with everything that a check may use."""
 
     card: Card
     claim: Claim
@@ -76,41 +76,41 @@ class Question:
 
     @property
     def steps(self) -> float | None:
-        """The steps that the claim is about: its own, else those of the configuration; None if neither is stated."""
+        """The steps that the claim is about: its own, or those of the configuration; None if neither is stated."""
         own = self.get("steps")
         return own.low if own else self.setup.steps
 
     def get(self, name: str) -> Any:
-        """A field of the claim, None if it is left out."""
+        """Return a field of the claim, or None if it is left out."""
         return self.claim.get(name)
 
 
 Check = Callable[[Question], Judgement]
-_SMALL = 0.10  # a number less than this far off misleads nobody badly: a note
+_SMALL = 0.10  # relative error below which a number hardly misleads: it gets a note
 
 
 def holds(so: str, arithmetic: str = "", **more: Any) -> Judgement:
-    """The claim is right."""
+    """Return that the claim is right."""
     return Judgement(ruling=Ruling.HOLDS, so=so, arithmetic=arithmetic, **more)
 
 
 def wrong(so: str, arithmetic: str = "", **more: Any) -> Judgement:
-    """The claim contradicts its own numbers, physics or a datasheet."""
+    """Return that the claim contradicts its own numbers, physics or a datasheet."""
     return Judgement(ruling=Ruling.WRONG, so=so, arithmetic=arithmetic, **more)
 
 
 def does_not_follow(so: str, arithmetic: str = "", **more: Any) -> Judgement:
-    """The conclusion is not supported, whatever its numbers."""
+    """Return that the conclusion is not supported, whatever its numbers are."""
     return Judgement(ruling=Ruling.DOES_NOT_FOLLOW, so=so, arithmetic=arithmetic, **more)
 
 
 def unknown(why: str, arithmetic: str = "") -> Judgement:
-    """Not judged, and why: what the report would have to state."""
+    """Return that the claim was not judged, and what the report would have to state."""
     return Judgement(ruling=Ruling.CANNOT_BE_JUDGED, so=why, arithmetic=arithmetic)
 
 
 def compare(claimed: Quantity, low: float, high: float, arithmetic: str, **more: Any) -> Judgement:
-    """Holds where the truth, an interval of what is possible, is among what the printed text can mean."""
+    """Return that the claim holds if the truth, an interval, is among what the printed text can mean."""
     truth = between((low, high), show_as(claimed.dimension, claimed))
     if claimed.admits(low, high):
         return holds(truth, arithmetic)
@@ -126,7 +126,7 @@ def compare(claimed: Quantity, low: float, high: float, arithmetic: str, **more:
 _DECIMAL = Formatter(
     steps=((0.0, 1.0, " B"), (1e3, 1e3, " kB"), (1e6, 1e6, " MB"), (1e9, 1e9, " GB"), (1e12, 1e12, " TB"))
 )
-_WRITTEN = (1e4, 1e7)  # numbers that people write out: 16,384
+_WRITTEN = (1e4, 1e7)  # numbers that people write out, such as 16,384
 _SHOW: dict[str, Callable[[float], str]] = {
     "seconds": format_seconds,
     "fraction": format_percent,
@@ -143,7 +143,7 @@ _SHOW: dict[str, Callable[[float], str]] = {
 
 
 def show_as(dimension: str, claimed: Quantity | None = None) -> Callable[[float], str]:
-    """The formatter of a dimension; bytes come out in the claim's own kind of unit, GB or GiB."""
+    """Return the formatter of a dimension; bytes are shown in the claim's own unit, GB or GiB."""
     if dimension == "bytes":
         return format_bytes if claimed is not None and "iB" in claimed.text else _DECIMAL
     return _SHOW.get(dimension, _number)
@@ -156,5 +156,5 @@ def _number(value: float) -> str:
 
 
 def between(ends: Sequence[float], show: Callable[[float], str]) -> str:
-    """One number or a range of two, in words."""
+    """Return one number, or a range of two numbers, in words."""
     return " to ".join(dict.fromkeys(show(end) for end in ends))

@@ -1,1 +1,1 @@
-"""Detectors: each a small function from a case to a finding, an admission of missing data, or nothing."""
+"""Detectors: small functions that turn a case into a finding, into a note that data are missing, or into nothing."""

@@ -1,4 +1,4 @@
-"""What detectors are given and what they give back."""
+"""The records that detectors read and return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advisor.store.disk import read_yaml
 
 
 class Severity(StrEnum):
-    """How much a finding matters: error = money or results are being lost or a number cannot be true."""
+    """How much a finding matters: an error means that money or results are being lost, or that a number is false."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -31,7 +31,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One observation a finding rests on, with the steps it was seen at (None: the whole run)."""
+    """One observation on which a finding rests, with the steps at which it was made (None: the whole run)."""
 
     text: str
     first_step: float | None = None
@@ -40,7 +40,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a run's owner should know."""
+    """One thing that the owner of a run should know."""
 
     code: str  # stable, lower_snake_case
     severity: Severity
@@ -49,30 +49,30 @@ class Finding:
     confidence: Confidence
     causes: tuple[str, ...] = ()  # likeliest first
     actions: tuple[str, ...] = ()  # a config change or a command
-    saved_hours: Estimate | None = None  # of the whole planned run, if acted on; None: cannot be computed
+    saved_hours: Estimate | None = None  # for the whole planned run, if the user acts on it; None: cannot be computed
     saved_usd: Estimate | None = None
-    threshold: str = ""  # what was compared with what, and where the threshold comes from
+    threshold: str = ""  # the compared values, and the source of the threshold
 
 
 @dataclass(frozen=True, kw_only=True)
 class Insufficient:
-    """A detector that could not judge, which is neither silence nor a pass."""
+    """A detector that could not judge. This is neither silence nor a pass."""
 
     code: str
-    missing: str  # in words: what would have to be logged or given
+    missing: str  # in words: the data that the log or the user would have to give
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One run with everything known beside its log. Detectors read it and change nothing."""
+    """One run with everything that is known beyond its log. Detectors read it and change nothing."""
 
     run: RunTable
     workload: Workload | None = None  # from facts and options; None: the shape is not known
     profile: Profile | None = None  # of the GPU, calibrated or prior; None: GPU unknown
-    expected: Prediction | None = None  # what this workload should give on this GPU
-    usd_per_hour: float | None = None  # all devices together
+    expected: Prediction | None = None  # the prediction for this workload on this GPU
+    usd_per_hour: float | None = None  # of all devices together
     plan: Plan | None = None
-    unsure: tuple[str, ...] = ()  # what had to be assumed to get `workload`, in words
+    unsure: tuple[str, ...] = ()  # assumptions behind `workload`, in words
     notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -89,10 +89,10 @@ _READ_AS: dict[str, Callable[[Any], Any]] = {
 def finding(
     code: str, *, evidence: Told | Sequence[Told], text: str = "", saved: Cost = (None, None), **known: Any
 ) -> Finding:
-    """Returns the finding of a code; a field that `known` lacks is that of the row `text` of the table, else `code`.
+    """Return the finding of a code. Missing fields come from the row `text` of the table, or by default the row `code`.
 
-    Of `evidence`, causes and actions one may stand alone, and what is empty is left out. `saved`: hours and dollars, as
-    `spend.cost_of_steps` gives them.
+    A single evidence, cause or action may be given without a list; empty ones are left out. `saved` has hours and
+    dollars, as `savings.cost_of_steps` returns them.
     """
     lists = {name: known[name] for name in ("causes", "actions") if name in known} | {"evidence": evidence}
     for name, given in lists.items():
@@ -105,24 +105,24 @@ def finding(
 
 
 def lacking(code: str, missing: str) -> Insufficient:
-    """Returns that a detector could not judge, and what it would need."""
+    """Return a record of a detector that could not judge, with the data that it would need."""
     return Insufficient(code=code, missing=missing)
 
 
 def seen(text: str, first: float | None = None, last: float | None = None) -> Evidence:
-    """Returns an observation made at the steps `first` to `last`; None stands for an end that is not known."""
+    """Return an observation made from step `first` to step `last`; None stands for an unknown end."""
     ends = [None if step is None else float(step) for step in (first, last)]
     return Evidence(text=text, first_step=ends[0], last_step=ends[1])
 
 
 @cache
 def groups() -> dict[str, Any]:
-    """The codes of each group of findings in `groups.yaml`."""
+    """Return the codes of each group of findings in `groups.yaml`."""
     return read_yaml(Path(__file__).with_name("groups.yaml"), "table of groups")
 
 
 @cache
 def texts() -> dict[str, dict[str, Any]]:
-    """The fields of every row of `texts.yaml`, by the row's name."""
+    """Return the fields of every row of `texts.yaml`, by the row's name."""
     rows = read_yaml(Path(__file__).with_name("texts.yaml"), "table of texts")
     return {name: {field: _READ_AS[field](value) for field, value in row.items()} for name, row in rows.items()}

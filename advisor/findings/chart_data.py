@@ -1,4 +1,4 @@
-"""What a report shows of a run: curves thinned for a screen, the parts of a step, a few rows of the table. Pure."""
+"""The data that a report shows of a run: curves thinned for a screen, the parts of a step, a few rows of the table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from advisor.findings.run_facts import price, step_tokens
 from advisor.laws.phase import SAME_PHASE
 from advisor.readers.run_table import RunTable
 
-MOST_POINTS = 600  # of a curve: more than a screen shows
-_LEAST_SMOOTHED = 3  # rows of a running median: of fewer it is the row itself
+MOST_POINTS = 600  # of a curve; a screen shows fewer
+_LEAST_SMOOTHED = 3  # rows of a running median; with fewer, each row stays as it is
 TABLE_COLUMNS = (
     *("step", "epoch", "tokens", "loss", "eval_loss", "learning_rate", "grad_norm", "seconds", "tokens_per_second"),
     *("mfu", "memory_bytes"),
@@ -24,7 +24,7 @@ TABLE_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point of a curve against steps, tokens, hours and dollars; None if the log does not tell."""
+    """One point of a curve by steps, tokens, hours and dollars; None if the log does not state a value."""
 
     step: float
     tokens: float | None
@@ -35,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Where on the axes something begins; its point's value is the step."""
+    """The place on the axes where something begins. The value of its point is the step."""
 
     at: Point
     words: str
@@ -51,21 +51,21 @@ class PartOfStep:
 
 
 def points(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """A column's finite values of the main phase, thinned so that the highest and lowest of each stretch survive.
+    """Return a column's finite values in the main phase, thinned but with the extremes of each stretch.
 
-    `smooth` is the share of the rows whose running median is taken before that; 0 leaves them as printed.
+    `smooth` is the share of rows in a running median that is taken first; 0 leaves the values as printed.
     """
     return _placed(case, curve(case.run, name), most, smooth)
 
 
 def step_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """Seconds of each step, from what the log has of them."""
+    """Return the seconds of each step, from the times that the log has."""
     times = run_metrics.step_times(case)
     return [] if times is None else _placed(case, Curve(step=times.step, value=times.seconds), most, smooth)
 
 
 def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """MFU at each step by exact FLOPs and the GPU's dense peak, as logged where shape or GPU is unknown."""
+    """Return the MFU at each step, from exact FLOPs and the GPU's dense peak, else as logged."""
     per_rate, rates = mfu_per_rate(case), measured.rates(case)
     if per_rate is None:
         return points(case, "mfu", most, smooth)
@@ -73,15 +73,14 @@ def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list
 
 
 def learning_rate_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """Learning rates as a share of the run's peak, the only scale on which every log prints them."""
+    """Return learning rates as a share of the run's peak, the only scale on which all logs print them."""
     shares = _rate_shares(case.run)
     return _placed(case, shares, most, smooth) if len(shares) else []
 
 
 def telemetry_at_steps(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
-    """A column of telemetry at the steps that were trained meanwhile, the mean of all GPUs; empty without a clock
-    that telemetry and log share.
-    """
+    """Return a column of telemetry at the steps trained at that time, as the mean of all GPUs. It is empty if telemetry
+    and log share no clock."""
     values, clock = run_metrics.telemetry(case, name), run_metrics.telemetry(case, "unix_seconds")
     if not len(values) or len(clock) != len(values):
         return []
@@ -98,12 +97,12 @@ def telemetry_at_steps(case: Case, name: str, most: int = MOST_POINTS, smooth: f
 
 
 def columns_with_curves(case: Case) -> list[str]:
-    """The columns of which this run's main phase has two values at least."""
+    """Return the columns with at least two values in this run's main phase."""
     return [name for name in case.run.columns if len(curve(case.run, name)) > 1]
 
 
 def phase_marks(case: Case) -> list[Mark]:
-    """Where the learning rate's warm-up ends and where its decay begins, by the schedule as it was logged."""
+    """Return where the learning rate's warm-up ends and where its decay begins, according to the logged schedule."""
     shares = _rate_shares(case.run)
     high = np.flatnonzero(shares.value >= 1 - SAME_PHASE) if len(shares) else np.empty(0, dtype=int)
     marks = []
@@ -115,14 +114,14 @@ def phase_marks(case: Case) -> list[Mark]:
 
 
 def place_marks(case: Case, marks: Sequence[tuple[float, str]]) -> list[Mark]:
-    """Steps with the text of their marks, placed on every axis."""
+    """Return marks at these steps with their texts, placed on every axis."""
     steps = np.array([step for step, _ in marks])
     placed = _placed(case, Curve(step=steps, value=steps), max(1, len(marks)))
     return [Mark(at=at, words=words) for at, (_, words) in zip(placed, marks, strict=True)]
 
 
 def _rate_shares(run: RunTable) -> Curve:
-    """Learning rates over the highest of them; empty if none was above zero."""
+    """Return the learning rates divided by the highest rate, or an empty curve if no rate is above zero."""
     rates = rate_curve(run)
     top = float(rates.value.max()) if len(rates) else 0.0
     nothing = np.empty(0)
@@ -130,7 +129,7 @@ def _rate_shares(run: RunTable) -> Curve:
 
 
 def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[Point]:
-    """A curve's points on every axis, thinned."""
+    """Return the points of a curve on every axis, thinned."""
     drawn = printed.value
     if smooth > 0:
         drawn = series.rolling_median(drawn, max(_LEAST_SMOOTHED, round(smooth * len(drawn))))
@@ -140,7 +139,7 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
     tokens = np.interp(steps, counted.step, counted.value) if len(counted) > 1 else None
     if tokens is None and per_step is not None:
         tokens = steps * per_step
-    # hours since the start, by the clock where there is one, else by the sum of step times
+    # hours since the start: by the clock if there is one, or else by the sum of step times
     typical, hours = run_metrics.step_seconds(case), None
     clocks = [(name, curve(case.run, name)) for name in ("elapsed_seconds", "unix_seconds")]
     for name, clock in [(name, clock) for name, clock in clocks if len(clock) > 1][:1]:
@@ -162,7 +161,7 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
 
 
 def rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
-    """Tokens per second against steps: by step times and tokens per step, else as printed."""
+    """Return tokens per second by steps: from step times and tokens per step, or else as printed."""
     times, tokens = run_metrics.step_times(case), step_tokens(case)
     if times is None or tokens is None:
         return points(case, "tokens_per_second", most)
@@ -174,17 +173,17 @@ def rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
 
 
 def mfu_per_rate(case: Case) -> float | None:
-    """MFU of one token per second: what a rate is to be multiplied by; None if shape or GPU is unknown."""
+    """Return the MFU of one token per second, by which a rate is multiplied, or None if shape or GPU is unknown."""
     speed, share = run_metrics.pace(case), run_metrics.mfu(case)
     return share / speed.tokens_per_second if speed is not None and share is not None else None
 
 
 def parts_of_step(case: Case) -> list[PartOfStep]:
-    """Median seconds of the phases that were timed, and what they leave of the step."""
+    """Return the median seconds of the timed phases of a step, and the rest of the step."""
     times = run_metrics.step_times(case)
     whole = run_metrics.step_seconds(case)
     if times is not None and times.source in (run_metrics.FROM_RATE, run_metrics.FROM_PARTS):
-        # a rate may be averaged over other steps than those whose parts were timed
+        # a rate may be an average over other steps than those with timed parts
         summed = series.finite(sum_of_parts(case.run)[main_rows(case.run)])
         whole = series.median(summed[series.steady_start(summed) :]) if len(summed) else whole
     parts = []
@@ -202,7 +201,7 @@ def parts_of_step(case: Case) -> list[PartOfStep]:
 
 
 def few_rows(run: RunTable, most: int) -> tuple[list[str], np.ndarray]:
-    """Columns that hold something, and evenly spaced rows of the main phase with a loss: shape (rows, columns)."""
+    """Return the columns that are not empty, and evenly spaced rows of the main phase with a loss: (rows, columns)."""
     names = [name for name in TABLE_COLUMNS if np.isfinite(run.column(name)).any()]
     rows = main_rows(run)
     with_loss = rows[np.isfinite(run.column("loss")[rows])]
@@ -214,7 +213,7 @@ def few_rows(run: RunTable, most: int) -> tuple[list[str], np.ndarray]:
 
 
 def telemetry_points(run: RunTable, name: str, most: int = MOST_POINTS) -> list[tuple[float, float, int]]:
-    """Hours since the first reading, value, GPU; thinned as curves are."""
+    """Return hours since the first reading, value and GPU, thinned like curves."""
     telemetry = run.telemetry or {}
     values, times = telemetry.get(name), telemetry.get("unix_seconds")
     if values is None or times is None or not np.isfinite(values).any():
@@ -230,7 +229,7 @@ def telemetry_points(run: RunTable, name: str, most: int = MOST_POINTS) -> list[
 
 
 def _extremes(values: np.ndarray, most: int) -> np.ndarray:
-    """Indices, in order, of the highest and lowest value of each of most/2 stretches, and of both ends."""
+    """Return the indices of both ends and of the highest and lowest value in each of most/2 stretches, in order."""
     if len(values) <= most:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), most // 2 + 1).astype(int)

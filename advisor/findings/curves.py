@@ -1,4 +1,4 @@
-"""Curves of a run as the learning detectors need them: one phase, one rank, by step, without gaps; and their noise."""
+"""Curves of a run for the learning detectors, with their noise: one phase, one rank, by step, without gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from advisor.readers.run_table import RunTable
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Values against steps, both finite and equally long; `counted` is False where steps are only the rows' order."""
+    """Values by steps, all finite and equally long. `counted` is False if the steps only number the rows."""
 
     step: np.ndarray
     value: np.ndarray
@@ -23,13 +23,13 @@ class Curve:
         return len(self.value)
 
     def since(self, step: float) -> Curve:
-        """The part at and after `step`."""
+        """Return the part from `step` on."""
         keep = self.step >= step
         return Curve(step=self.step[keep], value=self.value[keep], counted=self.counted)
 
 
 def main_rows(run: RunTable) -> np.ndarray:
-    """Indices of the main phase's rows of the lowest rank, in the file's order."""
+    """Return the indices of the main phase's rows of the lowest rank, in the file's order."""
     rows = np.arange(len(run))
     if run.phases:
         rows = rows[run.phases[run.main_phase].rows]
@@ -40,9 +40,9 @@ def main_rows(run: RunTable) -> np.ndarray:
 
 
 def curve(run: RunTable, name: str) -> Curve:
-    """One column's finite values of the main phase against steps; empty if the log has none.
+    """Return the finite values of one column in the main phase by steps, or an empty curve if the log has none.
 
-    Rows without a step are numbered in their order, and the curve is not `counted`.
+    Rows without a step are numbered in their order, and the curve is then not `counted`.
     """
     rows = main_rows(run)
     value, step = run.column(name)[rows], run.column("step")[rows]
@@ -54,12 +54,12 @@ def curve(run: RunTable, name: str) -> Curve:
 
 
 def rate_curve(run: RunTable) -> Curve:
-    """Learning rates, or shares of the peak where the log prints only these: for the shape of a schedule."""
+    """Return learning rates, or shares of the peak if the log prints only these, for the shape of a schedule."""
     printed = curve(run, "learning_rate")
     return printed if len(printed) else curve(run, "learning_rate_share")
 
 
-# of an optimizer step, as far as logs time them
+# the parts of an optimizer step that logs time
 PARTS = (
     *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
     *("optimizer_seconds", "flush_seconds"),
@@ -67,38 +67,38 @@ PARTS = (
 
 
 def sum_of_parts(run: RunTable) -> np.ndarray:
-    """Seconds of each row's timed parts together; NaN if forward or backward, most of a step, is not among them."""
+    """Return the sum of each row's timed parts in seconds; NaN without forward and backward, the largest parts."""
     parts = np.stack([run.column(name) for name in PARTS])
     whole = np.isfinite(run.column("forward_seconds")) & np.isfinite(run.column("backward_seconds"))
     return np.where(whole, np.nansum(parts, axis=0), np.nan)
 
 
 def trailing_median(values: np.ndarray, window: int) -> np.ndarray:
-    """Median of each value and the `window - 1` (made odd) before it; the first ones of what there is. Same length."""
+    """Return the median of each value and the `window - 1` (made odd) values before it, or fewer at the start."""
     half = max(0, window // 2)
     return rolling_median(np.concatenate([np.full(half, np.nan), values]), 2 * half + 1)[: len(values)]
 
 
 def spread(values: np.ndarray) -> float:
-    """Standard deviation by the median absolute deviation, deaf to outliers; 0 for no values."""
+    """Return the standard deviation by the median absolute deviation, which ignores outliers; 0 without values."""
     return mad(values) / NORMAL_MAD if len(values) else 0.0
 
 
 def row_noise(values: np.ndarray) -> float:
-    """Standard deviation of single rows about the curve they scatter around; 0 for fewer than five."""
+    """Return the standard deviation of single rows around their smooth curve; 0 for fewer than five rows."""
     if len(values) < 5:
         return 0.0
     width = 9 if len(values) >= 9 else 5
     half = width // 2
-    # a median of `width` rows moves with each of them: its residuals are smaller by about this much
+    # a median of `width` rows moves with each of these rows, which makes the residuals smaller by about this factor
     return spread((values - rolling_median(values, width))[half : len(values) - half]) / math.sqrt(1 - 1 / width)
 
 
 def tail(values: np.ndarray, share: float = 0.1, least: int = 5) -> np.ndarray:
-    """The last `share` of the values, `least` of them at least."""
+    """Return the last `share` of the values, but at least `least` values."""
     return values[-max(least, int(len(values) * share)) :]
 
 
 def head(values: np.ndarray, share: float = 0.1, least: int = 5) -> np.ndarray:
-    """The first `share` of the values, `least` of them at least."""
+    """Return the first `share` of the values, but at least `least` values."""
     return values[: max(least, int(len(values) * share))]

@@ -1,4 +1,4 @@
-"""What is left of a run: time, money, final loss, whether to stop now, and what the same run costs elsewhere. Pure."""
+"""The rest of a run: time, money, final loss, whether to stop now, and the cost of the same run on other devices."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate, Workload
 from advisor.units import HOUR
 
-_PAUSE_SPREAD = 0.3  # of evaluations and checkpoints, where fewer than three were timed
-_MOST_STEPS = 5_000_000  # of a plan to be believed: its schedule is laid out step by step
+_PAUSE_SPREAD = 0.3  # of evaluations and checkpoints if fewer than three were timed
+_MOST_STEPS = 5_000_000  # of a credible plan, because its schedule is computed step by step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What the run's owner wants of it. None: not stated."""
+    """The targets that the owner of a run has stated; None if not stated."""
 
     final_loss: float | None = None  # in the unit the log prints
     usd: float | None = None  # of the whole run
@@ -40,7 +40,7 @@ class Targets:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Somewhere else to run: a device's profile, how many, and what one costs per hour (None: unknown)."""
+    """Another place to run: the profile of a device, the number of devices, and the price of one per hour (or None)."""
 
     profile: Profile
     gpus: int = 1
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """The same steps on other devices, by prediction; None if that cannot be predicted or no price is known."""
+    """The prediction for the same steps on other devices; None if it is impossible or no price is known."""
 
     key: str
     name: str
@@ -58,31 +58,31 @@ class Elsewhere:
     step_seconds: Estimate | None
     whole_hours: Estimate | None
     whole_usd: Estimate | None
-    rest_hours: Estimate | None  # of the steps left
+    rest_hours: Estimate | None  # of the remaining steps
     rest_usd: Estimate | None
-    note: str = ""  # why not, in words
+    note: str = ""  # why there is no prediction, in words
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopAdvice:
-    """Whether to stop now, judged by the stated targets and by what the log already shows."""
+    """Whether to stop now, by the stated targets and by what the log already shows."""
 
     stop: bool
-    reasons: tuple[str, ...]  # for stopping; empty: none
-    saved_hours: Estimate | None = None  # of not doing the rest
+    reasons: tuple[str, ...]  # for stopping; empty if there are none
+    saved_hours: Estimate | None = None  # by leaving out the rest
     saved_usd: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """A partial run and what it will come to. None: cannot be said."""
+    """A partial run with the forecast of its rest and its totals; None if a value cannot be forecast."""
 
     steps_done: float | None
     steps_planned: float | None
     spent_hours: float | None
     spent_usd: float | None
-    step_seconds: Estimate | None  # mean, evaluations and checkpoints excluded
-    rest_hours: Estimate | None  # evaluations and checkpoints included
+    step_seconds: Estimate | None  # mean without evaluations and checkpoints
+    rest_hours: Estimate | None  # with evaluations and checkpoints
     rest_usd: Estimate | None
     total_hours: Estimate | None
     total_usd: Estimate | None
@@ -92,10 +92,10 @@ class Forecast:
 
 
 def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place] = ()) -> Forecast:
-    """Say what is left of a run and what it will have cost; everything by the log and by what the case knows.
+    """Return what is left of a run and what it will have cost, from the log and from what the case knows.
 
-    Remaining steps × the mean pace, plus evaluations and checkpoints at their own pace; the final loss from a quarter
-    of the steps on (`loss_forecast`).
+    The rest is the remaining steps at the mean pace, plus evaluations and checkpoints at their own pace. The final loss
+    is forecast once a quarter of the steps is done (`loss_forecast`).
     """
     done, planned, usd = steps_done(case.run), planned_steps(case), price(case)
     left = max(0.0, planned - done) if planned is not None and done is not None else None
@@ -129,7 +129,7 @@ def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
 
 
 def final_loss(case: Case) -> LossForecast:
-    """The training loss at the last planned step, or in words why it is not predicted."""
+    """Return the training loss at the last planned step, or the reason in words why it is not predicted."""
     planned, nats, losses = planned_steps(case), nats_per_unit(case.run), curve(case.run, "loss")
     done, reason = steps_done(case.run) or 0.0, ""
     if case.run.status is Status.COMPLETED and done < COMPLETE_SHARE * (planned or math.inf):
@@ -152,18 +152,18 @@ def final_loss(case: Case) -> LossForecast:
 
 
 def _rest_seconds(case: Case, pace: Estimate | None, left: float | None) -> Estimate | None:
-    """Seconds until the last step: steps at the mean pace, and the pauses still to come."""
+    """Return the seconds until the last step: steps at the mean pace, and the remaining pauses."""
     if pace is None or left is None:
         return None
     steps = pace.scaled(left)
     times = step_times(case)
     if times is not None and times.source == FROM_CLOCK:
-        return steps  # taken from time stamps: evaluations and checkpoints are in it
+        return steps  # from time stamps, so that evaluations and checkpoints are included
     return sum_independent(steps, *(_pauses_left(case, name, left) for name in ("eval", "checkpoint")))
 
 
 def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
-    """Seconds of evaluations or checkpoints still to come, by those timed so far; nothing where none was timed."""
+    """Return the seconds of the remaining evaluations or checkpoints by those timed so far, or 0 if there are none."""
     timed = curve(case.run, f"{kind}_seconds")
     if not len(timed):
         return known(0.0)
@@ -187,9 +187,9 @@ def stop_advice(
     total_hours: Estimate | None,
     usd_per_hour: float | None,
 ) -> StopAdvice:
-    """Stop when the run is broken, when a stated target is out of reach, or when it is already reached.
+    """Return the advice to stop if the run is broken, or if a stated target is out of reach or already reached.
 
-    Out of reach means that the favourable end of the 80 % interval misses it.
+    A target is out of reach if even the favourable end of the 80 % interval misses it.
     """
     bad = np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]) > 0
     reasons = ["the newest losses are not finite"] if len(bad) and bad[-3:].all() else []
@@ -214,10 +214,10 @@ def stop_advice(
 
 
 def elsewhere(case: Case, place: Place) -> Elsewhere:
-    """The whole run and its rest on other devices, by the profile's prediction of the same workload.
+    """Return the whole run and its rest on other devices, by the profile's prediction of the same workload.
 
-    The global batch is kept: accumulation shrinks as devices are added. Evaluations and checkpoints weigh as much of
-    the steps as they do here. Without a workload (the shape is unknown) nothing can be said.
+    The global batch stays the same, so accumulation shrinks with more devices. Evaluations and checkpoints take the
+    same share of the steps as here. Without a workload (the shape is unknown) there is no prediction.
     """
     blank = Elsewhere(key=place.profile.key, name=place.profile.name, gpus=place.gpus, fits=None, step_seconds=None,
                       whole_hours=None, whole_usd=None, rest_hours=None, rest_usd=None)  # fmt: skip
@@ -247,7 +247,7 @@ def elsewhere(case: Case, place: Place) -> Elsewhere:
 
 
 def moved_workload(work: Workload, place: Place) -> Workload | None:
-    """The same optimizer step on the place's devices; None if it cannot be split into whole micro-batches."""
+    """Return the same optimizer step on the place's devices, or None if it cannot be split into whole micro-batches."""
     sequences = work.micro_batch * work.grad_accum * work.gpus
     if sequences % place.gpus:
         return None
@@ -260,7 +260,7 @@ def moved_workload(work: Workload, place: Place) -> Workload | None:
 
 
 def overhead(case: Case) -> Estimate:
-    """Wall clock over step time so far, evaluations and checkpoints included; 1 where the log has no such times."""
+    """Return wall clock over step time so far, with evaluations and checkpoints; 1 if the log has no such times."""
     pauses = sum(float(finite(case.run.column(f"{kind}_seconds")).sum()) for kind in ("eval", "checkpoint"))
     pace, done = mean_step_seconds(case), steps_done(case.run)
     if pace is None or not done or not pauses:

@@ -1,6 +1,6 @@
-"""The loss a run will end with, from its first part and its schedule (sources §4.5). Pure.
+"""The final loss of a run, forecast from its first part and its schedule (sources §4.5).
 
-By the law of `laws/annealing`: L0 and A are fitted to the run, C is pulled towards its prior, α is held.
+Uses the law of `laws/annealing`: L0 and A are fitted to the run, C has a prior, and α is fixed.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from advisor.records import Basis, Estimate
 
 FIRST_SHARE, HALF_SHARE = 0.25, 0.5  # of the steps after warm-up
 _HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; sources §4.5
-_SKIP = 0.1  # of the steps: the first part bends as no power law does
+_SKIP = 0.1  # of the steps; no power law describes the first part
 _BINS = 60
 _LEAST_BINS = 8
-# The law remembers a thousand steps, and was fitted to runs of many thousands: a shorter one is nothing but the rise
-# and fall that it leaves out, so what it would have missed of this very run goes into the interval.
+# The law has a memory of a thousand steps and was fitted to runs of many thousands. A shorter run consists of the rise
+# and fall that the law leaves out. The interval therefore includes the law's misses on earlier parts of the same run.
 _SHORT_RUN = 2000  # steps
-_NEWEST = 0.1  # of the steps so far: what the law is tested on
-_TESTED_FROM = (0.4, 0.5, 0.6, 0.75)  # of the steps so far
-_UNTESTED = 0.3  # nats: judged, where there are too few rows to test it
-_MISFIT, _FREE_BINS = 0.02, 5.0  # nats by which the law itself errs, over about so many independent stretches
+_NEWEST = 0.1  # of the steps so far: the part on which the law is tested
+_TESTED_FROM = (0.4, 0.5, 0.6, 0.75)  # of the steps so far: the parts from which it is tested
+_UNTESTED = 0.3  # nats: our judgement if there are too few rows for a test
+_MISFIT, _FREE_BINS = 0.02, 5.0  # nats by which the law itself errs, over about this many independent stretches
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossForecast:
-    """The loss at the last step, its interval, or in words why there is none."""
+    """The loss at the last step with its interval, or the reason in words why there is none."""
 
     final_loss: Estimate | None
-    reason: str  # what it rests on, or why there is none
+    reason: str  # the basis of the forecast, or why there is none
 
 
 def share_done(step: float, schedule: Schedule) -> float:
-    """Share of the steps after warm-up that are done; `step` as the log counts it."""
+    """Return the share of the steps after warm-up that are done; `step` is counted as in the log."""
     total = len(schedule.shares)
     return (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
 
 
 def _on_schedule(losses: Curve, schedule: Schedule) -> Curve:
-    """The losses by the schedule's own count of steps, which begins at 0."""
+    """Return the losses by the schedule's own count of steps, which begins at 0."""
     return replace(losses, step=losses.step - schedule.first_step)
 
 
 def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0) -> LossForecast:
-    """Forecast the training loss at the last step under every schedule the run may follow.
+    """Return the training loss at the last step under every schedule that the run may follow.
 
-    `losses` are the rows so far, steps counted in optimizer steps; `nats` is the size of their unit. Nothing is
-    forecast before a quarter of the steps: naive and careful forecasts alike are worthless there (sources §4.5).
+    `losses` are the rows so far, with steps counted in optimizer steps; `nats` is the size of their unit. There is no
+    forecast before a quarter of the steps, because neither naive nor careful forecasts are useful there (sources §4.5).
     """
     if not schedules:
         return LossForecast(final_loss=None, reason="the learning-rate schedule is not known")
@@ -68,7 +68,7 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
     if not estimates:
         return LossForecast(final_loss=None, reason="too few rows with a loss after the first tenth of the steps")
     names = " or ".join(s.name for s in schedules)
-    # of several possible estimates the middle, and an interval that holds every one
+    # the middle of the possible estimates, with an interval that contains all of them
     middle = float(np.median([e.value for e in estimates]))
     low, high = min(e.low for e in estimates), max(e.high for e in estimates)
     final = Estimate(value=middle, low=low, high=high, basis=Basis.EXTRAPOLATED)
@@ -76,7 +76,7 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
 
 
 def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
-    """Bayesian least squares for L0, A and C: flat priors on the first two, C about the published one."""
+    """Return the final loss by Bayesian least squares for L0, A and C: flat priors but for C."""
     found = _fitted(_on_schedule(losses, schedule), schedule, nats, len(schedule.shares) - 1)
     if found is None:
         return None
@@ -90,8 +90,9 @@ def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
 
 
 def _missed(losses: Curve, schedule: Schedule, nats: float) -> float:
-    """By how much the law would have missed the newest losses from fewer steps, as far ahead as the end is: the most
-    of several such tests, for any one may hit by luck. Errors of a law of powers grow with the factor ahead.
+    """Return by how much the law would have missed the newest losses if fitted to fewer steps.
+
+    It is the largest of several tests, because a single test may hit by luck. A miss grows with the factor to the end.
     """
     now, total = float(losses.step[-1]), len(schedule.shares)
     newest = losses.since((1 - _NEWEST) * now)
@@ -107,7 +108,7 @@ def _missed(losses: Curve, schedule: Schedule, nats: float) -> float:
 
 
 def _fitted(losses: Curve, schedule: Schedule, nats: float, at: int) -> tuple[float, float] | None:
-    """The law's loss at a step and half of its 80 % interval, by these losses; None for too few."""
+    """Return the law's loss at a step and half of its 80 % interval, fitted to these losses, or None for too few."""
     step, value, noise = _bins(losses, schedule)
     if len(step) < _LEAST_BINS:
         return None
@@ -124,12 +125,12 @@ def _fitted(losses: Curve, schedule: Schedule, nats: float, at: int) -> tuple[fl
 
 
 def _design(travelled: np.ndarray, annealed: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Columns of L0, A and C at these steps; S1 over its end, so that A is in nats and the matrix well conditioned."""
+    """Return the columns of L0, A and C at these steps. S1 is divided by its end, so that A is in nats."""
     return np.stack([np.ones(len(step)), (travelled[step] / travelled[-1]) ** -FALL_EXPONENT, -annealed[step]], axis=1)
 
 
 def _bins(losses: Curve, schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, median losses and their standard errors in stretches of equal length: spikes do not count."""
+    """Return steps, median losses and their standard errors in stretches of equal length, to ignore spikes."""
     total = len(schedule.shares)
     start = max(1.2 * schedule.warmup_steps, _SKIP * total)
     kept = losses.since(start)
@@ -139,6 +140,6 @@ def _bins(losses: Curve, schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np
     step = np.array([int(np.median(kept.step[part])) for part in parts]).clip(0, total - 1)
     value = np.array([float(np.median(kept.value[part])) for part in parts])
     spreads = np.array([float(np.median(np.abs(kept.value[part] - np.median(kept.value[part])))) for part in parts])
-    # single rows: their scatter about the neighbours is seen in the misfit
+    # of single rows: their scatter around their neighbours shows in the misfit
     noise = np.array([1.2533 * s / 0.6745 / np.sqrt(len(p)) for s, p in zip(spreads, parts, strict=True)])
     return step, value, noise

@@ -1,4 +1,4 @@
-"""A run's table plus what the user knows → the Case that detectors read."""
+"""Build the case that detectors read, from the table of a run and from what the user knows."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def make_case(
     profile: Profile | None = None,
     plan: Plan | None = None,
 ) -> Case:
-    """Everything known about a run in one place.
+    """Return everything known about a run in one record.
 
-    `given` holds what the user states, by the names of FACTS, and wins over the log; a plan's workload wins over what
-    the facts imply. `profile` is of the run's GPU (`infer` gives its key). Without a price the cheapest offer for so
-    many GPUs is taken, and its source noted, or why there is none.
+    `given` holds what the user states, by the names of FACTS, and replaces what the log says. A plan's workload
+    replaces what the facts imply. `profile` is of the run's GPU (`infer` gives its key). Without a price, the cheapest
+    offer for this number of GPUs is taken, and its source or the reason why there is none is noted.
     """
     stated = {name: value for name, value in (given or {}).items() if value is not None}
     run = dataclasses.replace(run, facts={**run.facts, **stated})
@@ -55,7 +55,7 @@ def make_case(
 
 
 def _price(run: RunTable, inferred: Inferred, plan: Plan | None) -> tuple[float | None, str]:
-    """Dollars per hour of all devices and where they come from: stated, the plan's, else the catalog's cheapest."""
+    """Return the dollars per hour of all devices with their source: stated, the plan's, or the cheapest offer."""
     stated = run.facts.get("usd_per_hour")
     if isinstance(stated, int | float) and not isinstance(stated, bool) and stated >= 0:
         return float(stated), "stated"

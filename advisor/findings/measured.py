@@ -1,4 +1,4 @@
-"""What a run measured of itself in plain statistics: throughput, gradients, and each of its GPUs. Pure."""
+"""Statistics of what a run measured: throughput, gradients, and each of its GPUs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from advisor.findings.curves import Curve, curve
 from advisor.findings.run_facts import number, step_tokens
 from advisor.laws.throttling import reasons_in
 
-# of a GPU, in the order people ask for them
+# of a GPU, in the order in which people ask for them
 QUANTITIES = (
     *("utilization", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_utilization"),
 )
-_LONGEST_SAMPLE_SECONDS = 5.0  # of power: a longer gap in the readings is a gap, not a reading,
-_LONGEST_SAMPLE_TIMES = 3.0  # unless readings are that rare: gaps are so many times the usual one
-# a GPU that gives no power answers twice a second at most (trainer/telemetry.SLOW_HZ)
+_LONGEST_SAMPLE_SECONDS = 5.0  # of power; a longer time between readings is a gap,
+_LONGEST_SAMPLE_TIMES = 3.0  # unless readings are that rare: a gap is this many times the usual time between them
+# a GPU that gives no power is asked at most twice a second (trainer/telemetry.SLOW_HZ)
 _SILENT_QUESTIONS, _SILENT_SECONDS = 3, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Mean, least and most of what was recorded, and how many values that was."""
+    """Mean, lowest and highest of the recorded values, and their number."""
 
     mean: float
     low: float
     high: float
     last: float
     count: int
-    high_step: float | None = None  # at which the most was printed
+    high_step: float | None = None  # at which the highest value was printed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """Norms of the gradient and how often it was clipped. None: the log does not tell."""
+    """Norms of the gradient and how often it was clipped; None if the log does not state it."""
 
     norm: Spread | None
     clipped: Spread | None  # share of the steps, or of the values, as the log prints it
@@ -47,17 +47,17 @@ class Gradients:
 
 @dataclass(frozen=True, kw_only=True)
 class CardReadings:
-    """What telemetry says of one GPU."""
+    """The telemetry of one GPU."""
 
     card: int
-    readings: int  # moments at which it answered
-    seconds: float | None  # from the first answer to the last; None: no clock
-    silent_seconds: float | None = None  # for which it was asked after its last answer; None: it answered to the end
-    quantities: Mapping[str, Spread]  # of QUANTITIES; what was never read is left out
-    memory_bytes: float | None  # the GPU's own
+    readings: int  # moments at which the GPU answered
+    seconds: float | None  # from the first answer to the last; None without a clock
+    silent_seconds: float | None = None  # asked without an answer at the end; None: it answered to the end
+    quantities: Mapping[str, Spread]  # of QUANTITIES, without those that were never read
+    memory_bytes: float | None  # of the GPU
     power_limit_watts: float | None = None  # as it was read
     joules: float | None
-    throttled: float | None  # share of the readings with a reason to slow down; None: reasons were not read
+    throttled: float | None  # share of the readings with a reason to slow down; None if reasons were not read
     reasons: tuple[str, ...]  # in words
 
 
@@ -69,13 +69,13 @@ class Measured:
     tokens_per_second: Spread | None
     step_seconds: Spread | None
     memory_bytes: Spread | None  # of the device, as the log prints it
-    device_bytes: float | None  # what the device has
+    device_bytes: float | None  # memory of the device
     gradients: Gradients
     cards: tuple[CardReadings, ...]
 
 
 def measured(case: Case) -> Measured:
-    """All statistics that the log and its telemetry allow."""
+    """Return all statistics that the log and its telemetry allow."""
     times = run_metrics.step_times(case)
     seconds = None if times is None else _spread(Curve(step=times.step, value=times.seconds))
     norms, clip = curve(case.run, "grad_norm"), number(case.run.facts, "grad_clip")
@@ -95,18 +95,18 @@ def measured(case: Case) -> Measured:
 
 
 def silence(questions: int, seconds: float) -> float | None:
-    """The seconds for which a GPU left its last questions unanswered; None if that is no more than a hiccup."""
+    """Return the seconds for which a GPU did not answer at the end, or None if the silence was only brief."""
     return seconds if questions >= _SILENT_QUESTIONS and seconds > _SILENT_SECONDS else None
 
 
 def silent_seconds(answered: np.ndarray, asked: np.ndarray) -> float | None:
-    """How long a GPU was silent at the end: at which of the moments that it was `asked` it answered."""
+    """Return how long a GPU was silent at the end; `answered` says for each moment in `asked` whether it answered."""
     last = int(np.flatnonzero(answered)[-1]) if answered.any() else -1
     return silence(len(answered) - 1 - last, float(asked[-1] - asked[max(0, last)]))
 
 
 def rates(case: Case) -> Curve:
-    """Tokens per second at each step: as printed, else tokens per step over the step's seconds; empty without both."""
+    """Return tokens per second at each step: as printed, or else tokens per step over seconds; empty without both."""
     printed = curve(case.run, "tokens_per_second")
     times, tokens = run_metrics.step_times(case), step_tokens(case)
     if len(printed) or times is None or tokens is None:
@@ -115,7 +115,7 @@ def rates(case: Case) -> Curve:
 
 
 def cards(telemetry: Mapping[str, np.ndarray]) -> tuple[CardReadings, ...]:
-    """The statistics of each GPU of a telemetry table; empty if that holds none."""
+    """Return the statistics of each GPU in a telemetry table, or nothing if it has none."""
     clock = telemetry.get("unix_seconds", np.empty(0))
     number_of = np.nan_to_num(telemetry.get("gpu", np.zeros(len(clock))))
     return tuple(_card(telemetry, clock, number_of == card, int(card)) for card in np.unique(number_of))
@@ -152,9 +152,10 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
 
 
 def joules(clock: np.ndarray, counter: np.ndarray, power: np.ndarray) -> float | None:
-    """Energy of one device; None if neither its counter nor its power was read twice.
+    """Return the energy of one device, or None if neither its counter nor its power was read twice.
 
-    The counter's rises where it has one (it restarts with the driver), else power times time, gaps left out.
+    With a counter, it is the sum of the counter's rises, because the counter restarts with the driver. Otherwise it is
+    power times time, without gaps.
     """
     counted = counter[np.isfinite(counter)]
     if len(counted) > 1:

@@ -1,4 +1,4 @@
-"""The same run on another data set: how many steps that is, what it takes and costs here and on other GPUs. Pure."""
+"""The same run on another data set: its number of steps, and its time and cost here and on other GPUs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from advisor.prediction.intervals import known, product
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
-_OTHER_TEXT = 0.2  # of the bytes in a token: other languages and code (laws/text)
+_OTHER_TEXT = 0.2  # of the bytes in a token, for other languages and code (laws/text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextData:
-    """The other data: its size as text, or its tokens where they were counted."""
+    """The other data: the size of the text, or the number of tokens if they were counted."""
 
     name: str  # as it was given
     text_bytes: float | None = None
@@ -30,13 +30,13 @@ class NextData:
 
 @dataclass(frozen=True, kw_only=True)
 class NextRun:
-    """The same model, batch and pace on other data. None: the log does not say enough."""
+    """The same model, batch and pace on other data; None if the log does not say enough."""
 
     name: str
-    tokens: Estimate | None  # of the data, once
-    epochs: float  # times they are seen: as often as this run sees its own, else once
-    epochs_known: bool  # whether that is this run's own number
-    times_this: Estimate | None  # its steps over those of this run
+    tokens: Estimate | None  # of one pass over the data
+    epochs: float  # as many as this run sees of its own data, or else one
+    epochs_known: bool  # whether the number of epochs is this run's own
+    times_this: Estimate | None  # number of steps divided by that of this run
     steps: Estimate | None
     hours: Estimate | None  # here
     usd: Estimate | None
@@ -45,7 +45,7 @@ class NextRun:
 
 
 def next_run(case: Case, data: NextData, places: Sequence[Place]) -> NextRun:
-    """What the same run takes on other data; steps are whole, the rest carries the interval of the tokens."""
+    """Return what the same run takes on other data. Steps are whole; the rest has the interval of the tokens."""
     tokens, batch = _tokens(case, data), step_tokens(case)
     epochs = _epochs(case)
     steps = tokens.scaled((epochs or 1.0) / batch) if tokens is not None and batch else None
@@ -71,7 +71,7 @@ def next_run(case: Case, data: NextData, places: Sequence[Place]) -> NextRun:
 
 
 def _tokens(case: Case, data: NextData) -> Estimate | None:
-    """Tokens of the data: counted, else by the bytes of this run's tokens, else by its vocabulary's size."""
+    """Return the tokens of the data: counted, or from the bytes per token of this run, or from its vocabulary size."""
     if data.tokens is not None or data.text_bytes is None:
         return None if data.tokens is None else known(data.tokens)
     own, vocab = number(case.run.facts, "bytes_per_token"), vocabulary(case)
@@ -85,7 +85,7 @@ def _tokens(case: Case, data: NextData) -> Estimate | None:
 
 
 def _epochs(case: Case) -> float | None:
-    """How often this run sees its own data by its plan; None if the size of these is not known."""
+    """Return how often this run sees its own data according to its plan, or None if their size is unknown."""
     facts, batch, planned = case.run.facts, step_tokens(case), planned_steps(case)
     if epochs := number(facts, "planned_epochs"):
         return epochs

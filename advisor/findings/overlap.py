@@ -1,15 +1,15 @@
-"""Savings of several findings without counting a second twice. Pure.
+"""Total savings of several findings, in which no second counts twice.
 
-A run's seconds are of three kinds, and each finding says which it could save:
+A run's seconds are of three kinds, and each finding says which kind it could save:
 
 1. *Steps in vain*: a stretch of the run that should not have been done (divergence, overfitting, data repeated). Such
-   stretches lie within each other, so the longest counts and the others count nothing.
-2. *Seconds lost* of what is left: pauses, gaps, work done twice, other work on the machine. They lie side by side and
-   are added.
-3. *Slow steps* of what then is left: waiting for data, throttling, a small batch. Each shortens what the others leave.
+   stretches overlap, so only the longest counts.
+2. *Seconds lost* in the rest: pauses, gaps, work done twice, other work on the machine. They do not overlap and are
+   added.
+3. *Slow steps* in what then remains: waiting for data, throttling, a small batch. Each shortens what the others leave.
 
-Findings that see a whole (time beside the steps, steps slower than predicted) count only what the findings that see its
-parts leave over. Interruptions that may come are no seconds of this run and are left out.
+Some findings see a whole (time outside the steps, steps slower than predicted). They only count what the findings about
+its parts do not explain. Possible future interruptions are not seconds of this run and are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from advisor.findings.run_facts import price
 from advisor.findings.savings import stake_seconds
 from advisor.records import Estimate, worst_basis
 
-EXPECTED = frozenset(("checkpoints_too_rare",))  # interruptions that may come
+EXPECTED = frozenset(("checkpoints_too_rare",))  # possible future interruptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,17 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Savings:
-    """What acting on all findings would save, each second counted once, to the finding that explains it best."""
+    """The savings if the user acts on all findings. Each second counts once, for the finding that explains it best."""
 
-    hours: Estimate  # never more than the whole run
+    hours: Estimate  # at most the whole run
     usd: Estimate | None  # None: price unknown
     parts: tuple[Part, ...]  # the largest first
 
 
 def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = None) -> Savings | None:
-    """The total of all findings' savings; None if none is known or the length of the whole run is not.
+    """Return the total of all findings' savings, or None if there are none or the whole run's length is unknown.
 
-    `most_hours`: a bound on the whole run known otherwise, such as its forecast.
+    `most_hours` is an upper bound on the whole run from elsewhere, such as its forecast.
     """
     whole = stake_seconds(case)
     claims: dict[str, Estimate] = {}
@@ -76,7 +76,7 @@ _ENDS = ("value", "low", "high")
 
 
 def _counted(claims: Mapping[str, float], whole: float) -> dict[str, float]:
-    """Hours by finding, none twice; their sum is at most `whole`."""
+    """Return the hours by finding, none counted twice; their sum is at most `whole`."""
     of = groups()
     shares = {code: min(1.0, max(0.0, hours / whole)) for code, hours in claims.items()}
     counted = dict.fromkeys(claims, 0.0)
@@ -102,7 +102,7 @@ def _counted(claims: Mapping[str, float], whole: float) -> dict[str, float]:
 
 def _rest(counted: dict[str, float], shares: Mapping[str, float], wholes: Sequence[str], within: Sequence[str],
           of: float, left: float) -> float:  # fmt: skip
-    """What a finding that sees a whole adds to its parts: counted, and given back as a share of the run."""
+    """Return what a finding about a whole adds to its parts, as a share of the run, and count it."""
     claimed = [code for code in wholes if code in shares]
     if not claimed:
         return 0.0
@@ -113,6 +113,6 @@ def _rest(counted: dict[str, float], shares: Mapping[str, float], wholes: Sequen
 
 
 def _largest(shares: Mapping[str, float], groups: Sequence[Sequence[str]]) -> list[str]:
-    """Of each group the finding that saves most, in the groups' order."""
+    """Return for each group the finding that saves most, in the groups' order."""
     claimed = [[code for code in group if code in shares] for group in groups]
     return [max(codes, key=lambda code: shares[code]) for codes in claimed if codes]

@@ -1,4 +1,4 @@
-"""Every detector by name, and the one function that asks them all."""
+"""All detectors by name, and the function that runs them all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Detector = Callable[[Case], Verdict]
 
 
 def _detectors(*modules: ModuleType) -> tuple[Detector, ...]:
-    """The functions `detect_…` that these modules define, in the order of their text."""
+    """Return the functions `detect_…` that these modules define, in the order of their source text."""
     return tuple(
         function
         for module in modules
@@ -63,7 +63,7 @@ _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 
 def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
-    """What all detectors say of a case: findings, the worst and dearest first, and what could not be judged."""
+    """Return the findings of all detectors, the most serious and expensive first, and what could not be judged."""
     verdicts = [detector(case) for detector in DETECTORS]
     if is_rate_sweep(case.run):
         verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in groups()["of_a_sweep"]]
@@ -81,7 +81,7 @@ _STEPS = re.compile(r"\b(\d[\d,]*) (step)(s?)\b")
 
 
 def _without_steps(finding: Finding, run: RunTable) -> Finding:
-    """A finding about a log whose rows have no step, only a number: it names their epochs, or rows."""
+    """Return a finding that names epochs or rows, for a log whose rows have a number but no step."""
     number, epoch = run.column("step"), run.column("epoch")
 
     def place(match: re.Match[str]) -> str:
@@ -100,7 +100,7 @@ def _without_steps(finding: Finding, run: RunTable) -> Finding:
 
 
 def _within(finding: Finding, whole_seconds: float | None) -> Finding:
-    """Limits the saving to what the run took, or may yet take. What interruptions may cost is not limited."""
+    """Return the finding with its saving limited to the time of the run; savings on interruptions are not limited."""
     saved = finding.saved_hours
     if saved is None or whole_seconds is None or finding.code in EXPECTED or saved.high * 3600 <= whole_seconds:
         return finding
@@ -114,7 +114,7 @@ def _within(finding: Finding, whole_seconds: float | None) -> Finding:
 
 
 def _tempered(finding: Finding) -> Finding:
-    """Makes a finding a note if it lost next to no time and nothing else, or if it is wrong too often."""
+    """Return the finding as a note if it lost almost no time and nothing else, or if it is wrong too often."""
     if finding.code in DEMOTED:
         return dataclasses.replace(finding, severity=Severity.NOTE)
     lost = finding.code in groups()["only_time"] and finding.saved_hours is not None
@@ -124,14 +124,14 @@ def _tempered(finding: Finding) -> Finding:
 
 
 def _order(finding: Finding) -> tuple[int, bool, bool, bool, float, float, int]:
-    """Severity, then doubts about the result, then money, hours and confidence; clocks last: what to read first."""
+    """Return the key of the reading order: severity, doubts about the result, clocks last, money, hours, confidence."""
     worth = worth_saying(finding.saved_hours, finding.saved_usd)
     usd = finding.saved_usd.value if worth and finding.saved_usd else 0.0
     hours = finding.saved_hours.value if worth and finding.saved_hours else 0.0
     doubtful = finding.code in groups()["doubts"] and finding.confidence is not Confidence.LOW
     return (
         _SEVERITIES.index(finding.severity),
-        finding.code != "cpu_fallback",  # what is to be mended before anything else can be judged
+        finding.code != "cpu_fallback",  # must be fixed before anything else can be judged
         not doubtful,
         finding.code in groups()["of_clocks"],
         -usd,
@@ -142,7 +142,7 @@ def _order(finding: Finding) -> tuple[int, bool, bool, bool, float, float, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Checks that had what they need, of all, and what the log lacks, what most checks wait for first."""
+    """How many checks had the data that they need, of all, and what the log lacks, the most needed first."""
 
     possible: int
     checks: int
@@ -150,7 +150,7 @@ class Coverage:
 
 
 def coverage(case: Case, insufficient: Sequence[Insufficient]) -> Coverage:
-    """Counts the detectors that could judge. A detector counts once, however many findings it can make."""
+    """Return how many detectors could judge. A detector counts once, however many findings it can make."""
     return Coverage(
         possible=max(0, len(DETECTORS) - len(insufficient)), checks=len(DETECTORS), lacking=tuple(_lacking(case))
     )

@@ -1,4 +1,4 @@
-"""What a case knows beside its curves: vocabulary, step tokens, steps, price, each from its best source."""
+"""Facts of a case besides its curves: vocabulary, step tokens, steps and price, each from its best source."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from advisor.laws import flops
 from advisor.readers.run_table import WITHOUT_NAME, Event, RunTable
 from advisor.readers.status import FAILURES
 
-COMPLETE_SHARE = 0.995  # of the planned steps counts as done: off by one, last rows not printed
+COMPLETE_SHARE = 0.995  # of the planned steps counts as done: counts may be off by one, and last rows not printed
 
 
 def number(facts: Mapping[str, Any], name: str) -> float | None:
-    """A declared fact as a finite number, or None: logs also print "auto", "none" and lists."""
+    """Return a declared fact as a finite number, or None; logs also print "auto", "none" and lists."""
     value = facts.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         return None
@@ -28,12 +28,12 @@ def number(facts: Mapping[str, Any], name: str) -> float | None:
 
 
 def positive(facts: Mapping[str, Any], name: str) -> float | None:
-    """A declared fact as a number above zero; None if it is none."""
+    """Return a declared fact as a number above zero, or None if it is not one."""
     value = number(facts, name)
     return value if value and value > 0 else None
 
 
-# formats of numbers alone, in which no program speaks: their silence on checkpoints and errors means nothing
+# Formats with nothing but numbers. If such a log mentions no checkpoints or errors, this means nothing.
 _NUMBERS_ONLY = frozenset(
     (
         *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
@@ -43,12 +43,12 @@ _NUMBERS_ONLY = frozenset(
 
 
 def has_words(run: RunTable) -> bool:
-    """Whether the log would hold what its program said beside its numbers."""
+    """Return True if the log would contain what its program printed besides numbers."""
     return run.format not in _NUMBERS_ONLY
 
 
 def vocabulary(case: Case) -> int | None:
-    """Rows of the vocabulary: what the log declares, else the workload's shape."""
+    """Return the size of the vocabulary: as the log declares, or else from the workload's shape."""
     declared = number(case.run.facts, "vocab_size")
     if declared and declared >= 2:
         return int(declared)
@@ -61,7 +61,7 @@ def sequence_length(case: Case) -> int | None:
 
 
 def step_tokens(case: Case) -> float | None:
-    """Tokens of one optimizer step: declared, else of the workload, else by what the log has."""
+    """Return the tokens of one optimizer step: declared, or from the workload, or from what the log has."""
     declared = number(case.run.facts, "step_tokens")
     if declared or case.workload is None:
         return declared or logged_step_tokens(case.run, case.run.facts, number(case.run.facts, "seq_len"))
@@ -69,7 +69,7 @@ def step_tokens(case: Case) -> float | None:
 
 
 def logged_step_tokens(run: RunTable, facts: Mapping[str, Any], length: float | None) -> float | None:
-    """Tokens of one optimizer step by the declared batch of sequences of this length, else by the tokens column."""
+    """Return the tokens of one step from the declared batch of sequences of this length, else the tokens column."""
     samples, micro = number(facts, "step_samples"), number(facts, "micro_batch")
     if samples and length:
         return samples * length
@@ -86,7 +86,7 @@ def logged_step_tokens(run: RunTable, facts: Mapping[str, Any], length: float | 
 
 
 def _accumulated(run: RunTable, pass_tokens: float) -> int | None:
-    """Gradient-accumulation steps of a log that does not state them, by its rate and its step times."""
+    """Return the gradient-accumulation steps of a log that does not state them, from its rate and its step times."""
     seconds = run.column("seconds")
     seconds = np.where(np.isfinite(seconds), seconds, sum_of_parts(run))
     times = run.column("tokens_per_second") * seconds / pass_tokens
@@ -95,20 +95,20 @@ def _accumulated(run: RunTable, pass_tokens: float) -> int | None:
 
 
 def parameters(case: Case) -> float | None:
-    """All parameters: exact from the workload's shape, else as declared."""
+    """Return the number of all parameters: exact from the workload's shape, or else as declared."""
     if case.workload:
         return float(flops.parameters(case.workload.shape))
     return number(case.run.facts, "parameters")
 
 
 def nats_per_unit(run: RunTable, fact: str = "loss_unit") -> float | None:
-    """Nats in one unit of the printed loss: 1, ln 2 for bits, None for sums and what is not a mean per token."""
+    """Return the nats in one unit of the printed loss: 1, ln 2 for bits, None for anything but a mean per token."""
     unit = str(run.facts.get(fact) or run.facts.get("loss_unit") or "nats").lower()
     return {"nats": 1.0, "bits": math.log(2)}.get(unit)
 
 
 def from_scratch(case: Case) -> bool | None:
-    """Whether the run starts from random weights: its first loss is near ln V. None: cannot be told."""
+    """Return True if the run starts from random weights, because its first loss is near ln V; None if unknown."""
     if number(case.run.facts, "resumed_from_step"):
         return False
     vocab, unit, losses = vocabulary(case), nats_per_unit(case.run), curve(case.run, "loss")
@@ -119,7 +119,7 @@ def from_scratch(case: Case) -> bool | None:
 
 
 def planned_steps(case: Case) -> float | None:
-    """Steps the run was meant to do: declared by its log, else by its plan. None if its rows count none."""
+    """Return the planned number of steps, declared by the log or else by the plan; None if its rows count no steps."""
     if not case.run.counts_steps:
         return None
     declared = number(case.run.facts, "planned_steps")
@@ -129,7 +129,7 @@ def planned_steps(case: Case) -> float | None:
 
 
 def steps_done(run: RunTable) -> float | None:
-    """Optimizer steps done, by the largest printed step of the main phase; None if rows are merely numbered."""
+    """Return the optimizer steps done, by the largest printed step of the main phase; None if rows have no steps."""
     if not run.counts_steps:
         return None
     rows = main_rows(run)
@@ -139,21 +139,21 @@ def steps_done(run: RunTable) -> float | None:
     if not printed.any():
         return None
     last = float(steps[printed].max())
-    # a bar may have counted on from the last row to the failure
+    # a progress bar may have counted on from the last row to the failure
     last = max([last, *(e.step for e in run.events if e.kind in FAILURES and e.step and len(run.phases) == 1)])
-    # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 counts nothing
+    # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 does not count
     return last + 1 if (steps[printed & trained] == 0).any() else last
 
 
 def print_gap(run: RunTable) -> float:
-    """Steps between printed rows, 0 where there are fewer than two: a run's last ones may not have been printed."""
+    """Return the steps between printed rows, or 0 for fewer than two. The last steps of a run may not be printed."""
     steps = run.column("step")[main_rows(run)]
     gaps = np.diff(steps[np.isfinite(steps)])
     return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
 
 
 def restarts(run: RunTable) -> list[Event]:
-    """Restarts after each of which something was done: two at one step with nothing between are one."""
+    """Return the restarts after which the run did something. Several at one step with nothing between count as one."""
     found: list[Event] = []
     for event in (event for event in run.events if event.kind == "restart"):
         first, last = (event.numbers.get(name) for name in ("first_step", "last_step"))
@@ -163,9 +163,9 @@ def restarts(run: RunTable) -> list[Event]:
 
 
 def last_checkpoint(case: Case, before: float = math.inf) -> float | None:
-    """The step of the newest checkpoint before a step, as the log's lines tell, else by the interval that it declares.
+    """Return the step of the newest checkpoint before a step: as logged, or else by the declared interval.
 
-    None if nothing speaks of one.
+    Returns None if the log mentions no checkpoints.
     """
     saved = [at for e in case.run.events if e.kind == "checkpoint" and (at := e.numbers.get("step", e.step))]
     every, done = number(case.run.facts, "checkpoint_every_steps"), steps_done(case.run)
@@ -176,18 +176,18 @@ def last_checkpoint(case: Case, before: float = math.inf) -> float | None:
 
 
 def price(case: Case) -> float | None:
-    """Dollars per hour of all devices: given, else as the log declares, else the plan's."""
+    """Return the dollars per hour of all devices: given, or as the log declares, or the plan's."""
     if case.usd_per_hour is not None:
         return case.usd_per_hour
     declared = number(case.run.facts, "usd_per_hour")
     return declared if declared is not None else (case.plan.offer.usd_per_hour if case.plan else None)
 
 
-_LARGE = 3e8  # parameters: few other models are so large
-_ALL_RIGHT = 0.99  # of the examples: a loss can then stand still, and should
-_NOTHING_LEFT = 1e-3  # of the first loss
+_LARGE = 3e8  # parameters: few models that are not language models are so large
+_ALL_RIGHT = 0.99  # of the examples: at this accuracy a loss may and should stand still
+_NOTHING_LEFT = 1e-3  # of the first loss: nothing is left to learn
 _NEGATIVE = 0.01  # of the rows: single values below zero may be rounding
-# trainers and tools that train language models only
+# trainers and tools that only train language models
 _LANGUAGE = re.compile(
     r"gpt|llama|megatron|llm|nanochat|torchtitan|litgpt|axolotl|unsloth|\btrl\b|oumi|olmo|mosaic|verl|sft|dpo|"
     r"causal|qwen|mistral|gemma|lora"
@@ -195,8 +195,8 @@ _LANGUAGE = re.compile(
 
 
 def has_level(case: Case, losses: Curve) -> bool:
-    """Whether the height of the loss means anything: not so of policy losses, of one that is trained beside others
-    (those of a GAN pull against each other), and of those that go below zero."""
+    """Return True if the height of the loss has a meaning. It has none for policy losses, for one of several losses
+    trained together (those of a GAN pull against each other), and for losses below zero."""
     unit = str(case.run.facts.get("loss_unit") or "")
     if "policy" in unit or "one of several" in unit or unit == WITHOUT_NAME:
         return False
@@ -206,7 +206,8 @@ def has_level(case: Case, losses: Curve) -> bool:
 
 
 def is_solved(case: Case, losses: Curve, accuracy: str = "accuracy") -> bool:
-    """Whether nothing is left to learn of these data: an accuracy near 1, or a loss of next to nothing of its first."""
+    """Return True if nothing is left to learn from these data: accuracy near 1, or almost none of the first loss
+    left."""
     scores = curve(case.run, accuracy).value
     learnt = len(scores) > 0 and scores[0] < _ALL_RIGHT and scores.max() <= 1  # right from the start, it learnt nothing
     if learnt and float(np.median(tail(scores))) >= _ALL_RIGHT:
@@ -216,7 +217,7 @@ def is_solved(case: Case, losses: Curve, accuracy: str = "accuracy") -> bool:
 
 
 def is_language(case: Case) -> bool:
-    """Whether the loss is one of a language model: a vocabulary or context is declared, or its names say so."""
+    """Return True for the loss of a language model: a vocabulary or context is declared, or the names say so."""
     if vocabulary(case) is not None or number(case.run.facts, "seq_len") or len(curve(case.run, "tokens")):
         return True
     if (number(case.run.facts, "parameters") or 0) >= _LARGE:

@@ -1,4 +1,4 @@
-"""What a run's table says about its speed, whatever its log printed: steady steps, rates, clocks. Pure."""
+"""The speed of a run from its table, whatever the log printed: steady steps, rates, clocks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from advisor.records import Estimate
 BROKEN_FACTOR = 3.0  # times slower than predicted: no shape, batch or interconnect explains it, the software path does
 IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
 IDLE_UTILIZATION = 0.02
-COMPILED_STEPS = 6  # the trainer's compile bill is made of its first steps
+COMPILED_STEPS = 6  # the trainer's compilation takes place in its first steps
 _SAME_COUNT = 0.001
-_CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry, which CPUs do not have
-# Where the seconds of a step come from, best first.
+_CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry; CPUs have none of them
+# Sources of the seconds of a step, the best first.
 PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
 FROM_PARTS = "the sum of its timed parts"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Seconds per optimizer step, one per printed row of the main phase that has any."""
+    """Seconds per optimizer step, one for each printed row of the main phase that has a time."""
 
     row: np.ndarray  # index into the run's columns
     step: np.ndarray
     seconds: np.ndarray
-    start: int  # index from which on the run is steady: compilation and warm-up lie before
+    start: int  # index from which the run is steady; compilation and warm-up come before
     source: str  # PRINTED, FROM_RATE, FROM_CLOCK or FROM_PARTS
 
     @property
@@ -53,23 +53,23 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """A run's steady speed: medians, which spikes and pauses do not move."""
+    """The steady speed of a run, as medians that spikes and pauses do not change."""
 
     step_seconds: float | None
     step_tokens: float | None
-    tokens_per_second: float  # all devices
+    tokens_per_second: float  # of all devices
     source: str  # in words
 
 
 def main_column(run: RunTable, name: str) -> np.ndarray:
-    """One column over the main phase's rows, of the first rank only where several printed."""
+    """Return one column in the main phase's rows, of the first rank only if several ranks printed."""
     return run.column(name)[main_rows(run)]
 
 
 def step_times(case: Case) -> StepTimes | None:
-    """Seconds of each step: printed; else from tokens per second, the clock, the sum of its parts. None without any.
+    """Return the seconds of each step: printed, or from tokens per second, the clock or the sum of parts; else None.
 
-    Times from the clock hold evaluations, checkpoints and gaps between steps.
+    Times from the clock include evaluations, checkpoints and gaps between steps.
     """
     rows = main_rows(case.run)
     step = case.run.column("step")[rows]
@@ -84,7 +84,7 @@ def step_times(case: Case) -> StepTimes | None:
     timed = [(source, s, np.isfinite(s) & (s > 0)) for source, s in candidates]
     most = max(int(good.sum()) for _, _, good in timed)
     for source, seconds, good in timed:
-        if good.any() and good.sum() >= most / 2:  # a report may time one step and give a rate for all
+        if good.any() and good.sum() >= most / 2:  # a report may time one step and give a rate for all steps
             start = series.steady_start(seconds[good])
             if run.attempts and run.attempts[0].compile_seconds is not None:  # its bill is made of the first steps
                 after = run.attempts[0].resumed_from_step + COMPILED_STEPS
@@ -95,10 +95,10 @@ def step_times(case: Case) -> StepTimes | None:
 
 
 def lifetime_seconds(run: RunTable) -> float | None:
-    """Seconds that the run's processes lived; None if its log has no clock that runs from their start.
+    """Return the seconds that the run's processes lived, or None if its log has no clock that runs from their start.
 
-    Those of each attempt, else the log's own account of its duration, else its clock since the run began. Steps that
-    were timed one by one are no wall clock: start-up, evaluations and checkpoints lie between them.
+    They come from each attempt, or from the log's own statement of its duration, or from its clock since the run began.
+    Times of single steps are no wall clock, because start-up, evaluations and checkpoints lie between the steps.
     """
     if run.attempts:
         lived = [attempt.seconds for attempt in run.attempts if attempt.seconds is not None]
@@ -109,7 +109,7 @@ def lifetime_seconds(run: RunTable) -> float | None:
 
 
 def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Seconds per step since the row before it that had a clock; NaN at the first and where steps do not advance."""
+    """Return the seconds per step since the previous row with a clock; NaN at the first and without an advance."""
     seconds = np.full(len(clock), np.nan)
     places = np.flatnonzero(np.isfinite(clock) & np.isfinite(step))
     if len(places) > 1:
@@ -119,10 +119,10 @@ def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 
 def pace(case: Case) -> Pace | None:
-    """The steady rate; None if the log holds neither times nor rates.
+    """Return the steady rate, or None if the log has neither times nor rates.
 
-    Where step seconds and tokens per step are known the rate is their quotient and the logged rate is not used: it
-    may count one micro-batch, or one device, only.
+    If step seconds and tokens per step are known, the rate is their quotient. The logged rate is then not used, because
+    it may only count one micro-batch or one device.
     """
     times, tokens = step_times(case), step_tokens(case)
     seconds = series.median(times.steady_seconds) if times else None
@@ -139,20 +139,20 @@ def pace(case: Case) -> Pace | None:
 
 
 def step_seconds(case: Case) -> float | None:
-    """Median seconds of a steady step; None if the log has no times."""
+    """Return the median seconds of a steady step, or None if the log has no times."""
     times = step_times(case)
     return series.median(times.steady_seconds) if times else None
 
 
 def devices(case: Case) -> int:
-    """How many devices the run used: by its workload, by its log, else one."""
+    """Return the number of devices of the run: from its workload, or from its log, or else one."""
     if case.workload is not None:
         return case.workload.gpus
     return int(positive(case.run.facts, "world_size") or 1)
 
 
 def card(case: Case) -> GpuSpec | None:
-    """The GPU's datasheet; None for a CPU and for GPUs that the catalog does not know."""
+    """Return the GPU's datasheet, or None for a CPU and for GPUs that are not in the catalog."""
     if case.profile is not None:
         return case.profile.spec
     name = case.run.facts.get("gpu")
@@ -160,19 +160,19 @@ def card(case: Case) -> GpuSpec | None:
 
 
 def on_cpu(case: Case) -> bool:
-    """Whether the run was meant to be on a CPU."""
+    """Return True if the run was meant to run on a CPU."""
     if case.workload is not None:
         return case.workload.gpu == "cpu"
     return str(case.run.facts.get("gpu", "")).lower() == "cpu"
 
 
 def without_card(case: Case) -> bool:
-    """Whether the run was on a CPU and neither its log nor telemetry knows of a GPU beside it."""
+    """Return True if the run was on a CPU, and neither its log nor telemetry mentions a GPU."""
     return on_cpu(case) and not any(len(telemetry(case, name)) for name in _CARD_COLUMNS)
 
 
 def precision(case: Case) -> str | None:
-    """bf16, fp16, fp32 or fp8 as the run says; None if nothing does."""
+    """Return the precision that the run states: bf16, fp16, fp32 or fp8; None if it states none."""
     said = str(case.run.facts.get("precision", "")).lower()
     if said in ("bf16", "fp16", "fp32", "fp8"):
         return said
@@ -180,7 +180,7 @@ def precision(case: Case) -> str | None:
 
 
 def peak(case: Case) -> float | None:
-    """Dense peak FLOP/s of one device in the run's precision; None if GPU or precision is unknown."""
+    """Return the dense peak FLOP/s of one device in the run's precision, or None if GPU or precision is unknown."""
     spec, kind = card(case), precision(case)
     if spec is not None and kind is not None:
         return peak_flops(spec, kind)
@@ -190,9 +190,9 @@ def peak(case: Case) -> float | None:
 
 
 def flops_per_token(case: Case) -> float | None:
-    """Exact forward and backward FLOPs per token; None if the shape is unknown.
+    """Return the exact forward and backward FLOPs per token, or None if the shape is unknown.
 
-    A nanochat whose declared parameter count is that of 2026 (value embeddings, sliding windows) is counted as such.
+    A nanochat with the parameter count of the version of 2026 (value embeddings, sliding windows) is counted as such.
     """
     if case.workload is None:
         return None
@@ -207,16 +207,16 @@ def flops_per_token(case: Case) -> float | None:
 
 
 def mfu(case: Case) -> float | None:
-    """Model FLOPs utilisation from exact FLOPs, the measured rate and the dense peak; None if one is missing.
+    """Return the MFU from exact FLOPs, the measured rate and the dense peak, or None if one of them is missing.
 
-    More than the peak is no utilisation but a misreading, `share_of_peak` says of how much.
+    More than the peak cannot be true, so it gives None; `share_of_peak` then says by how much.
     """
     share = share_of_peak(case)
     return share if share is not None and share <= 1 else None
 
 
 def share_of_peak(case: Case) -> float | None:
-    """What the run would do of its devices' dense peak by what is known of it, impossible or not."""
+    """Return the share of the devices' dense peak that the known facts imply, even if it is impossible."""
     speed, work, best = pace(case), flops_per_token(case), peak(case)
     if speed is None or work is None or best is None:
         return None
@@ -224,27 +224,27 @@ def share_of_peak(case: Case) -> float | None:
 
 
 def logged_mfu(case: Case) -> float | None:
-    """The MFU that the log itself prints, median of its steady rows; None if it prints none."""
+    """Return the MFU that the log prints, as the median of its steady rows, or None if it prints none."""
     values = series.finite(main_column(case.run, "mfu"))
     values = values[values > 0]
     return series.median(values[len(values) // 10 :]) if len(values) else None
 
 
 def telemetry(case: Case, name: str) -> np.ndarray:
-    """One telemetry column; empty if nothing was recorded."""
+    """Return one telemetry column, or an empty array if nothing was recorded."""
     columns = case.run.telemetry or {}
     values = columns.get(name)
     return values if values is not None and np.isfinite(values).any() else np.empty(0)
 
 
 def power_limit_watts(case: Case) -> float | None:
-    """The most that the GPU may draw: as the log prints it, else by its datasheet; None if neither is known."""
+    """Return the power limit of the GPU as logged, or else from its datasheet; None if neither is known."""
     printed, spec = series.finite(telemetry(case, "power_limit_watts")), card(case)
     return float(printed.max()) if len(printed) else spec.tdp_watts if spec is not None else None
 
 
 def idle_stretches(case: Case) -> list[np.ndarray]:
-    """Readings, as indices, of each stretch of minutes in which no kernel ran on one GPU; empty without telemetry."""
+    """Return the indices of the readings in each stretch of minutes in which no kernel ran on one GPU."""
     busy, clock, cards = (telemetry(case, name) for name in ("utilization", "unix_seconds", "gpu"))
     if not len(busy) or len(clock) != len(busy):
         return []
@@ -259,7 +259,7 @@ def idle_stretches(case: Case) -> list[np.ndarray]:
 
 
 def memory_used_share(case: Case) -> tuple[float | None, float | None]:
-    """Highest device memory in use as a share of the GPU's, and the GPU's bytes; None if not recorded."""
+    """Return the highest share of the GPU's memory in use, and the GPU's bytes; None if not recorded."""
     total = series.finite(telemetry(case, "memory_total_bytes"))
     size = float(total.max()) if len(total) else positive(case.run.facts, "gpu_memory_bytes")
     if size is None and case.profile is not None and case.profile.device_memory_bytes:
@@ -271,14 +271,14 @@ def memory_used_share(case: Case) -> tuple[float | None, float | None]:
 
 
 def promised_rate(case: Case) -> Estimate | None:
-    """Tokens per second that this workload should give on this GPU; None if that is not predicted."""
+    """Return the tokens per second predicted for this workload on this GPU, or None without a prediction."""
     return case.expected.tokens_per_second if case.expected else None
 
 
 def prediction_confidence(case: Case, *, sure: bool = False) -> Confidence:
-    """How far to trust a finding that rests on a prediction: a prior and guessed parts weigh less than a calibration.
+    """Return how far to trust a finding based on a prediction. Priors and assumptions count less than calibrations.
 
-    `sure`: the gap found dwarfs both.
+    `sure` means that the gap found is much larger than the errors of both.
     """
     if sure:
         return Confidence.HIGH if not case.unsure else Confidence.MEDIUM
@@ -286,11 +286,11 @@ def prediction_confidence(case: Case, *, sure: bool = False) -> Confidence:
     return Confidence.MEDIUM if calibrated and not case.unsure else Confidence.LOW
 
 
-_FEWEST = 5  # rows that time it
-_LONGER = 1.02  # times the step: what is rounded may be this much more than the whole it is a part of
-_OFTEN = 0.01  # of the rows: one alone may be a mean beside a single value
+_FEWEST = 5  # rows with a waiting time
+_LONGER = 1.02  # times the step: by rounding, a part may be this much larger than its whole
+_OFTEN = 0.01  # of the rows; a single row may hold a mean beside a single value
 _FEWEST_INTERVALS = 20
-_CLEARLY = 0.5  # of the distance that the clock has from the other reading
+_CLEARLY = 0.5  # of the clock's distance from the other reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,12 +299,12 @@ class Waits:
 
     mean: float
     high: float  # 95th percentile
-    share: float  # of the time of a step, the waiting included: 0…1
-    beside: bool  # whether the seconds printed for a step leave them out
+    share: float  # of the step's time, waiting included: 0…1
+    beside: bool  # whether the printed seconds of a step exclude them
 
 
 def waits(case: Case, times: StepTimes) -> Waits | None:
-    """What the steady rows say of waiting; None if they do not time it, or it is more than clock and step allow."""
+    """Return the waiting time in the steady rows, or None if they have none, or more than clock and step allow."""
     data = case.run.column("data_seconds")[times.row][times.start :]
     timed = np.isfinite(data) & (data >= 0) & np.isfinite(times.steady_seconds)
     if timed.sum() < _FEWEST:
@@ -319,14 +319,14 @@ def waits(case: Case, times: StepTimes) -> Waits | None:
 
 
 def seconds_beside(case: Case) -> float:
-    """Seconds of waiting per step that the printed seconds of a step leave out; 0 where they hold all of it."""
+    """Return the seconds of waiting per step that the printed step time excludes; 0 if it includes all of them."""
     times = step_times(case)
     waited = waits(case, times) if times is not None else None
     return waited.mean if waited is not None and waited.beside else 0.0
 
 
 def _is_beside(case: Case, times: StepTimes, timed: np.ndarray) -> bool:
-    """Whether the waiting cannot be a part of the step: longer than it, or the clock has room for both alone."""
+    """Return True if the step cannot contain the waiting: it is longer, or the clock has room for both."""
     waited = case.run.column("data_seconds")[times.row][times.start :][timed]
     step = times.steady_seconds[timed]
     if np.mean(waited > _LONGER * step) > _OFTEN or waited.mean() > step.mean():
@@ -339,6 +339,6 @@ def _is_beside(case: Case, times: StepTimes, timed: np.ndarray) -> bool:
         if good.sum() >= _FEWEST_INTERVALS:
             within = np.abs(passed - steps * step[1:])[good]
             both = np.abs(passed - steps * (step + waited)[1:])[good]
-            # medians: pauses for evaluations and checkpoints happen in few intervals
+            # medians, because few intervals contain evaluations and checkpoints
             return series.median(both) < _CLEARLY * series.median(within)
     return False

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as shares of the peak, step by step: declared, or recognised from the rates seen so far."""
+"""Learning-rate schedules as shares of the peak at each step: declared, or recognised from the rates so far."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from advisor.laws.annealing import learning_rate_shares, planned_shares
 from advisor.readers.own_log import NAME as OWN_LOG
 from advisor.readers.run_table import RunTable
 
-_FITS = 0.01  # of the peak, mean difference between rates seen and a schedule's: it may be this one
-_FINALS = (0.0, 0.1)  # shares of the peak that schedules end at, where nothing says it
-_DECAYS = (0.1, 0.2, 0.4)  # of the steps, trapezoidal schedules
+_FITS = 0.01  # of the peak: mean difference up to which a schedule fits the rates so far
+_FINALS = (0.0, 0.1)  # shares of the peak at which schedules end, if nothing states it
+_DECAYS = (0.1, 0.2, 0.4)  # of the steps, for trapezoidal schedules
 _LEAST_SEEN = 10  # rows with a rate
 
 
 _SWEEP_ROWS, _SWEEP_DECADES, _SWEEP_OFF = 20, 2.5, 0.04  # no warm-up rises by a constant factor over several decades
 _JUMP = 2.0  # times the rate shortly before
-_BACK = 0.5  # of the highest rate before: from below it and to above it; a warm-up has not fallen from anywhere
+_BACK = 0.5  # of the highest rate so far: a restart rises from below this to above it; a warm-up has not fallen before
 _SUDDEN = 0.01  # of the rows
 
 
 def is_rate_sweep(run: RunTable) -> bool:
-    """Whether this is a search for a learning rate: it rises by a constant factor from row to row, up to its end."""
+    """Return True for a search for a learning rate: it rises by a constant factor from row to row, up to its end."""
     rates = curve(run, "learning_rate")
     if len(rates) < _SWEEP_ROWS or rates.value.min() <= 0 or rates.step[-1] <= rates.step[0]:
         return False
@@ -38,7 +38,7 @@ def is_rate_sweep(run: RunTable) -> bool:
 
 
 def rate_jumps(run: RunTable) -> np.ndarray:
-    """Steps at which the learning rate returns, within few rows, to a height that it had before: warm restarts."""
+    """Return the steps at which the learning rate quickly returns to an earlier height: warm restarts."""
     rates = rate_curve(run)
     if len(rates) < _LEAST_SEEN:
         return np.empty(0)
@@ -54,17 +54,17 @@ def rate_jumps(run: RunTable) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A learning-rate schedule: `shares` of the peak at each step, steps numbered from 0."""
+    """A learning-rate schedule: `shares` of the peak at each step, with steps numbered from 0."""
 
     name: str
     warmup_steps: int
     shares: np.ndarray
-    declared: bool = True  # False: one of those that fit the rates seen
-    first_step: int = 0  # as the log counts it: the step whose share is the first
+    declared: bool = True  # False: one of those that fit the rates so far
+    first_step: int = 0  # the step of the first share, as the log counts steps
 
 
 def kind_of(words: str) -> str | None:
-    """The kind of schedule that a configuration's words name, or None."""
+    """Return the kind of schedule that the words of a configuration name, or None."""
     plain = words.lower()
     marks = {
         "cosine": ("cosine",),
@@ -76,9 +76,9 @@ def kind_of(words: str) -> str | None:
 
 
 def schedules_of(case: Case, steps: int) -> list[Schedule]:
-    """Schedules this run may follow over `steps` steps: the declared one alone, else those that fit the rates seen.
+    """Return the schedules that this run may follow over `steps` steps: the declared one, else all that fit the rates.
 
-    Empty where nothing is declared and no known schedule fits.
+    The result is empty if nothing is declared and no known schedule fits.
     """
     declared = _declared(case, steps)
     if declared is not None and (placed := _placed(declared, case)) is not None:
@@ -96,7 +96,7 @@ def _declared(case: Case, steps: int) -> Schedule | None:
         return Schedule(name=plan.name, warmup_steps=plan.warmup_steps, shares=planned_shares(plan, steps))
     facts = case.run.facts
     kind = kind_of(str(facts.get("schedule") or ""))
-    if kind is None or kind == "wsd":  # how long it decays is not among the facts: recognised below
+    if kind is None or kind == "wsd":  # the facts do not say how long it decays, which is recognised below
         return None
     peak, least = number(facts, "learning_rate"), number(facts, "min_learning_rate")
     warmup, rates = number(facts, "warmup_steps"), rate_curve(case.run)
@@ -108,7 +108,7 @@ def _declared(case: Case, steps: int) -> Schedule | None:
 
 
 def _warmup_seen(step: np.ndarray, rate: np.ndarray) -> int:
-    """Steps until the rate first reaches its peak, if it began far below; else 0."""
+    """Return the steps until the rate first reaches its peak if it began far below, else 0."""
     if rate[0] >= 0.9 * rate.max():
         return 0
     return int(step[int(np.argmax(rate >= 0.999 * rate.max()))])
@@ -127,15 +127,15 @@ def _known(steps: int, warmup: int) -> list[Schedule]:
 
 
 def _placed(schedule: Schedule, case: Case) -> Schedule | None:
-    """The schedule with the step that it begins at in the log, if the rates printed so far are its own; else None.
+    """Return the schedule with its first step in the log if the rates so far fit it, else None.
 
-    Logs that count from 1 print the schedule's first rate there or, where it was stepped before, its second.
+    Logs that count from 1 print the schedule's first rate at step 1, or its second if they step the schedule before.
     """
     rates = rate_curve(case.run)
     firsts = [1] if case.run.format == OWN_LOG else [0, 1] if len(rates) and rates.step.min() >= 1 else [0]
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
-        return replace(schedule, first_step=firsts[0])  # nothing speaks against it
-    gaps = []  # mean distances of the rates printed from the schedule's, both as shares of their largest so far
+        return replace(schedule, first_step=firsts[0])  # nothing contradicts it
+    gaps = []  # mean distances of the printed rates from the schedule's, both as shares of their largest so far
     for first in firsts:
         place = np.clip(rates.step.astype(int) - first, 0, len(schedule.shares) - 1)
         expected = schedule.shares[place] / max(schedule.shares[: place.max() + 1].max(), 1e-12)

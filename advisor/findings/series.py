@@ -1,4 +1,4 @@
-"""Robust statistics of series that hold spikes, gaps and warm-up. Pure; NaN means that nothing was recorded."""
+"""Robust statistics of series with spikes, gaps and warm-up. NaN means that nothing was recorded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NORMAL_MAD = 0.6745  # of a normal distribution: MAD / standard deviation
+NORMAL_MAD = 0.6745  # MAD / standard deviation of a normal distribution
 _Z95 = 1.959963984540054
 _MOST_POINTS = 300  # all pairs of 300 block medians are 45,000 slopes
 _CHUNK = 16_384  # rows of a sliding window held at once
 _STEADY_STEPS = 5  # consecutive, within a tenth of the running median (sources §7.3)
 _STEADY_TOLERANCES = (0.10, 0.20, 0.40)
 _STEADY_WINDOW = 25  # steps on each side
-_STEADY_LATEST = 20  # later than this and than a tenth of the run it is noise that delays the answer, not warm-up
-_DROPPED_STEPS = 10  # what nanochat drops where nothing better can be said
+_STEADY_LATEST = 20  # a later start than this and than a tenth of the run is due to noise, not to warm-up
+_DROPPED_STEPS = 10  # as nanochat drops them if there is no better answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,34 +33,34 @@ class Trend:
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """Events that come back: every `every` units, `regular` of the gaps (0…1) being that or a multiple of it."""
+    """Events that recur every `every` units; `regular` is the share of gaps that are this or a multiple of it."""
 
     every: float
     regular: float
 
 
 def finite(values: np.ndarray) -> np.ndarray:
-    """The values that were recorded, in order."""
+    """Return the recorded values, in order."""
     return values[np.isfinite(values)]
 
 
 def median(values: np.ndarray) -> float:
-    """The median of what was recorded; NaN if nothing was."""
+    """Return the median of the recorded values, or NaN without values."""
     kept = finite(values)
     return float(np.median(kept)) if len(kept) else math.nan
 
 
 def mad(values: np.ndarray) -> float:
-    """Median absolute deviation from the median, not scaled; NaN without values."""
+    """Return the median absolute deviation from the median, not scaled, or NaN without values."""
     kept = finite(values)
     return float(np.median(np.abs(kept - np.median(kept)))) if len(kept) else math.nan
 
 
-_WIDE = 50  # neighbours on each side from which on sorting every window costs more than keeping them sorted
+_WIDE = 50  # neighbours on each side; above this, sorting every window takes longer than keeping them sorted
 
 
 def rolling_median(values: np.ndarray, window: int) -> np.ndarray:
-    """Median of `window` neighbours (made odd, centred, cut off at both ends); NaN neighbours do not count."""
+    """Return the median of `window` neighbours (made odd, centred, cut off at both ends); NaN do not count."""
     half = max(0, window // 2)
     if not len(values) or not half:
         return values.astype(float)
@@ -76,7 +76,7 @@ def rolling_median(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _median_of_rows(rows: np.ndarray) -> np.ndarray:
-    """As nanmedian along rows, without its warning for rows of nothing and about twenty times as fast."""
+    """Return nanmedian along rows, without its warning for empty rows and about twenty times as fast."""
     ordered = np.sort(rows, axis=1)  # NaN last
     count = np.isfinite(ordered).sum(axis=1)
     first = np.arange(len(rows))
@@ -86,9 +86,9 @@ def _median_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def steady_start(seconds: np.ndarray) -> int:
-    """Index of the first step after compilation and warm-up (sources §7.3).
+    """Return the index of the first step after compilation and warm-up (sources §7.3).
 
-    The first of five consecutive steps within 10 % of the running median. Noisy machines get 20 and 40 %; where even
+    It is the first of five consecutive steps within 10 % of the running median. Noisy machines get 20 and 40 %. If even
     that comes late or never, the first ten steps (a tenth of short runs) count as warm-up. NaN are skipped.
     """
     places = np.flatnonzero(np.isfinite(seconds))
@@ -105,10 +105,10 @@ def steady_start(seconds: np.ndarray) -> int:
 
 
 def theil_sen(x: np.ndarray, y: np.ndarray) -> Trend | None:
-    """The median slope of all pairs of points, with Sen's (1968) 95 % interval; None with fewer than 5 points.
+    """Return the median slope of all pairs of points, with Sen's (1968) 95 % interval; None with fewer than 5 points.
 
-    More than 300 points are first thinned to medians of blocks. Neighbouring points that err together make the
-    interval too narrow, so judge by the slope's size as well.
+    More than 300 points are first thinned to medians of blocks. If errors of neighbouring points are correlated, the
+    interval is too narrow, so judge by the slope's size as well.
     """
     good = np.isfinite(x) & np.isfinite(y)
     x, y = _block_medians(x[good]), _block_medians(y[good])
@@ -136,9 +136,9 @@ def _block_medians(values: np.ndarray) -> np.ndarray:
 
 
 def period_of(positions: np.ndarray, *, tolerance: float = 1.0) -> Period | None:
-    """How often events at these positions come back; None for fewer than three gaps or no common one.
+    """Return how often events at these positions recur, or None for fewer than three gaps or no common gap.
 
-    A gap fits when it is one to four times the commonest one (events may be missed) within `tolerance` or 2 %.
+    A gap fits if it is one to four times the most common gap (events may be missed), within `tolerance` or 2 %.
     """
     gaps = np.diff(np.sort(positions.astype(float)))
     gaps = gaps[gaps > 0]
@@ -152,6 +152,6 @@ def period_of(positions: np.ndarray, *, tolerance: float = 1.0) -> Period | None
 
 
 def stretches(mask: np.ndarray) -> list[tuple[int, int]]:
-    """First and last index (inclusive) of every run of True."""
+    """Return the first and last index (inclusive) of every stretch of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask.astype(bool), [False]]).astype(int)))
     return [(int(first), int(after) - 1) for first, after in zip(edges[::2], edges[1::2], strict=True)]

@@ -1,6 +1,7 @@
-"""From what a log declares to the workload it ran: family, shape, batch and GPU, and what had to be assumed.
+"""Infer the workload of a run from what its log declares: family, shape, batch and GPU, and the assumptions.
 
-Only what has one answer is derived; a guess goes into `unsure`, a hole that no guess fills into `missing`.
+Only values with a single possibility are derived. Assumptions go into `unsure`, and gaps without a sensible assumption
+go into `missing`.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ _FAMILY_WORDS = (
     (("gpt2", "gpt-2", "nanogpt", "gpt-neo", "megatron", "opt"), "gpt2"),
     (("llama", "mistral", "qwen", "olmo", "gemma", "phi"), "llama"),
 )
-# What these trainers build and how they run unless told otherwise.
+# What these trainers build, and how they run by default.
 _FRAMEWORK_FAMILY = {"nanochat": "nanochat", "nanogpt": "gpt2", "build-nanogpt": "gpt2", "llm.c": "gpt2"}
 _FUSED = ("nanochat", "nanogpt", "build-nanogpt", "llm.c", "modded-nanogpt")  # torch.compile or fused by hand
 _USUAL_VOCABULARY = {"gpt2": (50257, 50304), "nanochat": (65536, 32768), "llama": ()}
 _USUAL_CONTEXT = {"gpt2": 1024, "nanochat": 2048}
 _DEEPEST = 128
 _COUNT_TOLERANCE = 0.02
-_WORK_TOLERANCE = 0.1  # programs count the FLOPs of a token in their own ways
+_WORK_TOLERANCE = 0.1  # programs count the FLOPs of a token in different ways
 ONE_DEVICE = "how many GPUs: not stated, one assumed (--gpus)"
-_MICRO_TOKENS = 32_768  # of a micro-batch, where only the whole batch is known
+_MICRO_TOKENS = 32_768  # of a micro-batch if only the whole batch is known
 
 
 @dataclass(kw_only=True)
@@ -49,16 +50,16 @@ class _Notes:
 
 @dataclass(frozen=True, kw_only=True)
 class Inferred:
-    """The workload of a log as far as it can be told."""
+    """The workload of a log, as far as it can be inferred."""
 
     workload: Workload | None
     gpu: str | None  # catalog key or "cpu"; None: not named, unknown or ambiguous
-    unsure: tuple[str, ...]  # what was assumed, in words
-    missing: tuple[str, ...]  # what would have to be stated to get a workload, in words
+    unsure: tuple[str, ...]  # assumptions, in words
+    missing: tuple[str, ...]  # facts that would have to be stated to get a workload, in words
 
 
 def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
-    """The workload of a run from its log's facts, with what the user gives (names of FACTS) taking precedence."""
+    """Return the workload of a run from its log's facts; what the user gives (names of FACTS) takes precedence."""
     facts, notes = {**run.facts, **(given or {})}, _Notes()
     gpu, spec = _gpu(facts, notes)
     shape = _shape(facts, (run.framework or "").lower(), notes)
@@ -99,7 +100,7 @@ def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec |
 
 
 def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: ModelShape | None, notes: _Notes) -> int:
-    """How many devices: stated, else all their work over what the log says that one does, else one."""
+    """Return the number of devices: stated, or all their work over the logged work of one device, or else one."""
     count = _whole(facts, "world_size")
     if count is not None or gpu == "cpu":
         return count or 1
@@ -159,7 +160,7 @@ def _vocabularies(facts: Mapping[str, Any], family: str) -> tuple[int, ...]:
 def _made(
     facts: Mapping[str, Any], family: str, seq_len: int, vocab: int, depth: int | None = None
 ) -> ModelShape | None:
-    """The family's shape with everything stated taken over; None if the numbers do not fit together."""
+    """Return the family's shape with every stated size, or None if the numbers do not fit together."""
     try:
         return make_shape(
             family,
@@ -173,7 +174,7 @@ def _made(
 
 
 def _shape_by_count(facts: Mapping[str, Any], family: str | None, seq_len: int, notes: _Notes) -> ModelShape | None:
-    """The depth of a family's proportions that has the declared number of parameters within 1 %."""
+    """Return the depth of a family's proportions that has the declared number of parameters within 1 %."""
     count = positive(facts, "parameters")
     if count is None or family is None or _whole(facts, "width"):
         notes.missing.append("the shape (depth, width, heads), or a known family with its parameter count")
@@ -193,7 +194,7 @@ def _shape_by_count(facts: Mapping[str, Any], family: str | None, seq_len: int, 
 
 
 def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Notes) -> ModelShape | None:
-    """A dense decoder by its printed count; failing that, a GPT-2 of these sizes."""
+    """Return a dense decoder with the printed parameter count, or else a GPT-2 of these sizes."""
     text = {name: str(_whole(facts, name) or "") for name in ("depth", "width", "heads", "vocab_size")}
     ffn, width = _whole(facts, "ffn_width"), _whole(facts, "width")
     count = positive(facts, "parameters")
@@ -215,7 +216,7 @@ def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Not
 def _batch(
     run: RunTable, facts: Mapping[str, Any], shape: ModelShape, gpus: int, notes: _Notes
 ) -> tuple[int, int] | None:
-    """Micro-batch and accumulation per device; if one is missing it is derived from the tokens per step."""
+    """Return micro-batch and accumulation per device; if one is missing, it is derived from the tokens per step."""
     micro, accum, tokens = _whole(facts, "micro_batch"), _whole(facts, "grad_accum"), _step_tokens(run, facts, shape)
     sequences = round(tokens / (shape.seq_len * gpus)) if tokens else None
     if micro and accum:
@@ -236,7 +237,7 @@ def _batch(
 
 
 def _step_tokens(run: RunTable, facts: Mapping[str, Any], shape: ModelShape) -> float | None:
-    """Tokens of a step: stated, by what the log has, or by rate times seconds."""
+    """Return the tokens of a step: stated, or from what the log has, or rate times seconds."""
     if known := positive(facts, "step_tokens") or logged_step_tokens(run, facts, shape.seq_len):
         return known
     middle = series.median(run.column("tokens_per_second") * run.column("seconds"))
@@ -267,6 +268,6 @@ def _compile(facts: Mapping[str, Any], framework: str, gpu: str, notes: _Notes) 
 
 
 def _whole(facts: Mapping[str, Any], name: str) -> int | None:
-    """A positive whole number of plausible size, or None."""
+    """Return a positive whole number of plausible size, or None."""
     value = positive(facts, name)
     return int(value) if value is not None and value == int(value) and value < 1e12 else None

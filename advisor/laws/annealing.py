@@ -1,8 +1,8 @@
 """The effect of the learning-rate schedule on the loss of a run: Tissue et al. 2024 (sources §4.5).
 
 L(s) = L0 + A·S1^−α − C·S2, where S1 is the sum of learning rates and S2 the sum of their momentum-averaged decreases.
-Learning rates are shares of the peak here: with absolute rates, a run at 6e-4 would gain twice as much as one at 3e-4.
-The error is 0.02 nats. A plain power law in steps ignores the decay and is off by 0.1 nats.
+Learning rates are shares of the peak here. With absolute rates, a run at 6e-4 would gain twice as much as a run at
+3e-4. The error is 0.02 nats. A plain power law in steps ignores the decay and is off by 0.1 nats.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from trainer.schema import ScheduleConfig
 # Refitted to the public 100 M curves of Luo et al. 2025, with absolute learning rates and a peak of 3e-4.
 FALL_EXPONENT, MEMORY = 0.77, 0.999  # α and λ
 _ANNEALING, _FITTED_PEAK = 0.468, 3e-4  # C
-# Public runs with other peaks (AdamW at 6e-4 and above, Muon) gain 1.0 to 1.6 times as much as the published C gives.
+# Public runs with other peaks (AdamW at 6e-4 and above, Muon) gain 1.0 to 1.6 times what the published C predicts.
 GAIN_PER_SHARE = 1.2 * _ANNEALING * _FITTED_PEAK  # nats for each unit of S2
 GAIN_SPREAD = 0.5  # relative 80 % half-width of the gain: our judgement
-FULL_DECAY_NATS = GAIN_PER_SHARE / (1 - MEMORY)  # gain of a decay from the peak to zero, long after the decay
-_FORGOTTEN = 1e-17  # weight at which an earlier decrease is ignored
+FULL_DECAY_NATS = GAIN_PER_SHARE / (1 - MEMORY)  # the gain of a decay from the peak to zero, long after it
+_FORGOTTEN = 1e-17  # an earlier decrease is ignored below this weight
 KINDS = ("cosine", "linear", "wsd", "constant")
 
 
@@ -51,7 +51,7 @@ def cosine(progress: float | np.ndarray) -> float | np.ndarray:
 
 
 def planned_shares(schedule: ScheduleConfig, steps: int) -> np.ndarray:
-    """Call `learning_rate_shares` for a schedule of this project's trainer."""
+    """Return `learning_rate_shares` for a schedule of this project's trainer."""
     return learning_rate_shares(
         schedule.name,
         steps,

@@ -13,7 +13,7 @@ _SHORT_NAME = 5  # names with fewer letters must be whole words, so that "quarte
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A test set: the score of random answers, and the number of questions."""
+    """A test set with the score of random answers and the number of questions."""
 
     chance: float
     questions: int
@@ -24,7 +24,8 @@ class Benchmark:
         return math.sqrt(self.chance * (1 - self.chance) / self.questions)
 
 
-# From the publications: 1 over the number of answers, 0 for free answers; questions of the split that is scored.
+# From the publications: the chance is 1 over the number of answers, or 0 for free answers; the questions are those of
+# the split that is scored.
 BENCHMARKS = {
     "hellaswag": Benchmark(chance=0.25, questions=10_042),
     "mmlu": Benchmark(chance=0.25, questions=14_042),
@@ -45,7 +46,7 @@ BENCHMARKS = {
 
 
 def benchmark_of(name: str) -> str | None:
-    """Find the key of BENCHMARKS for the name of a score such as "eval/hellaswag_acc_norm"; None if there is none."""
+    """Return the key of BENCHMARKS for the name of a score ("eval/hellaswag_acc_norm"), or None if there is none."""
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower())
     if plain.endswith("hella") or "hella_" in plain:
         return "hellaswag"

@@ -11,11 +11,11 @@ CONVICTING = 3  # number of signs needed, because each sign alone has a harmless
 # An idle GPU draws 5 to 25 % of its power limit. An open CUDA context adds 26 to 66 W (Vadari 2026, arXiv 2605.23918),
 # which brings an L40S of 350 W to nearly 30 %. Kernels bound by launches or data draw up to half of the limit.
 IDLE_POWER_SHARE = 0.30
-# Utilisation must be near zero: there are single readings of 8 % for a run that did use its L4.
+# Utilisation must be near zero, because a run that did use its L4 had single readings of 8 %.
 IDLE_UTILIZATION = 0.02
 CPU_FLOPS = 200e9  # training on a CPU reaches 1 to 200 GFLOP/s
 _REAL_GPU_FLOPS = 5e12  # a GPU with a lower peak may be as slow as a CPU
-_LEAST_BYTES = 4  # per parameter in any training: fp32 weights, or 16-bit weights with their gradients
+_LEAST_BYTES = 4  # per parameter in any training: fp32 weights, or 16-bit weights and their gradients
 _FIRST_STEP_SLOWER = 1.02  # on a GPU, the first step takes at least this factor longer: it allocates and fills caches
 
 
@@ -36,15 +36,15 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """One sign, with an explanation; `applies` is True if it points to the CPU."""
+    """One sign with an explanation; `applies` is True if the sign points to the CPU."""
 
     applies: bool
     text: str
-    physical: bool = False  # memory or FLOP/s: together these two signs leave no other explanation
+    physical: bool = False  # memory or FLOP/s; these two signs together leave no other explanation
 
 
 def cpu_signs(readings: Readings) -> list[Sign]:
-    """List the signs for which there are readings, in a fixed order."""
+    """Return the signs for which there are readings, in a fixed order."""
     r, signs = readings, []
     if r.parameters is not None and r.memory_used_bytes is not None:
         least = _LEAST_BYTES * r.parameters

@@ -46,14 +46,14 @@ class Shape(Protocol[_SomeCount]):
 
 
 def block_matrix_parameters(shape: Shape[_Count]) -> _Count:
-    """Count the weights of all block matrices: attention L·d²·(2 + 2g/h), FFN L·2·d·f (SwiGLU: 3·d·f)."""
+    """Return the number of weights in all block matrices: attention L·d²·(2 + 2g/h), FFN L·2·d·f (SwiGLU: 3·d·f)."""
     attention = 2 * shape.width * shape.width + 2 * shape.width * _kv_width(shape)
     ffn = (3 if shape.family == "llama" else 2) * shape.width * shape.ffn_width
     return shape.depth * (attention + ffn)
 
 
 def adapter_parameters(shape: Shape[_Count], rank: int, targets: str) -> _Count:
-    """Count the weights of LoRA adapters: rank·(d_in + d_out) for each matrix with an adapter.
+    """Return the number of weights in LoRA adapters: rank·(d_in + d_out) for each matrix with an adapter.
 
     `targets` is "attention" (query, key, value, output) or "all" (also the FFN). Source: Hu et al. 2021, §4.
     """
@@ -65,14 +65,14 @@ def adapted_widths(shape: Shape[_Count], targets: str) -> tuple[_Count, _Count]:
     """Return the summed input widths, and the summed output widths, of the matrices of a block that have an adapter."""
     entering, leaving = 4 * shape.width, 2 * shape.width + 2 * _kv_width(shape)
     if targets == "all":
-        wide = 2 if shape.family == "llama" else 1  # a gate besides
+        wide = 2 if shape.family == "llama" else 1  # with the gate
         entering = entering + wide * shape.width + shape.ffn_width
         leaving = leaving + wide * shape.ffn_width + shape.width
     return entering, leaving
 
 
 def matmul_parameters(shape: Shape[_Count]) -> _Count:
-    """Count N_mm, the weights of all matrix products: with the head, without embedding lookups.
+    """Return N_mm, the number of weights in all matrix products: with the head, without embedding lookups.
 
     A tied head (gpt2) counts once, for its product. Source: PaLM appendix B as implemented in nanochat `estimate_flops`
     and nanoGPT.
@@ -81,7 +81,7 @@ def matmul_parameters(shape: Shape[_Count]) -> _Count:
 
 
 def parameters(shape: Shape[_Count]) -> _Count:
-    """Count the trainable parameters exactly.
+    """Return the exact number of trainable parameters.
 
     nanochat (Dec 2025): 2Vd + 12Ld². gpt2 with a tied head: Vd + Td + L(12d² + 13d) + 2d.
     llama: 2Vd + L(d²(2 + 2g/h) + 3df + 2d) + d. The code uses the shape's own f and g in all families.
@@ -99,9 +99,9 @@ def parameters(shape: Shape[_Count]) -> _Count:
 
 
 def scaling_parameters(shape: Shape[_Count], counts: str) -> _Count:
-    """Count the parameters for a tokens-per-parameter ratio: "matrices+head", "total" or "matrices".
+    """Return the parameters for a tokens-per-parameter ratio: "matrices+head", "total" or "matrices".
 
-    A ratio is only meaningful together with its way of counting, so the two are always stated together.
+    A ratio only has a meaning together with its way of counting, so the two are always stated together.
     """
     if counts == "matrices+head":
         return matmul_parameters(shape)
@@ -170,7 +170,7 @@ class NanochatCounts:
 
 
 def nanochat_2026_counts(depth: int, *, width: int, vocab_size: int = 32768, seq_len: int = 2048) -> NanochatCounts:
-    """Count the parameters of nanochat since March 2026, with value embeddings on every second layer and windows.
+    """Return the counts of nanochat since March 2026, with windows and value embeddings on every second layer.
 
     The total is 2Vd + ceil(L/2)·Vd + 12Ld², plus 12-channel gates for each value-embedding layer and head, 2L residual
     scalars, and 26 more weights, of which 24 belong to a Linear. The windows repeat short-short-short-long with short =

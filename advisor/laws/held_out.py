@@ -1,4 +1,4 @@
-"""Leave-one-out validation: each configuration is predicted by a fit to the others."""
+"""Leave-one-out validation: a fit to all other configurations predicts each configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from advisor.records import Estimate
 
-FEWEST_TO_HOLD_OUT = 4  # configurations; with fewer, too little data remains for the fit
+FEWEST_TO_HOLD_OUT = 4  # configurations; with fewer, too few remain for the fit
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldPoint:
-    """One configuration with its prediction by a fit to the others, and its measurement."""
+    """One configuration with its measurement and its prediction by a fit to the others."""
 
     configuration: Hashable
     predicted: Estimate
@@ -36,7 +36,7 @@ class HeldPoint:
 
     @property
     def width(self) -> float:
-        """Half of the 80 % interval, in log."""
+        """Half of the 80 % interval's width, in log."""
         return math.log(self.predicted.high / self.predicted.value)
 
 
@@ -83,10 +83,10 @@ def leave_one_out(
     measured: Callable[[T], float],
     predict: Callable[[list[T], T], Estimate],
 ) -> HeldOut | None:
-    """Leave out each configuration once, with all its measurements; None for fewer than four configurations.
+    """Return the results of leaving out each configuration once, or None for fewer than four configurations.
 
-    `predict` gets the remaining measurements and one measurement of the left-out configuration. The actual value is the
-    median of all measurements of that configuration.
+    All measurements of a configuration are left out together. `predict` gets the remaining measurements and one
+    measurement of the left-out configuration. The actual value is the median of all its measurements.
     """
     visits: dict[Hashable, list[T]] = {}
     for one in seen:

@@ -17,9 +17,9 @@ from trainer.schema import ModelShape
 Number = TypeVar("Number", float, np.ndarray)
 
 # Step Law was fitted to 60 M to 1 B parameters, DeepSeek's law to about 3e17 to 2e19 FLOPs. The range goes beyond both.
-LAW_PARAMETERS = (20e6, 100e9)  # in blocks
+LAW_PARAMETERS = (20e6, 100e9)  # without embeddings and head
 OFF_LAW = 4.0  # factor outside the range of the laws; the laws differ by a factor of 2 to 5 (sources §5.3)
-_NANOCHAT_D12_TOKENS = 12 * 110_100_912  # of nanochat's reference run: depth 12 at ratio 12 (sources §5.2)
+_NANOCHAT_D12_TOKENS = 12 * 110_100_912  # of nanochat's reference run with depth 12 and ratio 12 (sources §5.2)
 
 
 class Blocks(Protocol):
@@ -40,7 +40,7 @@ def scale_flops(shape: Blocks) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchBand(Generic[Number]):
-    """Tokens per optimizer step by three laws (sources §5.2). Far below a billion tokens all of them extrapolate."""
+    """Tokens per optimizer step by three laws (sources §5.2). Far below a billion tokens, all three extrapolate."""
 
     deepseek: Number  # DeepSeek LLM 2024: 0.2920·C^0.3271, C = M·D
     step_law: Number  # Step Law 2025: 0.58·D^0.571
@@ -69,7 +69,7 @@ def step_law_batch(tokens: Number) -> Number:
 
 def batch_band(scale: Number, tokens: Number) -> BatchBand[Number]:
     """Return the batch sizes that the laws recommend; `scale` comes from `scale_flops`."""
-    logs = np.log(tokens)  # exponentials of one logarithm take a third of the time of powers, for millions of runs
+    logs = np.log(tokens)  # one logarithm and exponentials take a third of the time of powers, for millions of runs
     return BatchBand(
         deepseek=0.2920 * np.exp(0.3271 * (logs + np.log(scale))),
         step_law=step_law_batch(tokens),
@@ -96,11 +96,11 @@ def peak_rates(shape: ModelShape, tokens: float) -> dict[str, float]:
 
 
 def times_off(rate: float, rates: dict[str, float]) -> float:
-    """Return the ratio of a learning rate to the highest law if above it, to the lowest if below it, else 1."""
+    """Return the ratio of a learning rate to the highest law if above that, to the lowest law if below that, else 1."""
     low, high = min(rates.values()), max(rates.values())
     return rate / min(max(rate, low), high)
 
 
 def off_laws(rate: float, rates: dict[str, float]) -> bool:
-    """Return True if a peak learning rate is further from every law than the laws are from each other."""
+    """Return True if a peak learning rate is further from all laws than the laws are from each other."""
     return not 1 / OFF_LAW <= times_off(rate, rates) <= OFF_LAW

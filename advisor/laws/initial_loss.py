@@ -10,7 +10,7 @@ from itertools import combinations
 SOUND = 0.3  # nats around ln V that are normal
 FAULT_ABOVE = 1.0  # nats above ln V: wrong initialisation or scale, a sum instead of a mean, or another vocabulary
 FAULT_BELOW = 0.5  # nats below ln V before any step: loaded weights, a leak, or another vocabulary
-_UNSCALED_WITHIN = 0.1  # relative tolerance for the loss of unit-variance weights; the formula is 3 % low
+_UNSCALED_WITHIN = 0.1  # relative tolerance for the loss of unit-variance weights, because the formula is 3 % low
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +27,20 @@ def uniform_loss(vocab_size: float) -> float:
 
 
 def divisors(sizes: Mapping[str, float | None]) -> list[Divisor]:
-    """List all sizes of at least 2, and the products of any two of them."""
+    """Return all sizes of at least 2, and the products of any two of them."""
     single = [Divisor(name=name, count=size) for name, size in sizes.items() if size and size >= 2]
     pairs = [Divisor(name=f"{a.name} × {b.name}", count=a.count * b.count) for a, b in combinations(single, 2)]
     return single + pairs
 
 
 def summed_over(loss: float, vocab_size: int, sizes: Mapping[str, float | None]) -> list[Divisor]:
-    """List the sizes that would give this loss if a normal first loss were summed over them, best match first."""
+    """Return the sizes that would give this loss if a normal first loss were summed over them, best match first."""
     off = {d: abs(loss / d.count - uniform_loss(vocab_size)) for d in divisors(sizes)}
     return sorted((d for d in off if off[d] <= SOUND), key=lambda d: off[d])
 
 
 def unscaled_loss(width: float, vocab_size: int) -> float:
-    """Return the first loss with N(0, 1) embeddings tied to the head, whose logits have standard deviation √d."""
+    """Return the first loss with N(0, 1) embeddings tied to the head; the logits have standard deviation √d."""
     return math.sqrt(width) * largest_of_normals(vocab_size)
 
 
@@ -52,9 +52,9 @@ def is_unscaled(loss: float, width: float, vocab_size: int) -> bool:
 def logit_deviation(loss: float, vocab_size: int) -> float:
     """Return the standard deviation σ of normal logits whose expected cross entropy is `loss` nats.
 
-    Up to σ = √(2 ln V) the loss is ln V + σ²/2. Beyond, the largest of V logits dominates: σ times the largest of V
-    standard normals (Derrida 1981, random-energy model). In simulations with V = 4,000 and 50,257, σ was up to 5 % low
-    below that limit, 9 % high just above it, and 3 % high from σ = 16 on.
+    Up to σ = √(2 ln V) the loss is ln V + σ²/2. Beyond this limit, the largest of V logits dominates: σ times the
+    largest of V standard normals (Derrida 1981, random-energy model). In simulations with V = 4,000 and 50,257, σ was
+    up to 5 % low below the limit, 9 % high just above it, and 3 % high from σ = 16 on.
     """
     small = math.sqrt(2 * max(0.0, loss - uniform_loss(vocab_size)))
     limit = math.sqrt(2 * uniform_loss(vocab_size))

@@ -1,6 +1,6 @@
 """The mean step time of a run, its uncertainty, and its possible drift. Spreads are standard deviations of logarithms.
 
-Running jobs and finished logs use the same rules.
+The same rules serve running jobs and finished logs.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 
-STRAGGLER_CAP = 5.0  # longer steps count as this many medians, because long stalls do not repeat regularly
+STRAGGLER_CAP = 5.0  # longer steps count as this many medians, because long stalls do not recur regularly
 STRETCHES = 10  # parts of the run whose medians show its drift
 FEW_STEPS = 5
 FEW_STEPS_SPREAD = 0.15  # assumed spread of single steps below FEW_STEPS
 CORRELATION = 4.0  # neighbouring steps are correlated: four of them contain as much information as one
 DRIFT_FLOOR = 0.01  # smallest difference between past and future step time
-UNSEEN_DRIFT = 0.05  # assumed until the run is long enough to show its drift
+UNSEEN_DRIFT = 0.05  # assumed until the run is long enough to show its own drift
 FAR = 10.0  # the drift stops growing at this multiple of the steps so far
 
 
@@ -33,10 +33,10 @@ def mean_error(seconds: np.ndarray) -> float:
 def drift_spread(seconds: np.ndarray, left: float) -> float:
     """Return the expected spread between the step time so far and the mean of the `left` remaining steps.
 
-    The drift follows from the variance of the medians of ten parts of the run, minus half of their sampling noise. With
-    half of it, 80 % intervals contain 70-99 % of simulated drifting runs; with all of it only 67 %. A random walk with
-    variance q per step gives the medians a variance of q·n/6 over n steps. The mean of the remaining steps differs from
-    that of the last n by q·(n + left)/3, which is the measured variance times 2·(1 + left/n).
+    The drift follows from the variance of the medians of ten parts of the run, minus half of their sampling noise. If
+    half is subtracted, 80 % intervals contain 70-99 % of simulated drifting runs; if all is subtracted, only 67 %. A
+    random walk with variance q per step gives the medians a variance of q·n/6 over n steps. The mean of the remaining
+    steps differs from that of the last n by q·(n + left)/3, which is the measured variance times 2·(1 + left/n).
     """
     if len(seconds) < STRETCHES * FEW_STEPS:
         return UNSEEN_DRIFT
@@ -48,6 +48,6 @@ def drift_spread(seconds: np.ndarray, left: float) -> float:
 
 
 def log_spread(values: np.ndarray) -> float:
-    """Estimate the spread of single values from quartiles, so that a few very slow steps do not matter."""
+    """Return the spread of single values, from quartiles, so that a few very slow steps do not matter."""
     low, high = np.quantile(np.log(np.maximum(values, 1e-9)), (0.25, 0.75))
     return float(high - low) / 1.349  # the quartiles of a normal distribution lie 1.349 standard deviations apart

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-FREE_EPOCHS = 4  # nearly as good as fresh data
+FREE_EPOCHS = 4  # repeated data are nearly as good as fresh data up to here
 WASTEFUL_EPOCHS = 16  # with more epochs, most of the compute is wasted
 OVERFIT_EPOCHS = 40  # with more epochs, overfitting is likely

@@ -9,10 +9,10 @@ LAW_BYTES_PER_TOKEN = 4.4
 
 
 def bytes_per_token(vocab_size: int) -> float:
-    """Estimate the bytes of English text in one BPE token.
+    """Return the estimated bytes of English text in one BPE token.
 
     A vocabulary of 4,000 gives 3.2, 32,000 gives 4.4 and 65,536 gives 4.8 (sources §4.3, §4.1 and §4.6). Other
-    languages and code differ by a fifth and more.
+    languages and code differ by a fifth or more.
     """
     return max(1.0, 3.2 + 0.4 * math.log2(vocab_size / 4000))
 

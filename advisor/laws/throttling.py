@@ -20,7 +20,7 @@ ALARMS = (0x8, 0x20, 0x40, 0x80)  # cut clocks by half or more
 
 
 def reasons_in(masks: Iterable[int]) -> tuple[str, ...]:
-    """Describe the reasons in NVML bitmasks, each once."""
+    """Return descriptions of the reasons in NVML bitmasks, each once."""
     seen = 0
     for mask in masks:
         seen |= mask

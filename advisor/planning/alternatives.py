@@ -1,4 +1,4 @@
-"""Lists what else could be done: other sizes on the chosen machine, other machines, the Pareto front, near misses."""
+"""List the alternatives to a plan: other sizes on the chosen machine, other machines, the Pareto front, near misses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from advisor.units import format_percent
 SURE = "stays within the limits 9 times out of 10"
 ROOMIER = 0.05  # share of the GPU's memory; a smaller difference in free memory is no reason to prefer a run
 FRONT_SHOWN = 12  # rows of the front that are shown, not counting the plan
-SMALLEST_SHARE = 0.05  # of the plan's price and time; smaller runs are not shown to somebody who asked for this one
+SMALLEST_SHARE = 0.05  # of the plan's price and time; smaller runs are not shown, because the user asked for this one
 ALIKE = 1.005  # runs whose scores differ by less than this factor count as equally good
 SAME = 0.02  # a run whose dollars and hours differ by less than this share repeats the plan
 MISSES_SHOWN = 5
 
 
 def by_depth(space: SearchSpace, chosen: Selection) -> list[Run]:
-    """Returns the best run of each depth on the chosen offer, shallowest first; the chosen run is among them.
+    """Return the best run of each depth on the chosen offer, shallowest first; the chosen run is among them.
 
-    Where no run of a depth keeps the limits, the run that comes nearest stands for that depth.
+    If no run of a depth stays within the limits, the run that comes nearest to them stands for that depth.
     """
     candidates = space.candidates
     places = np.nonzero(candidates.offer == candidates.offer[chosen.place])[0]
@@ -42,7 +42,7 @@ def by_depth(space: SearchSpace, chosen: Selection) -> list[Run]:
 
 
 def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[list[Run], Run | None]:
-    """Returns runs with other micro-batches at the chosen depth and global batch, and one without recomputation.
+    """Return runs with other micro-batches at the chosen depth and global batch, and one without recomputation.
 
     The second value is the fastest run without activation checkpointing. It is None unless the requested micro-batch
     forces checkpointing and the goal says nothing about checkpointing.
@@ -56,8 +56,8 @@ def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[lis
     runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
     same = candidates.kind == kind_of(device, workload)
-    # Show all micro-batches that fit with the chosen way of saving memory, the fastest for each other way, and the
-    # smallest that never fits.
+    # Show all micro-batches that fit with the chosen way of saving memory, the fastest run for each other way, and the
+    # smallest micro-batch that never fits.
     shown = [np.nonzero(fits & same & (size != workload.micro_batch))[0]]
     for kind in sorted(set(candidates.kind[fits & ~same].tolist())):
         places = np.nonzero(fits & (candidates.kind == kind))[0]
@@ -79,7 +79,7 @@ def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[lis
 
 
 def nearest(space: SearchSpace, runs: Runs) -> Selection:
-    """Returns the run that the goal would choose, or the run that misses the limits by least if none keeps them."""
+    """Return the run that the goal would choose, or if no run stays within the limits, the run that comes nearest."""
     if (standing := best_standing(space, space.candidates, runs, space.limits)) is not None:
         return standing
     for against in (Violation.MEMORY | Violation.BATCH, Violation.MEMORY):
@@ -90,16 +90,16 @@ def nearest(space: SearchSpace, runs: Runs) -> Selection:
 
 
 def paid(run: Run) -> float:
-    """Returns the expected dollars of a run, or 0 if its price is unknown."""
+    """Return the expected dollars of a run, or 0 if its price is unknown."""
     return run.cost_usd.value if run.cost_usd else 0.0
 
 
 def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
-    """Returns a conservative and an aggressive run, each only if it offers something that the plan lacks.
+    """Return a conservative and an aggressive run, each only if it offers something that the plan lacks.
 
-    The conservative run keeps the limits at the high ends of its intervals, is on demand unless only spot machines are
-    wanted, leaves memory free and trains a model no larger than the plan's. The aggressive run takes a spot machine and
-    trains a model as good as the plan's.
+    The conservative run stays within the limits at the high ends of its intervals, is on demand unless only spot
+    machines are wanted, leaves memory free and trains a model no larger than the plan's. The aggressive run takes a
+    spot machine and trains a model as good as the plan's.
     """
     found = []
     safe = space.safe
@@ -126,25 +126,25 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
 
 
 def _free(run: Run) -> float | None:
-    """Returns the share of a GPU's memory that stays free at the high end of the estimate, or None if unknown."""
+    """Return the share of a GPU's memory that stays free at the high end of the estimate, or None if unknown."""
     used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
     return None if used is None or memory is None else 1 - used.high / memory
 
 
 def may_break(space: SearchSpace, plan: Run) -> bool:
-    """Tells whether the plan keeps its limits less often than 9 times out of 10."""
+    """Return True if the plan stays within its limits less often than 9 times out of 10."""
     late, dear = replace(space.limits.patient, sure=True).broken(plan.total_seconds, plan.cost_usd)
     return space.brief.limited and not space.limits.sure and (late or dear)
 
 
 def surer(space: SearchSpace, plan: Run) -> Run | None:
-    """Returns the run that --sure would choose, or None if the plan is already as sure or no run is."""
+    """Return the run that --sure would choose, or None if the plan is already as sure, or if no run is."""
     chosen = select(space, replace(space.limits, sure=True)) if may_break(space, plan) else None
     return None if chosen is None else make_run(space.candidates, chosen, why=SURE)
 
 
 def machines(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
-    """Returns the best run on each other machine that the goal names, with the reason why it was not chosen.
+    """Return the best run on each other machine that the goal names, with the reason why it was not chosen.
 
     For `--gpu any` the result is empty: the Pareto front says more than a row for each of a hundred machines.
     """
@@ -163,7 +163,7 @@ def machines(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
 
 
 def _differences(better: Run, other: Run, *, worse: bool) -> list[str]:
-    """Says where `better` beats `other` in quality, cost or time; `worse` words this as faults of `other`."""
+    """Return where `better` beats `other` in quality, cost or time; `worse` words this as faults of `other`."""
     words = []
     if better.score * LEVEL < other.score:
         words.append("a worse model" if worse else "a better model")
@@ -180,10 +180,10 @@ def _differences(better: Run, other: Run, *, worse: bool) -> list[str]:
 
 
 def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Run, ...], int]:
-    """Returns the Pareto front, thinned to a readable number of runs, and the size of the whole front with the plan.
+    """Return the Pareto front, thinned to a readable number of runs, and the size of the whole front with the plan.
 
     No other run beats these in cost, time and quality at once. Quality is the score and, where the loss laws hold, also
-    the predicted loss, since the two may order very similar runs differently.
+    the predicted loss, because the two may order very similar runs differently.
     """
     runs = evaluated.standing
     runs = runs.rows(non_dominated(np.stack([runs.paid, runs.seconds, runs.score], axis=1)))
@@ -193,7 +193,7 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Ru
     unknown = np.isnan(table[:, 2])
     by_loss, by_score = (beaten(column, column) for column in (table[:, 2:3], table[:, 3:]))
     beats = beaten(table[:, :2], table[:, :2]) & np.where(unknown[:, None] | unknown, by_score, by_loss)
-    # Keep runs that neither beat nor are beaten by the plan or a run kept before, best scores first.
+    # Keep runs that neither beat the plan or a run kept before nor are beaten by it, best scores first.
     apart = ~(beats | beats.T)
     rows: list[int] = []
     free = apart[0]
@@ -207,12 +207,12 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Ru
 
 
 def by_price(run: Run) -> tuple[float, float]:
-    """Returns a sort key: expected dollars, then expected seconds."""
+    """Return a sort key: expected dollars, then expected seconds."""
     return paid(run), run.total_seconds.value
 
 
 def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
-    """Picks rows of a front: the best run at each price, and the best run at each duration.
+    """Return some rows of a front: the best run at each price, and the best run at each duration.
 
     If all runs are equally good, prices and times are picked evenly. Runs with the plan's model and machine at about
     the plan's price and time are left out.
@@ -253,7 +253,7 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
 
 
 def near_misses(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run, ...]:
-    """Returns runs better than the plan that break one limit, the nearest first, with at most two GPUs per limit."""
+    """Return runs that are better than the plan but break one limit, the nearest first, at most two GPUs per limit."""
     runs, kind = evaluated.missed, group_keys(space.candidates.offer, space.candidates.depth)
     # A run that does not fit is no near miss if a smaller micro-batch of the same depth fits the same machine.
     fits_otherwise = np.isin(kind[runs.place], kind[space.candidates.fits])

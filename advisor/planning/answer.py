@@ -1,4 +1,4 @@
-"""Makes the plan for a goal: the run that the search chose, the runs that lost to it, and the alternatives."""
+"""Make the plan for a goal: the run that the search chose, the runs that lost to it, and the alternatives."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def answer(
     data_meta: TokenMeta | None = None,
     left_out: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan for a goal on the devices that it allows, with a report of the search.
+    """Return the plan for a goal on the devices that it allows, with a report of the search.
 
     `profiles` has one entry for each kind of device, `data_meta` is the token folder's metadata, and `left_out` names
-    devices without a profile. Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run keeps the limits; the
-    message then names the binding limit and a change that would be enough.
+    devices without a profile. Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run stays within the
+    limits; the message then names the binding limit and a change that would be enough.
     """
     space, chosen = _search(goal, profiles, data_meta, now)
     plan = weigh(space, chosen, now)
-    # The price of waiting is left out here, since the reader sees time as a column of its own.
+    # The price of waiting is left out here, because the reader sees time as a column of its own.
     evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)
     points, pays = scaling(space, plan.chosen, chosen)
     shown, size = front(space, evaluated, plan.chosen)
@@ -66,7 +66,7 @@ def answer(
 
 
 def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
-    """Returns the plan for a goal on one device, without a report of the search; raises as `answer` does."""
+    """Return the plan for a goal on one device, without a report of the search; raises as `answer` does."""
     space, chosen = _search(goal, [profile], data_meta, now)
     return weigh(space, chosen, now)
 
@@ -74,7 +74,7 @@ def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMe
 def what_if(
     goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, scaled: bool = False
 ) -> Plan:
-    """Returns the plan of a goal that leaves nothing open (`explore.pinned`), without other runs to compare.
+    """Return the plan of a goal that leaves nothing open (`explore.pinned`), without other runs to compare.
 
     `scaled` adds the same run on other numbers of GPUs. Raises as `answer` does.
     """
@@ -102,7 +102,7 @@ def _search(
 
 
 def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
-    """Returns the plan of a chosen run, with the other depths and micro-batches that it was compared with."""
+    """Return the plan of a chosen run, with the other depths and micro-batches that it was compared with."""
     depths, device = by_depth(space, chosen), space.device(chosen.place)
     best = next(run for run in depths if run.depth == space.candidates.depth[chosen.place])
     sizes, plain = by_micro_batch(space, device, best)
@@ -114,7 +114,7 @@ def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
 def _plan(
     space: SearchSpace, chosen: Selection, run: Run, depths: Sequence[Run], plain: Run | None, now: datetime
 ) -> Plan:
-    """Writes the plan of a run; `depths` and `plain` are as in `explain.reasons`, and `now` has a time zone."""
+    """Return the plan of a run; `depths` and `plain` are as in `explain.reasons`, and `now` has a time zone."""
     device = space.device(chosen.place)
     costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
     config = config_of(device, run, costs.checkpoint_seconds(0))
@@ -139,7 +139,7 @@ def _plan(
 
 
 def as_measured_goal(plan: Plan) -> Goal:
-    """Returns the goal that fixes the plan's machine, model and batch and leaves only the number of steps open."""
+    """Return the goal that fixes the plan's machine, model and batch and leaves only the number of steps open."""
     goal, workload = plan.goal, plan.workload
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     return replace(
@@ -162,7 +162,7 @@ def as_measured_goal(plan: Plan) -> Goal:
 
 
 def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
-    """Returns the same plan predicted with a profile that has just been measured; only the steps may change."""
+    """Return the same plan predicted with a profile that has just been measured; only the steps may change."""
     fresh = bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta)
     why_tokens, why_depth, why_batch, *_ = plan.reasons
     if plan.goal.budget_usd is not None or plan.goal.deadline_seconds is not None:
@@ -177,13 +177,13 @@ def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Tok
 
 
 def same_work(plan: Plan, gpu: str) -> Goal:
-    """Returns the goal to do exactly the planned work on this GPU, whatever the cost: model, batch and tokens."""
+    """Return the goal to do exactly the planned work on this GPU, whatever the cost: model, batch and tokens."""
     goal = _there(plan, gpu)
     return replace(goal, tokens=plan.chosen.tokens, ratio=None, budget_usd=None, deadline_seconds=None, sure=False)
 
 
 def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth: bool) -> Goal:
-    """Returns the goal to use the rest of a plan's budget and time on this GPU.
+    """Return the goal to use the rest of a plan's budget and time on this GPU.
 
     The global batch stays, while steps, micro-batch and checkpointing are chosen again. `may_change_depth` also frees
     model and batch as far as the plan's own goal left them open.
@@ -198,7 +198,7 @@ def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth
         sharding=asked.sharding,
         budget_usd=None if asked.budget_usd is None else asked.budget_usd - spent_usd,
         deadline_seconds=None if asked.deadline_seconds is None else asked.deadline_seconds - spent_seconds,
-        # The limits end the run, maybe before its learning rate has decayed, so the high ends must keep them.
+        # The limits end the run, maybe before its learning rate has decayed, so the high ends must stay within them.
         sure=asked.sure or (limited and asked.tokens is None),
     )
     if may_change_depth:
@@ -208,7 +208,7 @@ def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth
 
 
 def _there(plan: Plan, gpu: str) -> Goal:
-    """Returns the goal for the plan's model and batch on this GPU, at the planned price if the GPU is another one."""
+    """Return the goal for the plan's model and batch on this GPU, at the planned price if the GPU is another one."""
     goal = as_measured_goal(plan)
     if gpu == plan.workload.gpu:
         return goal

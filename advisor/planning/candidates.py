@@ -1,11 +1,11 @@
-"""Computes step time and memory of every configuration that a goal allows on every device, as arrays.
+"""Compute step time and memory of every configuration that a goal allows on every device, as arrays.
 
 `Candidates` holds columns of equal length. They do not depend on token budgets or limits, so one table answers a goal
 and every what-if about it. `planning/costs.py` turns rows and numbers of steps into hours, dollars and losses.
 
-The batch rule: global batches are tried around the recommendation of published laws. For each of them the micro-batch
-is the smallest that fits the memory and reaches 98 % of the best tokens/s (`prediction/micro_batch.py`). Of a run's
-global batches only the one nearest to the recommendation for its tokens is allowed (`Costs.batch_is_nearest`).
+The batch rule: global batches are tried around the recommendation of published laws. For each of them, the micro-batch
+is the smallest that fits the memory and reaches 98 % of the best tokens/s (`prediction/micro_batch.py`). Each run may
+only use the global batch nearest to the recommendation for its tokens (`Costs.batch_is_nearest`).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from advisor.records import Workload
 
 ROOMY = 0.85  # share of the GPU's memory that the conservative option may use at the high end of the estimate
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this factor, which loses little
-# Global batches to try, in half octaves around the recommendation for the recommended tokens. A run of a tenth of the
-# tokens wants about a quarter of the batch. With one kind of device or a fixed depth, limits may allow a thousandth of
-# the tokens or a thousand times as many. With many devices some depth suits the limits on some device, and
+# Global batches to try, in half octaves around the recommendation for the recommended tokens. A run with a tenth of the
+# tokens needs about a quarter of the batch. With one kind of device or a fixed depth, limits may allow a thousandth of
+# the tokens or a thousand times as many. With many devices, some depth suits the limits on some device, and
 # `choose.search` widens the window if the chosen run lies at its edge.
 USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How a configuration saves memory. Checkpointing is None where it is as requested or as calibrated."""
+    """How a configuration saves memory. If checkpointing is None, it is as requested or as calibrated."""
 
     checkpointing: str | None
     sharding: str
 
 
-# The cheapest first: of kinds with equal micro-batches the first is taken.
+# The cheapest kind comes first, because the first of several kinds with equal micro-batches is taken.
 KINDS = tuple(
     Kind(checkpointing=c, sharding=s) for s in ("none", "optimizer", "full") for c in (None, "selective", "full")
 )
@@ -64,7 +64,7 @@ class Device:
 
 
 def kind_of(device: Device, workload: Workload) -> int:
-    """Returns the index in `KINDS` of a configuration on a device."""
+    """Return the index in `KINDS` of a configuration on a device."""
     plain = device.brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     own = None if workload.activation_checkpointing == plain else workload.activation_checkpointing
     return KINDS.index(Kind(checkpointing=own, sharding=workload.sharding))
@@ -126,14 +126,14 @@ class Candidates:
         return self.machines.offers
 
     def rows(self, places: np.ndarray | slice) -> Candidates:
-        """Returns the configurations at these places, given as a boolean mask, indices or a slice."""
+        """Return the configurations at these places, given as a boolean mask, indices or a slice."""
         columns = {name: getattr(self, name)[places] for name in _COLUMNS}
         return Candidates(
             machines=self.machines, step=self.step.rows(places), memory=self.memory.rows(places), **columns
         )
 
     def of_offers(self, attribute: str) -> np.ndarray:
-        """Returns an attribute of each row's offer, with NaN for an unknown number."""
+        """Return an attribute of each row's offer, with NaN for an unknown number."""
         return _of_offers(self.machines, attribute)[self.offer]
 
     @property
@@ -150,7 +150,7 @@ class Candidates:
         return EstimateArrays(value=value, low=low, high=high, basis=bases[self.device])
 
     def workload(self, place: int) -> Workload:
-        """Returns the configuration of one row."""
+        """Return the configuration of one row."""
         device, offer = self.devices[self.device[place]], self.offers[self.offer[place]]
         brief = device.brief
         plain = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
@@ -180,16 +180,16 @@ class _Layout:
     size: np.ndarray  # indices into `sizes`
     accum: np.ndarray
     gpus: np.ndarray
-    target: np.ndarray  # indices of the global batches that the rows should make up
+    target: np.ndarray  # indices of the global batches that the rows should reach
 
     def rows(self, places: np.ndarray) -> _Layout:
-        """Returns the rows at these places."""
+        """Return the rows at these places."""
         names = ("shape", "size", "accum", "gpus", "target")
         return replace(self, **{name: getattr(self, name)[places] for name in names})
 
     @property
     def workloads(self) -> WorkloadArrays:
-        """The configurations as the predictor takes them."""
+        """The configurations in the form that the predictor takes."""
         return replace(
             self.shapes.rows(self.shape),
             activation_checkpointing=KINDS[self.kind].checkpointing or self.shapes.activation_checkpointing,
@@ -205,7 +205,7 @@ _Tables = dict[tuple, np.ndarray]
 def make_candidates(
     devices: Sequence[Device], *, window: Window | None = None, every_micro_batch: bool = False
 ) -> Candidates:
-    """Returns step time and memory of every configuration that the batch rule chooses.
+    """Return step time and memory of every configuration that the batch rule chooses.
 
     `window` is the range of global batches to try where limits decide the tokens (default: `first_window`).
     `every_micro_batch` also returns the configurations that the rule does not choose.
@@ -225,12 +225,12 @@ def make_candidates(
 
 
 def first_window(devices: Sequence[Device]) -> Window:
-    """Returns the range of global batches with which a search begins."""
+    """Return the range of global batches with which a search begins."""
     return WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
 
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
-    """Returns the rows of one device for each number of GPUs among its offers, with `device` and `offer` unset."""
+    """Return the rows of one device for each number of GPUs among its offers, with `device` and `offer` unset."""
     brief, goal, memory_bytes = device.brief, device.brief.goal, device.profile.device_memory_bytes
     plain = Workload(
         shape=brief.shape(brief.depths[0]), micro_batch=1, gpu=device.profile.key, precision=brief.precision,
@@ -254,7 +254,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
         kind=0, shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count],
         target=target,
     )  # fmt: skip
-    several = whole.gpus > 1  # a single GPU cannot be sharded, whatever the goal asks for several
+    several = whole.gpus > 1  # a single GPU cannot be sharded, whatever the goal says about several
     split = (goal.sharding or brief.sharding) != "none"
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
     found: dict[int, tuple[_Layout, EstimateArrays]] = {}
@@ -279,7 +279,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
 
 
 def _tried_kinds(device: Device) -> list[int]:
-    """Returns the kinds that a goal allows on a device; for each sharding the one without recomputation comes first."""
+    """Return the kinds that a goal allows on a device; for each sharding the one without recomputation comes first."""
     profile, goal = device.profile, device.brief.goal
     free = goal.activation_checkpointing is None and profile.activation_checkpointing == "none"
     cuda = profile.device_type == "cuda"
@@ -294,7 +294,7 @@ def _tried_kinds(device: Device) -> list[int]:
 def _batch_rule(
     device: Device, found: Sequence[tuple[_Layout, EstimateArrays]]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Marks in each layout the rows that the batch rule chooses among those that fit, and among those with room."""
+    """Return for each layout the rows that the batch rule chooses: among those that fit, and among those with room."""
     layouts = [layout for layout, _ in found]
     memory = stacked([memory for _, memory in found])
     memory_bytes = device.profile.device_memory_bytes
@@ -319,10 +319,10 @@ def _batch_rule(
 
 
 def _rows(device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates:
-    """Computes all columns of these rows except `device`, `offer`, `ruled` and `spared`."""
+    """Return all columns of these rows except `device`, `offer`, `ruled` and `spared`."""
     a, accum, gpus = layout.workloads, layout.accum, layout.gpus
     empty = np.zeros(len(accum), dtype=int)
-    # Use the mean of each step time: the lowest of many uncertain medians is probably too low.
+    # Use the mean of each step time, because the lowest of many uncertain medians is probably too low.
     step = step_seconds_many(device.profile, a, accum, gpus, expected=True)
     step_tokens = a.tokens * accum * gpus
     peak = device.profile.peak_flops(device.brief.precision)
@@ -352,11 +352,11 @@ def _rows(device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates
 
 
 def _memory(device: Device, layout: _Layout, tables: _Tables) -> EstimateArrays:
-    """Returns the bytes per GPU of each row.
+    """Return the bytes per GPU of each row.
 
     They come from a table over depth, micro-batch, accumulation (yes or no) and number of GPUs. Memory does not depend
-    on the number of micro-batches, nor without sharding on the number of GPUs beyond one. Devices without a calibration
-    share one memory model, so `tables` stores each table for reuse.
+    on the number of micro-batches. Without sharding, it is also the same for any number of GPUs above one. Devices
+    without a calibration share one memory model, so `tables` stores each table for reuse.
     """
     model, brief = device.profile.memory, device.brief
     split = KINDS[layout.kind].sharding != "none"

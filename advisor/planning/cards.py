@@ -1,4 +1,4 @@
-"""Compares all GPUs for one model: training speed, rent, and dollars per unit of training; also for fine-tuning.
+"""Compare all GPUs for one model: training speed, rent, and dollars per unit of training; also for fine-tuning.
 
 Each GPU uses the global batch, micro-batch and checkpointing that `advisor plan` would choose on it.
 """
@@ -38,13 +38,13 @@ class CardRow:
     calibrated: bool = False
     price: Offer | None = None
     prediction: Prediction | None = None  # of the configuration that a plan would take: `prediction.workload`
-    needs: Estimate | None = None  # bytes of one device; where nothing fits, of what needs the least
-    usd_per_billion_tokens: Estimate | None = None  # at the price of these GPUs, whatever number they are sold by
+    needs: Estimate | None = None  # bytes of one device; if nothing fits, of the configuration that needs the least
+    usd_per_billion_tokens: Estimate | None = None  # at the price of these GPUs, however many are sold together
     problem: str | None = None  # why there is no prediction
 
 
 def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], Profile]) -> list[CardRow]:
-    """Returns a row for each GPU: the cheapest training first, then GPUs without a price, then unsuitable ones.
+    """Return a row for each GPU: the cheapest training first, then GPUs without a price, then unsuitable ones.
 
     The goal has depth, proportions, number of GPUs and providers. `profile_of` returns the profile of a GPU. The price
     is the cheapest on demand for all GPUs together.
@@ -54,7 +54,7 @@ def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], 
 
 
 def order(row: CardRow) -> tuple[int, float]:
-    """Sorts the cheapest training first, and models that do not fit last, the nearest to fitting before the others."""
+    """Return a sort key: the cheapest training first; last models that do not fit, the nearest to fitting first."""
     if row.usd_per_billion_tokens is not None:
         return 0, row.usd_per_billion_tokens.value
     if row.prediction is not None:
@@ -79,7 +79,7 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
 
 
 def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
-    """Returns the row with the configuration's memory, speed and price, or the reason why it cannot run."""
+    """Return the row with the configuration's memory, speed and price, or the reason why it cannot run."""
     rate, row = prediction.tokens_per_second, replace(row, needs=prediction.device_bytes)
     if not prediction.plannable:
         return replace(
@@ -97,9 +97,9 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
 def adapted(
     profile: Profile, shape: ModelShape, software: Software, gpus: int = 1, sharding: str = "none", together: int = 1
 ) -> Prediction:
-    """Returns the fastest batch that surely fits, with or without activation checkpointing, or else the smallest.
+    """Return the fastest batch that surely fits, with or without activation checkpointing, or else the smallest one.
 
-    `profile` must be made for `software`. Several GPUs train data-parallel, and `sharding` says what they share out.
+    `profile` must be made for `software`. Several GPUs train data-parallel, and `sharding` says what they split.
     `together` sequences make one example, so that a batch is a multiple of them.
     """
     base = Workload(
@@ -113,7 +113,7 @@ def adapted(
 
 
 def largest_context(profile: Profile, workload: Workload) -> int | None:
-    """Returns the longest context, doubling from 128, at which the workload's micro-batch fits; None if none does."""
+    """Return the longest context, doubling from 128, at which the workload's micro-batch fits; None if none fits."""
     lengths = [2**power for power in range(7, 21)]
     some = [replace(workload, shape=replace(workload.shape, seq_len=n), grad_accum=1) for n in lengths]
     fitting = fits(profile.memory.device_total_many(WorkloadArrays.of(some)), profile.device_memory_bytes)

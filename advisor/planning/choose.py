@@ -1,4 +1,4 @@
-"""Searches for the best run, and decides by the goal which of many runs is the best."""
+"""Search for the best run, and decide by the goal which of many runs is the best."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.token_folder import TokenMeta
 LEVEL = 1.001  # scores within this factor are equal, and the smaller model wins: it is cheaper and overfits less
 ALIKE_USD = 1.01  # dollars within this factor are equal
 LONG_SECONDS = 3 * DAY  # if a run on one node takes longer, several nodes are searched too
-USED_UP = 0.9  # from this share on, a limit ends the run, since steps and micro-batches come whole
+USED_UP = 0.9  # a limit used up to this share ends the run, because steps and micro-batches are whole
 _DEEPER = 1.5  # factor for the new greatest depth if the search chose the greatest one
 _FURTHER = 2  # half octaves to try beyond the batch that a run at the edge of the window needs
 
@@ -43,9 +43,9 @@ class Selection:
 def search(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
 ) -> tuple[SearchSpace, Selection | None]:
-    """Returns the searched space and the best run in it, or None if no run keeps the limits.
+    """Return the searched space and the best run in it, or None if no run stays within the limits.
 
-    If the goal leaves the number of GPUs open, one node is searched first, and several only if that is not enough.
+    If the goal leaves the number of GPUs open, one node is searched first, and several nodes only if one is not enough.
     Raises as `open_space` does.
     """
     near = within_a_node(goal)
@@ -63,10 +63,10 @@ def search(
 def _search(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None
 ) -> tuple[SearchSpace, Selection | None]:
-    """Searches exactly the goal's numbers of GPUs, and widens the space until the chosen run lies inside of it.
+    """Return the searched space and the best run for exactly the goal's numbers of GPUs.
 
-    The run lies inside if its best global batch was tried and its depth is neither the deepest nor the shallowest. The
-    space is also widened if no run keeps the limits.
+    The space is widened until the chosen run lies inside it: its best global batch was tried, and its depth is neither
+    the deepest nor the shallowest. The space is also widened if no run stays within the limits.
     """
     space = open_space(goal, profiles, data_meta, today)
     chosen = select(space, space.limits)
@@ -77,12 +77,12 @@ def _search(
 
 
 def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, int]:
-    """Returns the range of depths that all devices have, or a wider one if the choice lies at its device's end."""
+    """Return the range of depths that all devices have, or a wider one if the choice lies at its device's end."""
     least, most = space.depths
     if chosen is None or space.goal.depth is not None:
         return least, most
     depth, tried = int(space.candidates.depth[chosen.place]), space.device(chosen.place).brief.depths
-    # With a fixed number of tokens a deeper model always scores better, so only the limits end the depths.
+    # With a fixed number of tokens, a deeper model always scores better, so only the limits restrict the depth.
     ended = space.goal.tokens is not None and space.brief.limited
     if depth == tried[-1] and not ended:
         most = max(most, min(math.ceil(_DEEPER * depth), MOST_DEPTH))
@@ -90,7 +90,7 @@ def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, i
 
 
 def _wanted_window(space: SearchSpace, chosen: Selection | None) -> Window:
-    """Returns the space's window of global batches, or a wider one if the batch for the choice lies outside."""
+    """Return the space's window of global batches, or a wider one if the batch for the choice lies outside."""
     least, most = space.window
     brief, candidates = space.brief, space.candidates
     if brief.settled or brief.goal.global_batch_tokens is not None:
@@ -115,11 +115,11 @@ def select(
     allowed: np.ndarray | None = None,
     candidates: Candidates | None = None,
 ) -> Selection | None:
-    """Returns the run that the goal prefers within the limits, or None if no run keeps them.
+    """Return the run that the goal prefers within the limits, or None if no run stays within them.
 
     Each configuration runs for the tokens that the goal fixes, or as long as the limits allow. `allowed` is a mask of
-    candidates; `candidates` and `spot` replace the space's own. If all runs see too few tokens, the best one of them is
-    returned.
+    candidates; `candidates` and `spot` replace the space's own. If all runs see too few tokens, the best of these runs
+    is returned.
     """
     chosen_from = space.candidates if candidates is None else candidates
     spot = space.spot if spot is None else spot
@@ -133,7 +133,7 @@ def select(
 
 
 def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> Selection | None:
-    """Returns the best run that breaks no rule, or else the best that only sees too few tokens, or else None."""
+    """Return the best run that breaks no rule, or else the best run that only sees too few tokens, or else None."""
     for violation in (NOTHING, Violation.THIN):
         standing = runs.rows(runs.violation == violation)
         if len(standing):
@@ -142,11 +142,11 @@ def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits
 
 
 def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> int:
-    """Returns the row of the run that the goal prefers; the price of waiting counts as part of the dollars."""
+    """Return the row of the run that the goal prefers; the price of waiting counts as part of the dollars."""
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
-        # Only the depth counts whose recommended tokens are nearest to the requested ones.
+        # Only the depth whose recommended tokens are nearest to the requested tokens counts.
         off = np.abs(np.log(goal.tokens / candidates.counted[runs.place] / brief.ratio))
         rows = rows[off <= off.min() + 1e-9]
     if limits.budget_usd is None:  # without a budget, the cheapest run sets the price of waiting
@@ -165,7 +165,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
 
 
 def selection(runs: Runs, row: int) -> Selection:
-    """Returns one row of some runs."""
+    """Return one row of some runs."""
     return Selection(
         place=int(runs.place[row]),
         steps=int(runs.steps[row]),

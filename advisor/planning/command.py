@@ -1,4 +1,4 @@
-"""Writes a goal as a command line and as a call in Python, so that both give the same plan as the page."""
+"""Write a goal as a command line and as a call in Python, so that both give the same plan as the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from advisor.units import write_count, write_duration
 
 
 def plan_command(goal: Goal, out: str | None = None) -> str:
-    """Returns `advisor plan …` for a goal, quoted for a POSIX shell, with numbers that are read back exactly."""
+    """Return `advisor plan …` for a goal, quoted for a POSIX shell, with numbers that are read back exactly."""
     words = ["advisor", "plan"]
     for option, value in _stated(goal):
         if option.kind in (Kind.YES_NO, Kind.SWITCH):
@@ -25,7 +25,7 @@ def plan_command(goal: Goal, out: str | None = None) -> str:
 
 
 def plan_call(goal: Goal) -> str:
-    """Returns `advisor.plan(…)` for a goal, as Python."""
+    """Return `advisor.plan(…)` for a goal, as Python."""
     said: dict[str, Any] = {}
     for option, value in _stated(goal):
         switch = option.kind in (Kind.YES_NO, Kind.SWITCH)
@@ -35,7 +35,7 @@ def plan_call(goal: Goal) -> str:
 
 
 def predict_command(options: Mapping[str, Any]) -> str:
-    """Returns `advisor predict …` for options of a prediction, quoted for a POSIX shell."""
+    """Return `advisor predict …` for options of a prediction, quoted for a POSIX shell."""
     words = ["advisor", "predict"]
     for name, value in options.items():
         flag = name.replace("_", "-")
@@ -47,13 +47,13 @@ def predict_command(options: Mapping[str, Any]) -> str:
 
 
 def call(function: str, options: Mapping[str, Any]) -> str:
-    """Returns a call of one of the API's functions as Python."""
+    """Return a call of one of the API's functions as Python."""
     said = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"import advisor\n\nprint(advisor.{function}({said}))"
 
 
 def _stated(goal: Goal) -> Iterator[tuple[Option, Any]]:
-    """Yields the options that a goal states, with their values: its machines first, no defaults."""
+    """Yield the options that a goal states, with their values: its machines first, no defaults."""
     for option in sorted(OPTIONS.values(), key=lambda option: option.name not in ("gpu", "own", "gpus")):
         value = _value(goal, option)
         if value != option.default and value not in (None, ()):
@@ -61,7 +61,7 @@ def _stated(goal: Goal) -> Iterator[tuple[Option, Any]]:
 
 
 def _value(goal: Goal, option: Option) -> Any:
-    """Returns the goal's value of an option, or None if other options of the goal determine the value."""
+    """Return the goal's value of an option, or None if other options of the goal determine the value."""
     name = option.name
     if name == "gpu":
         return None if goal.gpu == OWN else goal.gpu

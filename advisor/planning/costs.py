@@ -1,4 +1,4 @@
-"""Computes hours, dollars, energy, score and loss of many runs at once, and the most steps that keep the limits.
+"""Compute hours, dollars, energy, score and loss of many runs at once, and the most steps within the limits.
 
 Numbers of the rows have shape (n, 1) and broadcast against steps of shape (n, k). A plan's bill is a table of one row.
 """
@@ -72,7 +72,7 @@ class Costs:
         disk = self._storage_usd_per_hour
         drift = _machine_terms(self.candidates.machines).drift[self.candidates.offer]
         high = np.fmax(price, most) * drift + disk  # fmax skips the NaN of a price that does not move
-        basis = np.zeros(price.shape, dtype=int)  # measured, since the price is on a list
+        basis = np.zeros(price.shape, dtype=int)  # measured, because the price is listed
         return EstimateArrays(value=price + disk, low=price / drift + disk, high=high, basis=basis)
 
     @cached_property
@@ -92,26 +92,26 @@ class Costs:
         return self._metered(self._watts).value * self.usd_per_kwh / JOULES_PER_KWH if self.usd_per_kwh else 0.0
 
     def _metered(self, drawn: EstimateArrays) -> EstimateArrays:
-        """Sets power or energy to 0 for devices without a tariff, where it may be unknown."""
+        """Return power or energy, with 0 for devices without a tariff, where it may be unknown."""
         if not self.usd_per_kwh:
             return drawn
         value, low, high = (np.where(self._has_meter, side, 0.0) for side in (drawn.value, drawn.low, drawn.high))
         return replace(drawn, value=value, low=low, high=high)
 
     def checkpoint_seconds(self, row: int) -> float:
-        """Returns the seconds between checkpoints of one row."""
+        """Return the seconds between checkpoints of one row."""
         return float(np.asarray(self.terms.checkpoints.every_seconds).flat[row])
 
     def seconds(self, steps: np.ndarray) -> np.ndarray:
-        """Returns the expected seconds from ordering the machine to the end of the run."""
+        """Return the expected seconds from ordering the machine to the end of the run."""
         return expected_seconds(self.terms, steps, self._eval_batches(steps))
 
     def usd(self, seconds: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Returns the expected dollars of runs of this time; before the loop starts, energy is not counted."""
+        """Return the expected dollars of runs of this time; before the loop starts, energy is not counted."""
         return seconds * self._rent.value / 3600 + (seconds - self.terms.idle(steps)) * self._tariff
 
     def bills(self, steps: np.ndarray) -> Bills:
-        """Returns the bills of runs of this many steps, by part and with intervals."""
+        """Return the bills of runs of this many steps, by part and with intervals."""
         clock = wall_clocks(self.terms, steps, self._eval_batches(steps))
         kwh = energy_kwh(clock.loop_seconds, self._watts)
         usd = run_cost_usd(clock.total_seconds, self._rent, self._metered(kwh), self.usd_per_kwh)
@@ -119,7 +119,7 @@ class Costs:
         return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
 
     def overruns(self, steps: np.ndarray, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
-        """Returns time over deadline and dollars over budget, each 0 without that limit."""
+        """Return time over deadline and dollars over budget, each 0 without that limit."""
         if limits.sure:
             bills = self.bills(steps)
             return limits.overruns(bills.clock.total_seconds.high, bills.usd.high)
@@ -127,11 +127,11 @@ class Costs:
         return limits.overruns(seconds, self.usd(seconds, steps))
 
     def keeps(self, steps: np.ndarray, limits: Limits) -> np.ndarray:
-        """Marks the runs of this many steps that keep the limits."""
+        """Mark the runs of this many steps that stay within the limits."""
         return np.maximum(*self.overruns(steps, limits)) <= 1
 
     def most_steps(self, limits: Limits, *, within_data: bool = True) -> np.ndarray:
-        """Returns the most steps, of shape (n, 1), that keep the limits and MOST_EPOCHS of the data; 0 if none do."""
+        """Return the most steps, shape (n, 1), within the limits and MOST_EPOCHS of the data; 0 if there are none."""
         step, allowed = limits.counted(self.terms.step), self._allowed_seconds(limits)
         if limits.sure and self.terms.fetch is not None:
             step = step + self.terms.fetch.high
@@ -179,7 +179,7 @@ class Costs:
         return self.brief.most_steps(self.step_tokens)
 
     def settled_steps(self) -> np.ndarray | None:
-        """Returns the steps for the tokens that the goal fixes, of shape (n, 1), or None if the limits decide."""
+        """Return the steps for the tokens that the goal fixes, of shape (n, 1), or None if the limits decide."""
         if self.brief.goal.tokens is not None:
             tokens = np.full_like(self.counted, self.brief.goal.tokens)
         elif self.brief.settled:
@@ -189,22 +189,23 @@ class Costs:
         return np.maximum(1.0, np.rint(tokens / self.step_tokens))
 
     def tokens(self, steps: np.ndarray) -> np.ndarray:
-        """Returns the tokens of runs of this many steps."""
+        """Return the tokens of runs of this many steps."""
         return steps * self.step_tokens
 
     def scores(self, steps: np.ndarray) -> np.ndarray:
-        """Returns the scores by which runs are ranked (`loss.allocation_score`); lower is better."""
+        """Return the scores by which runs are ranked (`loss.allocation_score`); lower is better."""
         return allocation_score(self.counted, self.tokens(steps), self.brief.unique_tokens, best_ratio=self.ratio)
 
     def losses(self, steps: np.ndarray) -> np.ndarray:
-        """Returns the predicted validation losses, NaN outside the range of the laws."""
+        """Return the predicted validation losses, NaN outside the range of the laws."""
         parameters, brief = self.candidates.parameters[:, None], self.brief
         return expected_loss(parameters, self.tokens(steps), brief.unique_tokens, brief.vocab_size)
 
     def batch_is_nearest(self, steps: np.ndarray) -> np.ndarray:
-        """Marks the rows whose global batch is nearest (by ratio) to the batch that the laws recommend for the run.
+        """Mark the rows whose global batch is nearest (by ratio) to the batch that the laws recommend for the run.
 
-        Each row competes with the rows of the same offer and depth that, like itself, fit the memory or do not.
+        A row competes with rows of the same offer and depth. Rows that fit the memory and rows that do not compete
+        apart.
         """
         c = self.candidates
         wanted = recipe.recommended_batch(c.scale[:, None], self.tokens(steps))
@@ -215,7 +216,7 @@ class Costs:
         return off <= np.minimum.reduceat(off[order], starts, axis=0)[groups]
 
     def taken_before_saving(self, steps: np.ndarray) -> np.ndarray | None:
-        """Marks runs on machines whose notice may be too short to save (`notice.save_seconds`), of shape (n, k).
+        """Mark runs on machines whose notice may be too short to save (`notice.save_seconds`), of shape (n, k).
 
         Returns None if no machine here has a known notice.
         """
@@ -232,7 +233,7 @@ class Costs:
         return taken
 
     def _eval_batches(self, steps: np.ndarray) -> np.ndarray:
-        """Counts the micro-batches of all evaluations on the busiest device."""
+        """Return the number of micro-batches of all evaluations on the busiest device."""
         every, batches = recipe.evaluation(steps, self.tokens(steps), self._micro_tokens, self.brief.validation_tokens)
         return np.ceil(steps / every) * np.ceil(batches / self._gpus)
 
@@ -259,7 +260,7 @@ class _MachineTerms:
 
 @lru_cache(maxsize=4)
 def _machine_terms(machines: Machines) -> _MachineTerms:
-    """Collects the terms once for all rows of a search."""
+    """Collect the terms once for all rows of a search."""
     devices, offers = machines.devices, machines.offers
     costs = [device.profile.costs for device in devices]
     ready = Setup(provisioning_seconds=known(0.0), download_seconds=known(0.0))
@@ -286,7 +287,7 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
 
 
 def _run_terms(candidates: Candidates) -> RunTerms:
-    """Collects the terms of each row from which its time is computed."""
+    """Collect the terms of each row from which its time is computed."""
     machine, device, offer = _machine_terms(candidates.machines), candidates.device, candidates.offer
     step = candidates.step.rows((slice(None), None))
     build = machine.build.rows(device).scaled(candidates.parameters[:, None])
@@ -325,5 +326,5 @@ def _run_terms(candidates: Candidates) -> RunTerms:
 
 
 def rent_usd(seconds: Estimate, offer: Offer) -> Estimate | None:
-    """Returns the rent of an offer for this time, or None if the price is unknown."""
+    """Return the rent of an offer for this time, or None if the price is unknown."""
     return None if offer.usd_per_hour is None else seconds.scaled(offer.usd_per_hour / 3600)

@@ -1,4 +1,4 @@
-"""Computes the curves drawn for a plan: throughput and memory by micro-batch, loss by tokens, speed by GPUs."""
+"""Compute the curves drawn for a plan: throughput and memory by micro-batch, loss by tokens, speed by GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from advisor.units import GIB, format_seconds, format_usd
 from trainer.token_folder import TokenMeta
 
 _LOSS_POINTS, _LOSS_SPAN = 41, 16.0  # points of the loss curve, and the factor by which it extends to either side
-_NEAR = 3.0  # factor over the highest bar; a higher limit is not drawn, since it would flatten the bars
+_NEAR = 3.0  # factor over the highest bar; a higher limit is not drawn, because it would flatten the bars
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
 
 
@@ -62,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class LossCurve:
-    """The loss by tokens, or the problem why no loss can be predicted."""
+    """The loss by tokens, or the reason why no loss can be predicted."""
 
     points: tuple[tuple[int, Estimate], ...]  # tokens and loss
     marks: tuple[Mark, ...]
@@ -70,12 +70,12 @@ class LossCurve:
 
 
 def gib(size_bytes: float) -> float:
-    """Converts bytes to GiB for an axis."""
+    """Convert bytes to GiB for an axis."""
     return size_bytes / GIB
 
 
 def throughput(profile: Profile, workload: Workload) -> tuple[Prediction, ...]:
-    """Returns predictions at every micro-batch with a known speed, up to the first that does not fit the memory."""
+    """Return predictions at every micro-batch with a known speed, up to the first that does not fit the memory."""
     found = predict_batch(profile, _splits(workload), expected=True)
     known = [prediction for prediction in found if prediction.tokens_per_second is not None]
     misses = (place for place, prediction in enumerate(known) if not prediction.plannable)
@@ -83,10 +83,10 @@ def throughput(profile: Profile, workload: Workload) -> tuple[Prediction, ...]:
 
 
 def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, ...]:
-    """Returns the calibration's measurements as points of the `throughput` curve.
+    """Return the calibration's measurements as points of the `throughput` curve.
 
-    The result is empty without a calibration and for several GPUs. A measurement of another shape is converted by the
-    model, assuming the same relative error; one of the same shape and accumulation appears exactly as measured.
+    The result is empty without a calibration and for several GPUs. The model converts a measurement of another shape,
+    assuming the same relative error. A measurement of the same shape and accumulation appears exactly as measured.
     """
     posterior = profile.posterior
     if not len(posterior.points) or workload.gpus > 1:
@@ -114,7 +114,7 @@ def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, 
 
 
 def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
-    """Returns the memory of one GPU by part at every micro-batch, up to the first that does not fit.
+    """Return the memory of one GPU by part at every micro-batch, up to the first that does not fit.
 
     Overhead is all memory outside tensors: workspaces, unused blocks of the allocator, the driver's context and the
     communication buffers of several GPUs.
@@ -133,13 +133,13 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
 
 
 def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None:
-    """Returns the GPU's memory in bytes, or None if it lies so high that drawing it would flatten the bars."""
+    """Return the GPU's memory in bytes, or None if it lies so high that drawing it would flatten the bars."""
     limit = profile.device_memory_bytes
     return limit if limit is not None and points and limit <= _NEAR * max(p.total.high for p in points) else None
 
 
 def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> LossCurve:
-    """Returns the loss of the plan's model by tokens, with marks for the limits of the goal and for epochs."""
+    """Return the loss of the plan's model by tokens, with marks for the limits of the goal and for epochs."""
     shape, unique = plan.run.model, data_meta.tokens if data_meta else goal.data_tokens
     parameters, tokens = plan.chosen.parameters, plan.chosen.tokens
     grid = np.rint(np.geomspace(tokens / _LOSS_SPAN, tokens * _LOSS_SPAN, _LOSS_POINTS)).astype(int).tolist()
@@ -157,13 +157,13 @@ def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) 
 
 
 def ideal_rates(plan: Plan) -> tuple[tuple[int, float], ...]:
-    """Returns the throughput by number of GPUs if each GPU were as fast as a single one."""
+    """Return the throughput by number of GPUs if each GPU were as fast as a single one."""
     points = plan.search.scaling if plan.search else ()
     return tuple((p.gpus, p.tokens_per_second / p.efficiency) for p in points)
 
 
 def _splits(workload: Workload) -> list[Workload]:
-    """Returns the workload at every micro-batch that its global batch allows, its own among them."""
+    """Return the workload at every micro-batch that its global batch allows, its own among them."""
     sequence_tokens = workload.shape.seq_len * workload.gpus
     most = max(OVERSHOOT * workload.step_tokens, workload.micro_batch * sequence_tokens)
     splits = []
@@ -177,7 +177,7 @@ def _splits(workload: Workload) -> list[Workload]:
 
 
 def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> Iterator[Mark]:
-    """Yields how many tokens the plan's model can see within the budget alone, and within the deadline alone."""
+    """Yield how many tokens the plan's model can see within the budget alone, and within the deadline alone."""
     space = open_space(pinned(plan.goal, plan.chosen), [profile], data_meta)
     costs = Costs(space.candidates.rows(space.allowed))
 

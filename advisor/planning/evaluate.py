@@ -1,4 +1,4 @@
-"""Chooses token budgets for every configuration, computes their bills, and marks the rules that each run breaks.
+"""Choose token budgets for every configuration, compute their bills, and mark the rules that each run breaks.
 
 The result is small: the runs that break no rule and are not beaten on the same machine, and near misses of one rule.
 """
@@ -20,7 +20,7 @@ from advisor.prediction.profile import FIT_MARGIN
 RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets to try, as factors of the recommended one
 LEAST_STEPS = 20  # a run of fewer steps learns nothing, so the limits are too tight
 THINNEST = 0.1  # share of the recommended tokens per parameter; with fewer tokens the score is a guess
-_ROWS_AT_ONCE = 8192  # so many rows with all their budgets stay in a core's cache
+_ROWS_AT_ONCE = 8192  # this many rows with all their budgets fit in a core's cache
 _NEAR = 1.5  # a run within this factor of a limit is a near miss
 
 
@@ -51,13 +51,13 @@ class Runs:
     score: np.ndarray
     loss: np.ndarray
     violation: np.ndarray  # `Violation` as integers
-    overrun: np.ndarray  # time or money over its limit, whichever is more
+    overrun: np.ndarray  # time or money divided by its limit, whichever is larger
 
     def __len__(self) -> int:
         return len(self.place)
 
     def rows(self, places: np.ndarray) -> Runs:
-        """Returns the runs at these places, given as a boolean mask or indices."""
+        """Return the runs at these places, given as a boolean mask or indices."""
         return Runs(**{name: getattr(self, name)[places] for name in Runs.__dataclass_fields__})
 
     @property
@@ -76,10 +76,10 @@ class Evaluated:
 
 
 def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated:
-    """Evaluates every configuration at every token budget; `spot` allows spot machines.
+    """Return the best runs and near misses of every configuration at every token budget; `spot` allows spot machines.
 
-    The token budget is the one that the goal fixes, or else multiples of the recommended one and the most that keeps
-    the limits.
+    The token budget is the one that the goal fixes. Otherwise the budgets are multiples of the recommended tokens and
+    the most tokens within the limits.
     """
     standing, missed, count = [], [], 0
     usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
@@ -108,10 +108,10 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
 def runs_of(
     candidates: Candidates, places: np.ndarray, limits: Limits, *, spot: bool, multiples: Sequence[float] = ()
 ) -> Runs:
-    """Returns the runs of the candidates at these places, one for each token budget.
+    """Return the runs of the candidates at these places, one for each token budget.
 
-    If the goal does not fix the tokens, the budgets are these `multiples` of the recommended tokens and the most
-    that keep the limits.
+    If the goal does not fix the tokens, the budgets are these `multiples` of the recommended tokens and the most tokens
+    within the limits.
     """
     costs = Costs(candidates.rows(places))
     steps = costs.settled_steps()
@@ -124,7 +124,7 @@ def runs_of(
 
 
 def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits, *, spot: bool) -> Runs:
-    """Returns runs of this many steps, shape (n, k), with the rules that they break; `places` are their candidates.
+    """Return runs of this many steps, shape (n, k), with the rules that they break; `places` are their candidates.
 
     A run whose tokens the goal fixes never counts as too short.
     """
@@ -148,6 +148,6 @@ def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits,
 
 
 def least_steps(costs: Costs) -> np.ndarray:
-    """Returns the fewest useful steps, of shape (n, 1): LEAST_STEPS, and THINNEST of the tokens if the data suffice."""
+    """Return the fewest useful steps, of shape (n, 1): LEAST_STEPS, and THINNEST of the tokens if the data suffice."""
     enough = np.ceil(THINNEST * costs.ratio * costs.counted / costs.step_tokens)
     return np.maximum(LEAST_STEPS, np.minimum(enough, costs.most_by_data))

@@ -1,4 +1,4 @@
-"""Describes the reasons for a plan, and the reasons why other runs were not chosen."""
+"""Describe the reasons for a plan, and the reasons why other runs were not chosen."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "
 def reasons(
     device: Device, run: RunConfig, chosen: Run, depths: Sequence[Run], plain: Run | None = None
 ) -> Iterator[str]:
-    """Yields the reasons for the plan's tokens, depth, batch, learning rate and memory, and what they rest on.
+    """Yield the reasons for the plan's tokens, depth, batch, learning rate and memory, and the sources behind them.
 
-    `run` is the trainer's configuration of the chosen run, `depths` are the best runs of all depths, and `plain` is the
-    run that needs no activation checkpointing where the requested micro-batch forces it.
+    `run` is the trainer's configuration of the chosen run, and `depths` are the best runs of all depths. If the
+    requested micro-batch forces activation checkpointing, `plain` is the run that needs none.
     """
     brief, goal, workload = device.brief, device.brief.goal, chosen.workload
     yield _why_tokens(brief, chosen)
@@ -95,7 +95,7 @@ def reasons(
 
 
 def inputs(device: Device, chosen: Run) -> Iterator[str]:
-    """Yields the sources that the plan rests on: calibration, laws, price and data."""
+    """Yield the sources that the plan rests on: calibration, laws, price and data."""
     goal, profile = device.brief.goal, device.profile
     if not profile.calibrated:
         yield f"no calibration: {profile.key} is estimated from published runs"
@@ -110,7 +110,7 @@ def inputs(device: Device, chosen: Run) -> Iterator[str]:
 
 
 def rejection(device: Device, run: Run) -> str | None:
-    """Says which limit or rule excludes a run; returns None if none does and the run only has a worse score."""
+    """Return the limit or rule that excludes a run, or None if the run only has a worse score."""
     brief, bill, against = device.brief, run.bill, run.standing.against
     limits, total, cost = brief.limits, bill.wall_clock.total_seconds, bill.cost_usd
     if "memory" in against:
@@ -134,7 +134,7 @@ def rejection(device: Device, run: Run) -> str | None:
 
 
 def _beyond(estimate: Estimate, limit: float, limits: Limits, form: Formatter, work: str = "") -> str:
-    """Writes an estimate next to the limit that it exceeds, or the excess in per cent where both would look alike."""
+    """Return an estimate with the limit that it exceeds, or the excess in per cent if both would look alike."""
     needed = limits.counted(estimate)
     if form(needed) == form(limit):
         return f" by {format_percent(needed / limit - 1)}"
@@ -143,7 +143,7 @@ def _beyond(estimate: Estimate, limit: float, limits: Limits, form: Formatter, w
 
 
 def micro_batch_rejection(run: Run, chosen: Run) -> str:
-    """Says why another micro-batch at the chosen depth and global batch was not chosen."""
+    """Return the reason why another micro-batch at the chosen depth and global batch was not chosen."""
     if "memory" in run.standing.against:
         return _not_fitting(run)
     used, chosen_used = run.prediction.device_bytes, chosen.prediction.device_bytes
@@ -159,7 +159,7 @@ def micro_batch_rejection(run: Run, chosen: Run) -> str:
 
 
 def verdict(run: Run, chosen: Run) -> str:
-    """Says for a row of the tables whether the run was chosen, and if not, why or with which score."""
+    """Return for a row of the tables that the run was chosen, or why it was not, or its score."""
     score = f"score {run.score:.4g}"
     if run is chosen:
         return f"chosen: {score}"
@@ -176,7 +176,7 @@ def verdict(run: Run, chosen: Run) -> str:
 
 
 def _not_fitting(run: Run) -> str:
-    """Compares the memory that a GPU may need with the memory that may be used."""
+    """Return the memory that a GPU may need, compared with the memory that may be used."""
     used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
     assert used is not None and memory is not None
     return f"does not fit memory: up to {format_bytes(used.high)} of {format_bytes(FIT_MARGIN * memory)} usable"
@@ -249,7 +249,7 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
 
 
 def off_request(brief: Brief, chosen: Run) -> str:
-    """Says by how much the global batch misses the requested one; returns "" if it does not."""
+    """Return by how much the global batch misses the requested one, or "" if it does not."""
     asked, made = brief.goal.global_batch_tokens, chosen.workload.step_tokens
     if asked is None or asked == made:
         return ""
@@ -257,7 +257,7 @@ def off_request(brief: Brief, chosen: Run) -> str:
 
 
 def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
-    """Says what waiting costs and how much of it this run has; yields nothing if waiting is free."""
+    """Yield what waiting costs and how much waiting this run has, or nothing if waiting is free."""
     limits, cost = brief.limits, chosen.cost_usd
     if limits.budget_usd is None and limits.usd_per_waiting_hour is None:
         yield (
@@ -278,7 +278,7 @@ def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
 
 
 def _why_memory(brief: Brief, chosen: Run) -> str:
-    """Says how much of the usable memory the run needs, at which precision and with which checkpointing."""
+    """Return how much of the usable memory the run needs, at which precision and with which checkpointing."""
     workload, used = chosen.workload, format_estimate(chosen.prediction.device_bytes, format_bytes)
     memory, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
     usable = ""
@@ -294,7 +294,7 @@ def _why_memory(brief: Brief, chosen: Run) -> str:
 
 
 def _why_sharded(profile: Profile, chosen: Run) -> str:
-    """Compares the memory that a whole copy of the model would need with the time that sharding costs."""
+    """Return the memory that a whole copy of the model would need, compared with the time that sharding costs."""
     workload, step = chosen.workload, chosen.step_seconds
     whole = replace(workload, sharding="none", activation_checkpointing="full", micro_batch=1)
     needed = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)

@@ -1,4 +1,4 @@
-"""Finds the runs of a plan's search again, and varies them in what-ifs.
+"""Find the runs of a plan's search again, and vary them in what-ifs.
 
 A what-if is a goal in which everything is fixed, with some values changed. `answer.what_if` evaluates such a goal, and
 the command line gives the same answer for it.
@@ -20,7 +20,7 @@ from advisor.records import Estimate, Plan, Run
 from advisor.units import format_seconds, format_usd
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
-NOISE = 0.003  # of a number: a smaller change is reported as none
+NOISE = 0.003  # share of a number; a smaller change is reported as none
 _HALF_OCTAVES = range(-6, 7)  # tokens from an eighth to eight times, in steps of the square root of two
 _PRICE_FACTORS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 _PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # choices if no price is known
@@ -28,7 +28,7 @@ _PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # choices if no price is kn
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The values to change in a run. None: unchanged."""
+    """The values to change in a run. None leaves a value unchanged."""
 
     gpu: str | None = None
     depth: int | None = None
@@ -41,7 +41,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The differences that a change makes. None: unknown for one of the two runs."""
+    """The differences that a change makes. None means that a value is unknown for one of the two runs."""
 
     seconds: float | None = None
     usd: float | None = None
@@ -53,16 +53,16 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class Chances:
-    """Probabilities (0 to 1) that a run keeps its limits. None: no such limit, or no estimate to compare."""
+    """Probabilities (0 to 1) that a run stays within its limits. None means no such limit, or no estimate."""
 
     budget: float | None = None
     deadline: float | None = None
 
 
 def chances(goal: Goal, run: Run) -> Chances:
-    """Returns the probabilities that a run costs no more than the budget and ends before the deadline.
+    """Return the probabilities that a run costs no more than the budget and ends before the deadline.
 
-    A run that costs nothing has no chance to exceed a budget, and None is returned for it.
+    A run that costs nothing cannot exceed a budget, so None is returned for its budget.
     """
 
     def chance(limit: float | None, e: Estimate | None) -> float | None:
@@ -74,20 +74,20 @@ def chances(goal: Goal, run: Run) -> Chances:
 
 
 def run_id(run: Run) -> str:
-    """Returns a short name of a run, which stays the same as long as prices and profiles do."""
+    """Return a short name of a run, which stays the same as long as prices and profiles do."""
     work = run.workload
     spot = "-spot" if run.offer.spot else ""
     return f"{work.gpus}x{work.gpu}{spot}-d{run.depth}-b{work.micro_batch}-s{run.steps}"
 
 
 def find_run(plan: Plan, wanted: str | None) -> Run | None:
-    """Returns a run of the plan's search by its option's name or its id, or None if no run has it."""
+    """Return a run of the plan's search by its option's name or its id, or None if no run has it."""
     runs = (*plan.options, *(plan.search.front + plan.search.near_misses if plan.search else ()))
     return next((run for run in runs if wanted is not None and wanted in (run.standing.name, run_id(run))), None)
 
 
 def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
-    """Returns the goal that fixes everything as in this run, with the changes.
+    """Return the goal that fixes everything as in this run, with the changes.
 
     Tokens and global batch never change by themselves. The micro-batch is chosen again if GPU, number of GPUs, depth or
     context change, unless the goal or the changes give one. Budget and deadline are dropped, since a what-if may break
@@ -125,7 +125,7 @@ def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
 
 
 def ranges(run: Run) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Returns the run's value and the ascending choices for each of the `Changes`, except the GPU."""
+    """Return the run's value and the ascending choices for each of the `Changes`, except the GPU."""
     work, shape, offer = run.workload, run.workload.shape, run.offer
     price = None if offer.usd_per_hour is None else offer.usd_per_hour / offer.gpus
     # Prices are whole cents, as a person would type them.
@@ -145,10 +145,10 @@ def ranges(run: Run) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 
 def difference(run: Run, other: Run) -> Effect:
-    """Returns the expected values of `other` minus those of `run`.
+    """Return the expected values of `other` minus those of `run`.
 
-    A change below NOISE is reported as none, because no two batches have the same whole number of optimizer steps. Loss
-    differences are rounded to 0.001.
+    A change below NOISE is reported as none, because different batches never need exactly the same number of whole
+    steps. Loss differences are rounded to 0.001.
     """
 
     def less(after: Estimate | None, before: Estimate | None) -> float | None:
@@ -169,14 +169,14 @@ def difference(run: Run, other: Run) -> Effect:
 
 
 def against(run: Run, other: Run) -> Effect:
-    """Returns time, cost (in whole cents) and loss of `run` minus those of `other`."""
+    """Return time, cost (in whole cents) and loss of `run` minus those of `other`."""
     effect = difference(other, run)
     usd = None if effect.usd is None else round(effect.usd, 2)
     return replace(effect, usd=usd, device_bytes=None, recomputes=None)
 
 
 def broken_limits(goal: Goal, run: Run) -> tuple[str, ...]:
-    """Describes the limits that a run breaks; with --sure the high ends of the intervals count."""
+    """Describe the limits that a run breaks; with --sure the high ends of the intervals count."""
     total, cost, limits = run.total_seconds, run.cost_usd, Limits.of(goal)
     late, dear = limits.broken(total, cost)
     broken = []

@@ -1,4 +1,4 @@
-"""Checks a goal and completes it for one device: model proportions, tokens per parameter, limits, price and data.
+"""Check a goal and complete it for one device: model proportions, tokens per parameter, limits, price and data.
 
 Nothing is searched here. A `Brief` has every setting that the search needs; the profile and the usual values of the
 model family fill the gaps of the goal.
@@ -42,13 +42,14 @@ MOST_EPOCHS = WASTEFUL_EPOCHS  # a plan repeats the data more often only if the 
 # Context length and vocabulary if neither goal, data nor calibration gives them; a calibration measures these.
 SEQ_LEN = {"cpu": 256, "cuda": 2048}
 VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}
-# The price of waiting, where the machine is open and no deadline ends the run: the first day is free, and each further
-# day costs the square root of the budget, such as $4.47 of $20 or $45 of $2,000. This is a judgement: a larger run may
-# take longer, but not in proportion. The price rises more slowly than the budget, so more money never trains less.
+# The price of waiting applies if the machine is open and no deadline ends the run. The first day is free, and each
+# further day costs the square root of the budget, such as $4.47 of $20 or $45 of $2,000. This is a judgement: a larger
+# run may take longer, but not in proportion. The price rises more slowly than the budget, so more money never trains
+# less.
 FREE_WAIT_SECONDS = 86400.0
-LONGEST_SECONDS = 365 * 86400.0  # a budget alone allows no longer run, since its machine would be outdated
-LEAST_CAP = 0.2  # of a GPU's power limit; drivers accept no less than some 25 to 60 %
-DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # the first search goes so deep on a device without a calibration
+LONGEST_SECONDS = 365 * 86400.0  # a budget alone allows no longer run, because its machine would be outdated
+LEAST_CAP = 0.2  # of a GPU's power limit; drivers accept no less than about 25 to 60 %
+DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # the depth of the first search on a device without a calibration
 
 _make_shape = lru_cache(maxsize=4096)(make_shape)  # all devices of a search try the same depths
 
@@ -57,11 +58,11 @@ Numbers = TypeVar("Numbers", float, np.ndarray)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a run; None is no limit. With `sure`, the high ends of the intervals must keep them.
+    """The limits of a run; None means no limit. With `sure`, the high ends of the intervals must stay within them.
 
-    An hour of waiting costs `usd_per_waiting_hour` of the budget besides the rent. None prices it by the square root of
-    the budget (see FREE_WAIT_SECONDS), or without a budget of the cheapest run's price. If the work is `settled`, the
-    price of waiting only decides between machines.
+    An hour of waiting costs `usd_per_waiting_hour` of the budget besides the rent. If this is None, the price follows
+    from the square root of the budget (see FREE_WAIT_SECONDS), or of the cheapest run's price if there is no budget. If
+    the work is `settled`, the price of waiting only decides between machines.
     """
 
     deadline_seconds: float | None = None
@@ -72,7 +73,7 @@ class Limits:
 
     @classmethod
     def of(cls, goal: Goal) -> Limits:
-        """Returns the limits that a goal states, with free waiting."""
+        """Return the limits that a goal states, with free waiting."""
         return cls(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd, sure=goal.sure)
 
     @property
@@ -93,7 +94,7 @@ class Limits:
         return FREE_WAIT_SECONDS if self.usd_per_waiting_hour is None else 0.0
 
     def waiting_usd(self, seconds: Numbers) -> Numbers:
-        """Returns the price of waiting this long."""
+        """Return the price of waiting this long."""
         return self.usd_per_waiting_second * np.maximum(seconds - self.free_seconds, 0.0)
 
     @overload
@@ -101,11 +102,11 @@ class Limits:
     @overload
     def counted(self, estimate: EstimateArrays) -> np.ndarray: ...
     def counted(self, estimate: Estimate | EstimateArrays) -> float | np.ndarray:
-        """Returns the number that must keep the limit: with `sure` the high end, else the expected value."""
+        """Return the number that must stay within the limit: with `sure` the high end, else the expected value."""
         return estimate.high if self.sure else estimate.value
 
     def overruns(self, seconds: Numbers, usd: Numbers) -> tuple[Numbers, Numbers]:
-        """Returns time over deadline and money over budget: at most 1 keeps the limit, and 0 means no limit."""
+        """Return time over deadline and money over budget as ratios: up to 1 is within the limit, 0 means no limit."""
         late = seconds * 0.0 if self.deadline_seconds is None else seconds / self.deadline_seconds
         dear = seconds * 0.0 if self.budget_usd is None else usd / self.budget_usd
         rate = self.usd_per_waiting_second
@@ -115,7 +116,7 @@ class Limits:
         return late, dear
 
     def broken(self, seconds: Estimate, usd: Estimate | None) -> tuple[bool, bool]:
-        """Tells whether a run breaks the deadline, and whether it breaks the budget; an unknown price does not."""
+        """Return whether a run breaks the deadline, and whether the budget. An unknown price breaks no budget."""
         late, dear = self.overruns(self.counted(seconds), self.counted(usd) if usd else 0.0)
         return bool(late > 1), bool(dear > 1)
 
@@ -156,7 +157,7 @@ class Brief:
         return replace(stated, usd_per_waiting_hour=self.usd_per_waiting_hour, settled=self.settled)
 
     def setup(self, offer: Offer) -> Setup | None:
-        """Returns the time to order a rented machine and load the data, or None if the machine is already available."""
+        """Return the time to order a rented machine and load the data, or None if the machine is already available."""
         # Token files hold two bytes per token, four with more than 65,536 in the vocabulary.
         here = 0 if self.bytes_to_fetch else (self.unique_tokens or 0) * (2 if self.vocab_size <= 65536 else 4)
         return rented_setup(here) if offer.ordered and not self.calibrated else None
@@ -173,32 +174,32 @@ class Brief:
         return DOWNLOAD_BYTES_PER_SECOND if stated is None else known(stated)
 
     def most_steps(self, step_tokens: Number) -> Number:
-        """Returns the steps that repeat the data MOST_EPOCHS times; infinity for synthetic tokens."""
+        """Return the steps that repeat the data MOST_EPOCHS times; infinity for synthetic tokens."""
         tokens = MOST_EPOCHS * self.unique_tokens if self.unique_tokens else math.inf
         return np.maximum(1.0, tokens // step_tokens if self.unique_tokens else tokens + 0 * step_tokens)
 
     def data_bound(self, run: Run) -> bool:
-        """Tells whether a run ends because the data are used up, and not because of the limits."""
+        """Return True if a run ends because the data are used up, and not because of the limits."""
         return not self.settled and bool(run.steps >= self.most_steps(run.workload.step_tokens))
 
     def pinned(self, *, depth: int, global_batch_tokens: int, tokens: int | None = None) -> Brief:
-        """Returns this brief with a fixed depth and global batch, and with fixed tokens if given."""
+        """Return this brief with a fixed depth and global batch, and with fixed tokens if given."""
         tokens = tokens or self.goal.tokens
         goal = replace(self.goal, depth=depth, global_batch_tokens=global_batch_tokens, tokens=tokens)
         return replace(self, goal=goal, depths=(depth,))
 
     def shape(self, depth: int) -> ModelShape:
-        """Returns the model of this depth in the proportions of the goal and its family."""
+        """Return the model of this depth in the proportions of the goal and its family."""
         sizes = {name: getattr(self.goal, name) for name in ("width", "heads", "kv_heads", "ffn_width")}
         return _make_shape(self.goal.family, depth=depth, vocab_size=self.vocab_size, seq_len=self.seq_len, **sizes)
 
     def counted(self, shape: ModelShape) -> int:
-        """Counts the parameters to which the tokens per parameter refer."""
+        """Return the number of parameters to which the tokens per parameter refer."""
         return flops.scaling_parameters(shape, self.ratio_counts)
 
 
 def waiting_price(goal: Goal) -> float | None:
-    """Returns the price of an hour of waiting: the user's, or None for the price by the budget (see `Limits`), or 0.
+    """Return the price of an hour of waiting: the user's, or None for the price by the budget (see `Limits`), or 0.
 
     The price by the budget applies if several machines are possible and no deadline limits the time.
     """
@@ -210,7 +211,7 @@ def waiting_price(goal: Goal) -> float | None:
 
 
 def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
-    """Returns the mean seconds between interruptions of a machine, or None if none are expected.
+    """Return the mean seconds between interruptions of a machine, or None if none are expected.
 
     The user's number is for spot machines if the goal allows them, and otherwise for all machines.
     """
@@ -221,10 +222,10 @@ def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
 
 
 def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer: Offer) -> Brief:
-    """Completes a goal for one device, and refuses an invalid goal.
+    """Return a goal completed for one device, or raise an error if it is invalid.
 
-    `data_meta` is the token folder's metadata (None: synthetic tokens), and `offer` is one offer of the device, whose
-    price a budget needs. Raises AdvisorError (exit code 2) with the value and the option to change.
+    `data_meta` is the token folder's metadata (None: synthetic tokens). `offer` is one offer of the device; its price
+    is needed for a budget. Raises AdvisorError (exit code 2) with the value and the option to change.
     """
     check_ranges(goal)
     if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
@@ -268,24 +269,24 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
 
 
 def cap_is_too_low(goal: Goal, profile: Profile) -> bool:
-    """Tells whether the goal's power cap is lower than any driver accepts for this GPU."""
+    """Return True if the goal's power cap is lower than any driver accepts for this GPU."""
     limit = profile.spec.tdp_watts if profile.spec else None
     return goal.power_cap_watts is not None and limit is not None and goal.power_cap_watts < LEAST_CAP * limit
 
 
 def power_of(profile: Profile) -> PowerModel | None:
-    """Returns the power model of one device: calibrated, or by the data sheet's limit, or None if unknown."""
+    """Return the power model of one device: calibrated, or by the data sheet's limit, or None if unknown."""
     return profile.costs.power or datasheet_power(profile.spec.tdp_watts if profile.spec else None)
 
 
 def describe_limits(brief: Brief) -> str:
-    """Describes the limits, such as "8 h and $20"; returns "" if there are none."""
+    """Return the limits in words, such as "8 h and $20", or "" if there are none."""
     limits = ((brief.goal.deadline_seconds, format_seconds), (brief.goal.budget_usd, format_usd))
     return " and ".join(form(limit) for limit, form in limits if limit is not None)
 
 
 def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError | None:
-    """Returns an error if the goal has a budget that cannot end a run on this machine, else None."""
+    """Return an error if the goal has a budget that cannot end a run on this machine, else None."""
     if goal.budget_usd is None:
         return None
     if goal.usd_per_kwh and power_of(profile) is None:
@@ -309,12 +310,12 @@ def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError |
 
 
 def seq_len_of(goal: Goal, profile: Profile) -> int:
-    """Returns the context length: the requested one, or the calibration's, or the default."""
+    """Return the context length: the requested one, or the calibration's, or the default."""
     return goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type]
 
 
 def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:
-    """Returns the vocabulary size; raises AdvisorError (exit 2) if it is smaller than the data's tokenizer needs."""
+    """Return the vocabulary size; raises AdvisorError (exit 2) if it is smaller than the data's tokenizer needs."""
     if data_meta is None:
         return goal.vocab_size or profile.vocab_size or VOCAB_SIZE[profile.device_type]
     needed = data_meta.vocab_size
@@ -328,5 +329,5 @@ def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> 
 
 
 def depths_between(low: int, high: int) -> tuple[int, ...]:
-    """Returns all depths up to 12 and every second one above, where neighbours differ by less than their intervals."""
+    """Return all depths up to 12 and every second depth above, where neighbours differ by less than their intervals."""
     return tuple(depth for depth in range(low, high + 1) if depth <= 12 or depth % 2 == 0)

@@ -1,4 +1,4 @@
-"""Explains why no run keeps the limits: which limit binds, and which change would be enough."""
+"""Explain why no run stays within the limits: which limit binds, and which change would be enough."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of GPUs to t
 
 
 def explain(space: SearchSpace) -> tuple[str, str]:
-    """Returns a message and a hint, with expected values, or with high ends of the intervals under --sure."""
+    """Return a message and a hint, with expected values, or with high ends of the intervals under --sure."""
     places = np.nonzero(space.candidates.fits & space.allowed)[0]
     if not len(places):
         return _memory(space)
@@ -43,7 +43,7 @@ def explain(space: SearchSpace) -> tuple[str, str]:
 
 
 def _limits(space: SearchSpace, places: np.ndarray, costs: Costs, steps: np.ndarray) -> tuple[str, str]:
-    """Explains which of deadline and budget no run of these steps keeps."""
+    """Return an explanation for the deadline or budget that no run of these steps stays within."""
     bills, limits = costs.bills(steps), space.limits
     seconds, usd = limits.counted(bills.clock.total_seconds)[:, 0], limits.counted(bills.usd)[:, 0]
     late, dear = limits.overruns(seconds, usd)
@@ -80,14 +80,14 @@ def _limits(space: SearchSpace, places: np.ndarray, costs: Costs, steps: np.ndar
 
 
 def feasible_budget(usd: float) -> str:
-    """Returns the option with a budget that is enough, rounded up to two digits."""
+    """Return the option with a budget that is enough, rounded up to two digits."""
     enough = usd * 1.02
     digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
     return f"--budget {math.ceil(enough / digit) * digit:.10g}"
 
 
 def feasible_deadline(seconds: float) -> str:
-    """Returns the option with a deadline that is enough, rounded up to a usual duration."""
+    """Return the option with a deadline that is enough, rounded up to a usual duration."""
     enough = int(seconds * 1.05)
     if seconds < 300:
         return f"--deadline {-(-enough // 10) * 10 + 10}s"
@@ -98,7 +98,7 @@ def feasible_deadline(seconds: float) -> str:
 
 
 def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, str]:
-    """Explains that every spot machine is taken back before the run can save."""
+    """Return an explanation that every spot machine is taken back before the run can save."""
     needed = (costs.terms.step.high + costs.terms.write.high)[:, 0]
     quickest = int(needed.argmin())
     provider = space.offer(int(places[quickest])).provider or ""
@@ -110,7 +110,7 @@ def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, 
 
 
 def _memory(space: SearchSpace) -> tuple[str, str]:
-    """Explains that no configuration fits the memory, by the one that comes nearest."""
+    """Return an explanation that no configuration fits the memory, with the one that comes nearest."""
     rows = np.nonzero(space.allowed)[0]
     sizes = np.array([space.device(int(place)).profile.device_memory_bytes or 0 for place in rows])
     high = space.candidates.memory.high[rows]
@@ -144,7 +144,7 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
 
 
 def _roomier(space: SearchSpace, workload: Workload, profile: Profile) -> Iterator[str]:
-    """Suggests the fewest GPUs over which the model can be sharded, if their links are known, or else other GPUs."""
+    """Yield the fewest GPUs over which the model can be sharded, if their links are known, or else other GPUs."""
     apart = replace(workload, sharding="full", micro_batch=space.goal.micro_batch or 1, activation_checkpointing="full")
     for gpus in () if space.goal.sharding == "none" else SHARED_OVER:
         known = profile.spec is not None and bus_bytes_per_second(profile.spec, gpus) is not None
@@ -158,7 +158,7 @@ def _roomier(space: SearchSpace, workload: Workload, profile: Profile) -> Iterat
 
 
 def _adapters(workload: Workload, profile: Profile) -> Iterator[str]:
-    """Suggests adapters on frozen weights in 16 bits, or else in 4, if either fits a single GPU."""
+    """Yield adapters on frozen weights in 16 bits, or else in 4 bits, if either fits a single GPU."""
     alone = replace(workload, gpus=1, sharding="none", micro_batch=1, activation_checkpointing="full")
     for quantized, words in ((False, "--lora-rank 16"), (True, "--lora-rank 16 --qlora")):
         software = Software(state="16bit", adapters=Adapters(rank=16, quantized=quantized))
@@ -170,7 +170,7 @@ def _adapters(workload: Workload, profile: Profile) -> Iterator[str]:
 
 
 def _who(space: SearchSpace, place: int, rank: str = "") -> str:
-    """Names a configuration; among several machines, also its machine and its rank, such as "cheapest"."""
+    """Return the name of a configuration; among several machines, also its machine and rank, such as "cheapest"."""
     depth = f"depth {space.candidates.depth[place]}"
     if len(space.candidates.offers) == 1 or len(space.candidates.devices) == 1 and not space.goal.counts:
         return f"{depth} at {_micro_batch(space, place)}"

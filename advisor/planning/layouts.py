@@ -1,4 +1,4 @@
-"""Searches the layouts of a model over many GPUs: the fastest that surely fits, and why the others lose.
+"""Search the layouts of a model over many GPUs for the fastest that surely fits, and explain why the others lose.
 
 All layouts of a number of GPUs are rows of one table, whose time and memory are computed at once.
 """
@@ -58,7 +58,7 @@ class Search:
 
 
 def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None) -> Search:
-    """Returns the fastest layout that surely fits this many GPUs; the layout of `run` itself does not matter.
+    """Return the fastest layout that surely fits this many GPUs; the layout of `run` itself does not matter.
 
     `sequences` is the global batch, and `own` corrects the times by measured runs. Layouts must divide evenly: tensor,
     pipeline, context and expert parallelism are powers of two, virtual stages divide the layers of a stage, and data
@@ -72,7 +72,7 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     fitting = order[chance[order] >= SURE]
     if not len(fitting):
         return Search(best=None, others=(), tried=len(seconds), least_bytes=float(peak.min()))
-    # Among about equally fast layouts take the one with the fewest ways of cutting, then with the fewest pieces.
+    # Among about equally fast layouts, take the one with the fewest kinds of splitting, then with the fewest pieces.
     among = fitting[seconds[fitting] <= (1 + _EQUAL_STEP) * seconds[fitting[0]]]
     pieces = np.stack([cuts[name][among] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
     ways = (pieces > 1).sum(axis=0) + (cuts["recompute"][among] > 0)
@@ -100,7 +100,7 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
 def timed(
     run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, own: OwnRuns | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
+    """Return the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
     law, memory = load_law(), load_memory_law()
     changed = {name: cut if name == "recompute" else cut.astype(float) for name, cut in cuts.items()}
     changed["sequence"] = cuts["tensor"] > 1
@@ -119,7 +119,7 @@ def timed(
 
 
 def _cuts(run: LayoutRun, gpus: int, sequences: int) -> dict[str, np.ndarray]:
-    """Returns every way to cut the run, as columns."""
+    """Return every way to cut the run, as columns."""
     layers, experts = run.model.layers, run.model.experts
     software = require_software(run.software) if run.software is not None else None
     tensors = [t for t in _powers(min(MOST_TENSOR, run.node_gpus)) if run.model.heads % t == 0]
@@ -153,7 +153,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _virtual(layers: int, pipeline: int) -> list[int]:
-    """Returns the numbers of virtual stages that divide the layers of a pipeline stage evenly.
+    """Return the numbers of virtual stages that divide the layers of a pipeline stage evenly.
 
     The first and the last stage may have one or two layers fewer (Llama 3, §3.3.2).
     """
@@ -164,7 +164,7 @@ def _virtual(layers: int, pipeline: int) -> list[int]:
 
 
 def _recomputed(software: Named | None, layers: float) -> list[int]:
-    """Returns the levels of recomputation that a software offers: nothing, everything, and maybe half.
+    """Return the levels of recomputation that a software package offers: nothing, everything, and maybe half.
 
     Half is every other product (torchtitan), or every other layer of a virtual stage if the stage has at least two
     layers (Megatron's `--recompute-method block`).
@@ -191,7 +191,7 @@ def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: 
 
 
 def _why(loser: LayoutPrediction, best: LayoutPrediction) -> str:
-    """Says why a layout lost: it does not fit, or one part of its step takes much longer."""
+    """Return why a layout lost: it does not fit, or one part of its step takes much longer."""
     if loser.fit_probability < SURE:
         return "not sure to fit" if loser.fit_probability > 1 - SURE else "does not fit"
     part = max(best.step_parts, key=lambda name: loser.step_parts[name] - best.step_parts[name])

@@ -1,4 +1,4 @@
-"""Finds the sizes of a model by name, by config.json or by number of parameters.
+"""Find the sizes of a model by name, by config.json or by number of parameters.
 
 profiles/models.yaml lists the models with their sources (its format is in profiles/README.md). The trainer here builds
 dense models; other software trains any decoder, mixtures of experts included.
@@ -44,12 +44,12 @@ class NamedModel:
     head_dim: int | None = None  # None: width over heads
     tied: bool = False  # the output head is the embedding table
     differs: str = ""  # how the model differs from the trainer's families
-    expert_parameters: int = 0  # weights of experts beyond those that a token meets, which are in the shape
+    expert_parameters: int = 0  # weights of experts that a token does not use; the shape has the others
     expert_width: int | None = None  # feed-forward width of one expert; None: no mixture of experts
 
 
 def named_models() -> tuple[NamedModel, ...]:
-    """Returns every model that can be planned by its name."""
+    """Return every model that can be planned by its name."""
     return tuple(
         NamedModel(
             name=name,
@@ -62,12 +62,12 @@ def named_models() -> tuple[NamedModel, ...]:
 
 
 def known_names() -> list[str]:
-    """The names that `require_model` knows, nearly built ones among them."""
+    """Return the names that `require_model` knows, including models that the trainer nearly builds."""
     return [*_document()["models"], *_document()["not_built"]]
 
 
 def require_model(name: str, *, nearly: bool = False) -> NamedModel:
-    """Returns the model of this name; the owner, and endings such as -Instruct, may be missing.
+    """Return the model of this name; the owner, and endings such as -Instruct, may be missing.
 
     `nearly` also accepts models that the trainer does not build, in the nearest shape that it builds. Raises
     AdvisorError (exit 2) with similar names.
@@ -120,7 +120,7 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
 
 
 def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
-    """Returns the shape with the weights of heads of another size added as feed-forward width; None changes nothing."""
+    """Return the shape with the weights of heads of another size added as feed-forward width; None adds nothing."""
     if size is None:
         return shape
     more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
@@ -128,13 +128,13 @@ def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
 
 
 def mixture_rows() -> Mapping[str, Mapping[str, Any]]:
-    """Returns the rows of the mixtures of experts."""
+    """Return the rows of the mixtures of experts."""
     rows: Mapping[str, Mapping[str, Any]] = _document()["experts"]
     return rows
 
 
 def named_row(name: str, rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
-    """Returns the row of a name, without regard to its owner and endings such as -Instruct; None if no row has it."""
+    """Return the row of a name, or None if no row has it. The owner and endings such as -Instruct are ignored."""
     hub = {row["source"].rpartition("/")[2].lower(): key for key, row in reversed(list(rows.items()))}
     asked = name.strip().lower().rpartition("/")[2]
     key = _bare(name)
@@ -150,7 +150,7 @@ def _bare(name: str) -> str:
 
 
 def nearest_shape(family: str, count: int, *, vocab_size: int, seq_len: int) -> ModelShape:
-    """Returns the shape of a family whose number of parameters, embeddings included, is nearest to `count`.
+    """Return the shape of a family whose number of parameters, embeddings included, is nearest to `count`.
 
     Shapes in the family's own proportions are preferred; if none is close, the width may change by one head. Raises
     AdvisorError (exit 2) if the vocabulary alone has too many parameters, or if `count` is too large.
@@ -199,14 +199,14 @@ class Architecture:
 
 
 def require_architecture(name: str) -> Architecture:
-    """Returns the model of this name; raises AdvisorError (exit 2) with similar names if none has it."""
+    """Return the model of this name; raises AdvisorError (exit 2) with similar names if none has it."""
     if (found := named_row(name, mixture_rows())) is not None:
         return _mixture(*found)
     return architecture_of(require_model(name, nearly=True))
 
 
 def dense_of(mixture: Architecture) -> NamedModel:
-    """Returns a mixture of experts as the dense llama with the matrices that one token meets, at its training length.
+    """Return a mixture of experts as the dense llama with the matrices that one token uses, at its training length.
 
     The weights of the other experts are `expert_parameters`.
     """
@@ -232,7 +232,7 @@ def dense_of(mixture: Architecture) -> NamedModel:
 
 
 def architecture_of(named: NamedModel) -> Architecture:
-    """Returns the architecture of a dense model."""
+    """Return the architecture of a dense model."""
     shape = named.shape
     model = Model(
         **{size: getattr(shape, size) for size in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")},
@@ -247,7 +247,7 @@ def architecture_of(named: NamedModel) -> Architecture:
 
 
 def architecture_of_config(text: str, name: str) -> Architecture | None:
-    """Returns the mixture of experts in a config.json of the transformers library, or None for any other model.
+    """Return the mixture of experts in a config.json of the transformers library, or None for any other model.
 
     Raises AdvisorError (exit 2) if a size is missing.
     """
@@ -291,7 +291,7 @@ def architecture_of_config(text: str, name: str) -> Architecture | None:
 
 
 def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
-    """Returns the mixture of experts that a row of profiles/models.yaml describes."""
+    """Return the mixture of experts that a row of profiles/models.yaml describes."""
     width, heads, latent = row["width"], row["heads"], row.get("mla")
     attention, head_dim = None, row.get("head_dim") or width // heads
     if latent is not None:  # multi-head latent attention

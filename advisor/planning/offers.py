@@ -1,6 +1,6 @@
-"""Lists the offers that a goal allows: for each GPU and number of GPUs the cheapest on demand and the cheapest spot.
+"""List the offers that a goal allows: for each GPU and number of GPUs the cheapest on demand and the cheapest spot.
 
-A dearer provider of the same machine takes as long and trains the same, so it is left out without loss.
+A more expensive provider of the same machine takes as long and trains the same, so it is left out without loss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
 def offers_for(
     goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None, today: datetime.date | None = None
 ) -> tuple[Offer, ...]:
-    """Returns the offers of this many GPUs together that the goal allows; empty if no provider has so many.
+    """Return the offers of this many GPUs together that the goal allows; empty if no provider has this many.
 
     A price that the user gave is the only offer. `rows` are `rows_by_gpu()`, which saves time in many calls; the age of
     a listed price is counted up to `today`.
@@ -47,7 +47,7 @@ def offers_for(
 
 
 def _passed_over(offer: Offer, rows: RowsByGpu | None) -> str:
-    """Names a marketplace with a lower price, which counts only if the goal names it; returns "" if none is lower."""
+    """Return the name of a cheaper marketplace, which counts only if the goal names it, or "" if none is cheaper."""
     other = cheapest_offer(offer.gpu, offer.gpus, spot=offer.spot, providers=MARKETPLACES, rows=rows)
     if other is None or other.machines > 1 or not 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
         return ""
@@ -56,28 +56,28 @@ def _passed_over(offer: Offer, rows: RowsByGpu | None) -> str:
 
 
 def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
-    """Returns the user's own machine as an offer, for each number of its GPUs that the goal allows."""
+    """Return the user's own machine as an offer, for each number of its GPUs that the goal allows."""
     return tuple(_own(goal, machine.gpu, count) for count in goal.counts or (goal.gpus,) if count <= machine.gpus)
 
 
 def rents(goal: Goal, gpu: str) -> bool:
-    """Tells whether the goal may rent this GPU, given that it allows the GPU at all."""
+    """Return True if the goal may rent this GPU, given that it allows the GPU at all."""
     return owned(goal, gpu) is None or goal.gpu == ANY or gpu in goal.gpu.split(",")
 
 
 def owned(goal: Goal, gpu: str) -> OwnMachine | None:
-    """Returns the user's machine with this GPU, of several the largest, because they are not connected."""
+    """Return the user's machine with this GPU. Of several, it is the largest, because they are not connected."""
     machines = [machine for machine in goal.own if machine.gpu == gpu]
     return max(machines, key=lambda machine: machine.gpus, default=None)
 
 
 def same_machine(one: Offer, other: Offer) -> bool:
-    """Tells whether two offers are of the same GPU, number of GPUs and spot or on demand."""
+    """Return True if two offers have the same GPU and number of GPUs, and both are spot or both are on demand."""
     return (one.gpu, one.gpus, one.spot) == (other.gpu, other.gpus, other.spot)
 
 
 def usual_counts(gpu: str, own: Sequence[OwnMachine]) -> tuple[int, ...]:
-    """Returns the numbers of GPUs to search by default; the user's own machines limit theirs."""
+    """Return the numbers of GPUs to search by default; for the user's own machines, only those that they have."""
     rented = () if gpu == OWN else gpu.split(",")
     several = gpu == ANY or len({*rented, *(machine.gpu for machine in own)}) > 1
     counts = set(GPU_COUNTS if several and rented else (1,) if rented else ())
@@ -87,14 +87,14 @@ def usual_counts(gpu: str, own: Sequence[OwnMachine]) -> tuple[int, ...]:
 
 
 def within_a_node(goal: Goal) -> Goal:
-    """Returns the goal limited to one node if it leaves the number of GPUs open, and otherwise unchanged."""
+    """Return the goal limited to one node if it leaves the number of GPUs open, and otherwise unchanged."""
     if goal.counts != usual_counts(goal.gpu, goal.own):
         return goal
     return replace(goal, counts=tuple(count for count in goal.counts if count not in SEVERAL_NODES))
 
 
 def on_machine(goal: Goal, gpu: str, gpus: int, *, own: bool) -> Goal:
-    """Returns the goal for exactly this machine: the user's own if `own` and if it has enough GPUs, else rented."""
+    """Return the goal for exactly this machine: the user's own if `own` and if it has enough GPUs, else rented."""
     machine = owned(goal, gpu)
     if own and machine and gpus <= machine.gpus:
         return replace(goal, gpu=OWN, gpus=gpus, counts=(), own=(machine,))

@@ -1,4 +1,4 @@
-"""Corrects a plan's losses by runs on the user's own data, and the tokens to train by the tokens to serve."""
+"""Correct a plan's losses by runs on the user's own data, and the tokens to train by the tokens to serve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_OVERTRAINING = 30.0
 
 
 def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[float]) -> Plan:
-    """Returns the plan with losses for the user's data, and the chosen run's loss also in bits per byte.
+    """Return the plan with losses for the user's data, and the chosen run's loss also in bits per byte.
 
     `log_ratios` are log(measured loss / predicted loss) of the user's finished runs on these data; too few of them only
     add a warning. `data_meta` is the token folder's metadata, whose bytes per token give the bits per byte.
@@ -49,7 +49,7 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
 
 
 def for_inference(goal: Goal, training_tokens: int) -> Goal:
-    """Returns the goal with more tokens per parameter because of the tokens that the model will serve.
+    """Return the goal with more tokens per parameter because of the tokens that the model will serve.
 
     `training_tokens` is what the plan would train on otherwise. A ratio that the user gave is kept.
     """
@@ -61,7 +61,7 @@ def for_inference(goal: Goal, training_tokens: int) -> Goal:
 
 
 def why_overtrained(goal: Goal, served: float) -> str:
-    """Describes the reason for the ratio of `for_inference`."""
+    """Return the reason for the ratio of `for_inference` in words."""
     return (
         f"{format_number(goal.ratio or 0.0)} tokens per parameter, more than for training alone: "
         f"{format_tokens(served)} tokens are to be served, at 2·N FLOPs each (Sardana et al. 2024)"
@@ -69,7 +69,7 @@ def why_overtrained(goal: Goal, served: float) -> str:
 
 
 def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
-    """Returns the plan with all losses corrected, and the correction among its reasons."""
+    """Return the plan with all losses corrected, and the correction among its reasons."""
 
     def moved(run: Run) -> Run:
         shift = 0.0 if run.loss is None else calibration.shift

@@ -1,4 +1,4 @@
-"""Finds Pareto fronts: the rows of a table that no other row beats in every column."""
+"""Find Pareto fronts: the rows of a table that no other row beats in every column."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _AT_ONCE = 256  # rows compared in one block; its memory grows with the square
 
 
 def non_dominated(points: np.ndarray) -> np.ndarray:
-    """Returns the indices of the Pareto front of `points`, shape (n, k), ascending; lower is better in each column.
+    """Return the indices of the Pareto front of `points`, shape (n, k), ascending; lower is better in each column.
 
     A row is left out if another is at least as good in every column and better in one, or if it repeats an earlier row.
     """
@@ -27,11 +27,11 @@ def non_dominated(points: np.ndarray) -> np.ndarray:
 
 
 def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the indices of the Pareto front of (first, second) within each group; all arrays have shape (n,)."""
+    """Return the indices of the Pareto front of (first, second) within each group; all arrays have shape (n,)."""
     order = np.lexsort((second, first, group))
     rank = np.cumsum(np.diff(group[order], prepend=group[order[:1]]) != 0)
-    # One running minimum serves all groups, since each group is shifted below all earlier ones. Equal values share one
-    # rank.
+    # One running minimum serves all groups, because each group is shifted below all earlier ones. Equal values share
+    # one rank.
     scaled = np.unique(second[order], return_inverse=True)[1].astype(float)
     least = np.minimum.accumulate(scaled - rank * (len(order) + 1))
     before = np.concatenate([[np.inf], least[:-1]])
@@ -39,7 +39,7 @@ def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> n
 
 
 def spread_out(values: np.ndarray, count: int) -> np.ndarray:
-    """Returns the indices of at most `count` values, with both ends, spread evenly by their logarithms."""
+    """Return the indices of at most `count` values, with both ends, spread evenly by their logarithms."""
     if len(values) <= count:
         return np.arange(len(values))
     logs = np.log(np.maximum(values, 1e-12))
@@ -49,5 +49,5 @@ def spread_out(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Marks, in shape (n, m), whether the m-th row of `by` is at least as good as the n-th point in every column."""
+    """Return, in shape (n, m), whether the m-th row of `by` is at least as good as the n-th point in every column."""
     return np.logical_and.reduce([mine[None] <= own[:, None] for mine, own in zip(by.T, points.T, strict=True)])

@@ -1,4 +1,4 @@
-"""Checks that every number of a goal lies in the plausible range of its option."""
+"""Check that every number of a goal lies in the plausible range of its option."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from advisor.units import format_seconds
 
 
 def check_options(record: Any) -> None:
-    """Raises AdvisorError (exit code 2) if a number of a command's options lies outside of its option's range."""
+    """Raises AdvisorError (exit code 2) if a number of a command's options lies outside its option's range."""
     for option in options_of(type(record)).values():
         if option.least is not None:
             check_range(option, getattr(record, option.field))
 
 
 def check_ranges(goal: Goal) -> None:
-    """Raises AdvisorError (exit code 2) if a number of the goal lies outside of its option's range."""
+    """Raises AdvisorError (exit code 2) if a number of the goal lies outside its option's range."""
     check_options(goal)
     for count in (*goal.counts, *(machine.gpus for machine in goal.own)):
         check_range(OPTIONS["gpus"], count)
@@ -26,7 +26,7 @@ def check_ranges(goal: Goal) -> None:
 
 
 def check_range(option: Option, value: float | None) -> None:
-    """Raises AdvisorError (exit code 2) if this number lies outside of the option's range."""
+    """Raises AdvisorError (exit code 2) if this number lies outside the option's range."""
     least, most, name = option.least, option.most, option.flag
     if value is None or least is None or most is None or least <= value <= most:
         return

@@ -1,4 +1,4 @@
-"""Chooses batch sizes, learning rate, schedule and evaluations by published laws, clipped for short runs."""
+"""Choose batch sizes, learning rate, schedule and evaluations by published laws, clipped for short runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from advisor.prediction.memory_terms import WorkloadArrays
 from trainer.schema import ModelShape, OptimizerConfig, ScheduleConfig
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-CLOSE = 0.05  # a global batch may miss the requested one by this share, since an exact one may make steps slow
+CLOSE = 0.05  # a global batch may miss the requested one by this share, because an exact one may make steps slow
 # A run of fewer optimizer steps learns little, so the batch shrinks until there are as many.
 FEWEST_STEPS = 300
 TOO_FEW_STEPS = 200  # fewer steps get a warning; whole micro-batches may bring a run somewhat below FEWEST_STEPS
@@ -21,7 +21,7 @@ TOO_FEW_STEPS = 200  # fewer steps get a warning; whole micro-batches may bring 
 # small models diverge above a few 1e-3.
 _LEARNING_RATES = (1e-4, 3e-3)
 EVALUATIONS = 8  # in a run, the final one included
-EVAL_SHARE = 0.01  # of the training tokens per evaluation: about 3 % of the time in all, a forward pass being a third
+EVAL_SHARE = 0.01  # of the training tokens in each: about 3 % of the time in all, as a forward pass takes a third
 EVAL_TOKENS = (4096, 8_388_608)
 KEPT_CHECKPOINTS = 2
 
@@ -29,7 +29,7 @@ Window = tuple[int, int]  # the lowest and the highest half octave that a search
 
 
 def recommended_batch(scale: Number, tokens: Number) -> Number:
-    """Returns the tokens per step by the median of the laws, or fewer so that a run has at least FEWEST_STEPS steps.
+    """Return the tokens per step by the median of the laws, or fewer so that a run has at least FEWEST_STEPS steps.
 
     `scale` is `scale_flops` of the model. Takes numbers or arrays.
     """
@@ -37,13 +37,13 @@ def recommended_batch(scale: Number, tokens: Number) -> Number:
 
 
 def batch_octaves(brief: Brief, scale: Number, counted: Number, tokens: Number) -> Number:
-    """Returns how many half octaves the batch for these tokens lies above the batch for the recommended tokens."""
+    """Return how many half octaves the batch for these tokens lies above the batch for the recommended tokens."""
     usual = recommended_batch(scale, brief.ratio * counted)
     return 2 * np.log2(recommended_batch(scale, tokens) / usual)
 
 
 def micro_batches(brief: Brief) -> np.ndarray:
-    """Returns the micro-batches to try: the requested one, or the usual ones and all that divide the global batch."""
+    """Return the micro-batches to try: the requested one, or the usual ones and all that divide the global batch."""
     goal = brief.goal
     if goal.micro_batch is not None:
         return np.array([goal.micro_batch])
@@ -53,7 +53,7 @@ def micro_batches(brief: Brief) -> np.ndarray:
 
 
 def as_asked(share: np.ndarray) -> np.ndarray:
-    """Marks the micro-batches that make up the requested global batch exactly, or else within CLOSE, or else best.
+    """Mark the micro-batches that reach the requested global batch exactly, or else within CLOSE, or else most closely.
 
     `share` is the global batch of each configuration over the requested one; the last axis holds the micro-batches.
     """
@@ -63,10 +63,10 @@ def as_asked(share: np.ndarray) -> np.ndarray:
 
 
 def global_batches(brief: Brief, shapes: WorkloadArrays, window: Window) -> np.ndarray:
-    """Returns the tokens per optimizer step to try, of shape (targets, depths).
+    """Return the tokens per optimizer step to try, of shape (targets, depths).
 
     A requested global batch is the only one. If the goal fixes the tokens, the laws recommend one batch for them.
-    Otherwise the limits decide the tokens, so batches across the window are tried, and the one for all useful data.
+    Otherwise the limits decide the tokens, so the batches of the window and the batch for all useful data are tried.
     """
     if brief.goal.global_batch_tokens is not None:
         return np.full((1, len(shapes.depth)), float(brief.goal.global_batch_tokens))
@@ -84,12 +84,12 @@ def global_batches(brief: Brief, shapes: WorkloadArrays, window: Window) -> np.n
 
 
 def optimizer(name: str, shape: ModelShape, tokens: float, batch_tokens: float) -> OptimizerConfig:
-    """Returns the optimizer with AdamW's peak rate: the lower of two laws, scaled to the batch and clipped.
+    """Return the optimizer with AdamW's peak rate: the lower of two laws, scaled to the batch and clipped.
 
     Muon uses this rate for its AdamW part and the trainer's default for its matrices.
     """
-    # A rate that is too low costs little, one that is too high costs the run. Away from the laws' batch the rate
-    # changes with the square root of the batch.
+    # A rate that is too low costs little, but a rate that is too high costs the run. Away from the laws' batch, the
+    # rate changes with the square root of the batch.
     best_batch = float(batch_band(scale_flops(shape), tokens).median)
     scaled = min(peak_rates(shape, tokens).values()) * math.sqrt(batch_tokens / best_batch)
     rate = float(f"{min(max(scaled, _LEARNING_RATES[0]), _LEARNING_RATES[1]):.2g}")
@@ -97,14 +97,14 @@ def optimizer(name: str, shape: ModelShape, tokens: float, batch_tokens: float) 
 
 
 def schedule(steps: int) -> ScheduleConfig:
-    """Returns a cosine to a tenth of the peak, as the loss laws assume, after 3 % of warm-up (10 to 1000 steps)."""
+    """Return a cosine to a tenth of the peak, as the loss laws assume, after 3 % of warm-up (10 to 1000 steps)."""
     return ScheduleConfig(name="cosine", warmup_steps=min(max(10, round(0.03 * steps)), 1000, steps // 2))
 
 
 def evaluation(
     steps: Number, tokens: Number, micro_tokens: Number, validation_tokens: int | None
 ) -> tuple[Number, Number]:
-    """Returns the steps between evaluations and the micro-batches of each: about eight, on 1 % of the tokens each.
+    """Return the steps between evaluations and the micro-batches of each: about eight, on 1 % of the tokens each.
 
     Takes numbers or arrays.
     """

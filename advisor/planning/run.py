@@ -1,4 +1,4 @@
-"""Turns rows of a search into runs with predictions, bills and the trainer's configuration."""
+"""Turn rows of a search into runs with predictions, bills and the trainer's configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig
 
 
 def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[Run]:
-    """Predicts the selected configurations with intervals, and computes the bills of their steps."""
+    """Return the selected runs with predictions and intervals, and with bills for their steps."""
     if not selections:
         return []
     rows = candidates.rows(np.array([chosen.place for chosen in selections], dtype=int))
@@ -79,12 +79,12 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
 
 
 def make_run(candidates: Candidates, chosen: Selection, *, name: str = "", why: str = "") -> Run:
-    """Makes one run, with a name and a reason."""
+    """Return one run, with a name and a reason."""
     return make_runs(candidates, [chosen])[0].judged(name=name, why=why)
 
 
 def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None) -> RunConfig:
-    """Returns the trainer's configuration of a run.
+    """Return the trainer's configuration of a run.
 
     `checkpoint_seconds` is the time between checkpoints; None writes only one, at the end.
     """
@@ -114,7 +114,7 @@ def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None)
 
 
 def grounds_of(profile: Profile) -> Grounds:
-    """Counts the published runs behind the predicted speed of a device, by GPU and by generation."""
+    """Return how many published runs are behind the predicted speed of a device, by GPU and by generation."""
     generation = profile.spec.generation if profile.spec else None
     same_gpu, same_generation, everything = published_runs(profile.key, generation)
     return Grounds(

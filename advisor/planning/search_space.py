@@ -1,4 +1,4 @@
-"""Collects everything that a goal may choose from: devices, offers and configurations."""
+"""Collect everything that a goal may choose from: devices, offers and configurations."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ class SearchSpace:
 
     @property
     def allowed(self) -> np.ndarray:
-        """Marks the configurations on offers that the goal allows."""
+        """Mark the configurations on offers that the goal allows."""
         return self.spot | ~self.candidates.of_offers("spot").astype(bool)
 
     def device(self, place: int) -> Device:
         return self.candidates.devices[self.candidates.device[place]]
 
     def device_of(self, run: Run) -> Device:
-        """Returns the device of a run of this space."""
+        """Return the device of a run of this space."""
         return next(device for device in self.candidates.devices if run.offer in device.offers)
 
     def offer(self, place: int) -> Offer:
         return self.candidates.offers[self.candidates.offer[place]]
 
     def widened(self, window: Window, depths: tuple[int, int]) -> SearchSpace:
-        """Returns this space with another range of global batches and with at least this range of depths."""
+        """Return this space with another range of global batches and with at least this range of depths."""
         devices = []
         for device in self.candidates.devices:
             own = device.brief.depths
@@ -93,7 +93,7 @@ class SearchSpace:
 def open_space(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
 ) -> SearchSpace:
-    """Finds the offers of all devices and computes every configuration.
+    """Return the space of a goal: the offers of all devices and every configuration.
 
     The age of listed prices is counted up to `today`; None does not count it. Raises AdvisorError: exit code 2 for an
     invalid goal, 3 if no device is left.
@@ -110,7 +110,7 @@ def open_space(
 
 
 def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Goal:
-    """Returns the goal with its number of parameters turned into a shape, and its epochs turned into tokens."""
+    """Return the goal with its number of parameters turned into a shape, and its epochs turned into tokens."""
     unique = data_meta.tokens if data_meta else goal.data_tokens
     if goal.epochs is not None and unique:
         goal = replace(goal, tokens=max(1, round(goal.epochs * unique)))
@@ -124,7 +124,7 @@ def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
 
 
 def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], window: Window) -> SearchSpace:
-    """Computes every configuration on these devices with global batches of the window; raises as `open_space` does."""
+    """Return every configuration on these devices with global batches of the window; raises as `open_space` does."""
     every = make_candidates(devices, window=window)
     unlinked = np.isnan(every.step.value)
     without_links: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
 
 
 def check_goal(goal: Goal) -> None:
-    """Refuses a goal that does not define a choice between devices (exit code 2)."""
+    """Raises AdvisorError (exit code 2) if the goal does not define a choice between devices."""
     check_providers(goal.providers)
     for name, value in (("family", goal.family), ("spot", goal.spot), ("objective", goal.objective)):
         option = OPTIONS[name]
@@ -177,10 +177,10 @@ def check_goal(goal: Goal) -> None:
 def devices_of(
     goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
 ) -> tuple[list[Device], list[str]]:
-    """Returns the devices with at least one offer, and words for what was left out."""
+    """Return the devices with at least one offer, and a description of what was left out."""
     devices: list[Device] = []
     without_price: list[str] = []
-    apart: list[str] = []  # rented by somebody, but not so many together or not on these terms
+    apart: list[str] = []  # some provider rents them, but not this many together or not on these terms
     left_out: list[str] = []
     limits = [profile.spec.tdp_watts if profile.spec else None for profile in profiles]
     known = [watts for watts in limits if watts is not None]
@@ -235,7 +235,7 @@ def devices_of(
 
 
 def _goal_on(goal: Goal, profile: Profile, *, several: bool) -> Goal:
-    """Returns the goal for one device; several devices are compared at one context length and vocabulary."""
+    """Return the goal for one device; several devices are compared at one context length and vocabulary."""
     mine = replace(goal, gpu=profile.key)
     if not several:
         return mine

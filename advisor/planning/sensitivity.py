@@ -1,4 +1,4 @@
-"""Finds what would change the choice: more or less money or time, a slower device, more or fewer GPUs.
+"""Find what would change the choice: more or less money or time, a slower device, more or fewer GPUs.
 
 Every sentence is the result of another search in the same space; the tests compare it with a new plan.
 """
@@ -53,7 +53,7 @@ class Sensitivity:
 
 
 def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
-    """Yields what more or less money, more time, and fewer tokens per second would change."""
+    """Yield what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
     budget, deadline = limits.budget_usd, limits.deadline_seconds
     # Settled work leaves the depth open if a limit decides it.
@@ -83,19 +83,19 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
 
 
 def nice(amount: float) -> float:
-    """Rounds an amount to 1, 2 or 5 times a power of ten, as a person would."""
+    """Round an amount to 1, 2 or 5 times a power of ten, as a person would."""
     power = 10.0 ** math.floor(math.log10(amount))
     return power * min((1, 2, 5, 10), key=lambda digit: abs(math.log(amount / power / digit)))
 
 
 def nice_seconds(seconds: float) -> float:
-    """Rounds a duration to a nice number of seconds, minutes, hours or days."""
+    """Round a duration to a nice number of seconds, minutes, hours or days."""
     unit = next(unit for unit in (86400.0, 3600.0, 60.0, 1.0) if seconds >= unit or unit == 1.0)
     return nice(max(seconds / unit, 1.0)) * unit
 
 
 def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivity:
-    """Says which better run a wider limit allows, or what else holds the run back."""
+    """Return which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
     choice = make_run(space.candidates, better) if better is not None else plan
     worse = choice.loss and plan.loss and choice.loss.value >= plan.loss.value  # the score alone says otherwise
@@ -112,7 +112,7 @@ def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivi
 
 
 def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
-    """Says how much cheaper the same quality is with more time, or returns None if it is not."""
+    """Return how much cheaper the same quality is with more time, or None if it is not cheaper."""
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
     cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
     if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
@@ -125,7 +125,7 @@ def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensi
 
 
 def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
-    """Yields the run that free waiting would allow, and the cheapest and fastest runs about as good as the plan."""
+    """Yield the run that free waiting would allow, and the cheapest and fastest runs about as good as the plan."""
     limits = space.limits.patient
     if limits == space.limits or space.brief.settled or limits.budget_usd is None:
         return
@@ -148,13 +148,13 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
 
 
 def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
-    """Returns the cheapest run with at most this score that keeps the limits, or None if none does or has a price."""
+    """Return the cheapest run within the limits with at most this score, or None if no such run has a price."""
     runs = _as_good(space, score, limits)
     return selection(runs, int(runs.usd.argmin())) if len(runs) else None
 
 
 def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
-    """Returns for each configuration the shortest run with at most this score that keeps the limits."""
+    """Return for each configuration the shortest run within the limits with at most this score."""
     costs = Costs(space.candidates)
     law, counted = DATA_CONSTRAINED, costs.counted
     # Solve the loss law for the tokens that reach the score, taking all tokens as fresh.
@@ -169,7 +169,7 @@ def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
 
 
 def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
-    """Says how much slower than estimated the plan's device may be before another choice is better."""
+    """Return how much slower than estimated the plan's device may be before another choice is better."""
     field = space.candidates
     keys = np.array([device.profile.key for device in field.devices])[field.device]
     mine = keys == plan.offer.gpu
@@ -177,7 +177,7 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     others = select(space, space.limits, allowed=~mine)
 
     def rival(speed: float) -> Selection | None:
-        """Returns the best other choice at this speed, or None if the plan's choice is still the best."""
+        """Return the best other choice at this speed, or None if the plan's choice is still the best."""
         slowed = _slowed(space, mine, speed)
         own = select(slowed, space.limits, allowed=same)
         picks = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
@@ -213,13 +213,13 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
 
 
 def _slowed(space: SearchSpace, mine: np.ndarray, speed: float) -> SearchSpace:
-    """Returns the space with this share of the speed on the marked candidates."""
+    """Return the space with this share of the speed on the marked candidates."""
     step = space.candidates.step.scaled(np.where(mine, 1 / speed, 1.0))
     return replace(space, candidates=replace(space.candidates, step=step))
 
 
 def _change(plan: Run, other: Run) -> str:
-    """Describes how another choice differs from the plan."""
+    """Return how another choice differs from the plan, in words."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
     if not same_machine(other.offer, plan.offer):
         parts.append(f"on {machine(other)}")
@@ -238,7 +238,7 @@ def _where(choice: Run) -> str:
 
 
 def machine(run: Run, provided: str = " from ") -> str:
-    """Describes the machine of a run; `provided` is the text before the provider."""
+    """Return the machine of a run in words; `provided` is the text before the provider."""
     offer = run.offer
     if offer.gpu == "cpu":
         return "this CPU"
@@ -249,11 +249,11 @@ def machine(run: Run, provided: str = " from ") -> str:
 
 
 def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
-    """Returns the plan on other numbers of GPUs, with equal model, tokens and global batch, and how many GPUs pay.
+    """Return the plan on other numbers of GPUs, with equal model, tokens and global batch, and how many GPUs pay off.
 
-    More GPUs pay while the product of dollars and hours falls; GPU-hours stand for dollars if the price is unknown. The
-    curve ends where the global batch cannot be split further or the links are unknown. It skips numbers of GPUs that no
-    provider rents together, and is empty for a CPU.
+    More GPUs pay off while the product of dollars and hours falls; GPU-hours stand for dollars if the price is unknown.
+    The curve ends where the global batch cannot be split further or the links are unknown. It skips numbers of GPUs
+    that no provider rents together, and is empty for a CPU.
     """
     if plan.workload.gpu == "cpu":
         return (), None
@@ -267,7 +267,7 @@ def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[Sca
 
 
 def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
-    """Returns a point for each offer, up to the first that cannot run the plan."""
+    """Return a point for each offer, up to the first that cannot run the plan."""
     workload = plan.workload
     brief = device.brief.pinned(depth=plan.depth, global_batch_tokens=workload.step_tokens, tokens=plan.tokens)
     brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
@@ -301,9 +301,9 @@ def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[Scali
 
 
 def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
-    """Returns an offer of this many GPUs from the plan's provider, or else the cheapest that the goal allows.
+    """Return an offer of this many GPUs from the plan's provider, or else the cheapest that the goal allows.
 
-    A price that the user gave is per GPU. Returns None if no provider offers so many together.
+    A price that the user gave is per GPU. Returns None if no provider offers this many together.
     """
     if count == mine.gpus:
         return mine

@@ -1,4 +1,4 @@
-"""Splits the time and dollars of a plan into parts, and its course into stages with gates between them."""
+"""Split the time and dollars of a plan into parts, and its course into stages with gates between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Part:
 
 
 def parts(plan: Plan) -> tuple[Part, ...]:
-    """Returns all parts in the order in which they happen; their sums are the plan's expected totals."""
+    """Return all parts in the order in which they happen; their sums are the plan's expected totals."""
     bill, clock = plan.bill, plan.bill.wall_clock
     names = ("provisioning", "download", "startup", "compile", "steps", "evals", "checkpoints", "interruptions")
     seconds = {name: getattr(clock, f"{name}_seconds") for name in names}
@@ -44,7 +44,7 @@ def parts(plan: Plan) -> tuple[Part, ...]:
 
 
 def largest_first(plan: Plan) -> tuple[Part, ...]:
-    """Returns the parts that take time or money, the longest first."""
+    """Return the parts that take time or money, the longest first."""
     taking = [part for part in parts(plan) if (part.seconds and part.seconds.value > 0) or part.seconds is None]
     return tuple(sorted(taking, key=lambda part: (-part.seconds.value if part.seconds else 0.0, -(part.usd or 0.0))))
 
@@ -63,7 +63,7 @@ class Stage:
 
 
 def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:
-    """Returns the stages at these shares of the steps and at all gates, in order."""
+    """Return the stages at these shares of the steps and at all gates, in order."""
     last = plan.run.steps
     gates = {gate.step: gate.above for gate in plan.run.stop.gates}
     steps = {step: step / last for step in gates} | {max(1, round(share * last)): share for share in shares}
@@ -88,7 +88,7 @@ def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:
 
 
 def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
-    """Returns the plan with gates given as "10k", "50%" or "10k:4.2", which replace its own gates.
+    """Return the plan with gates given as "10k", "50%" or "10k:4.2", which replace its own gates.
 
     A gate without a loss takes the high end of the expected loss. Raises AdvisorError (exit 2) for an invalid gate, and
     for a gate without a loss if the plan predicts none.
@@ -104,7 +104,7 @@ def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
 
 
 def _gate(plan: Plan, text: str) -> Gate:
-    """Reads one gate; raises as `with_gates` does."""
+    """Return one gate; raises as `with_gates` does."""
     where, colon, loss = text.partition(":")
     last = plan.run.steps
     try:

@@ -1,4 +1,4 @@
-"""Describes what may go wrong with a plan, and what is unknown about it."""
+"""Describe what may go wrong with a plan, and what is unknown about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRESH_DAYS = 45  # an older price gets a warning
 
 
 def warnings(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str]:
-    """Yields the warnings, the most serious first; `depths` are the best runs of all depths."""
+    """Yield the warnings, the most serious first; `depths` are the best runs of all depths."""
     brief, goal, offer = device.brief, device.brief.goal, chosen.offer
     yield from _work_warnings(brief, chosen)
     if offer.usd_per_hour is None:
@@ -59,7 +59,7 @@ def warnings(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str
 
 
 def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
-    """Warns of missing data, of too few tokens or steps, and of data repeated too often."""
+    """Yield warnings about missing data, too few tokens or steps, and data repeated too often."""
     goal, epochs, ratio = brief.goal, chosen.standing.epochs, chosen.standing.ratio
     if goal.data is None and not (goal.data_tokens or goal.synthetic):
         yield (
@@ -88,7 +88,7 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
 
 
 def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:
-    """Warns of idle GPUs, of a run of a year, of missing measurements and of the network that is assumed."""
+    """Yield warnings about idle GPUs, a run of a year, missing measurements and the assumed network."""
     brief, profile, offer, step = device.brief, device.profile, chosen.offer, chosen.step_seconds
     seconds = chosen.total_seconds.value
     if offer.rented and offer.rented > offer.gpus:
@@ -125,7 +125,7 @@ def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:
 
 
 def _unspent(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str]:
-    """Says why a large part of the budget stays unspent."""
+    """Return why a large part of the budget stays unspent."""
     brief, cost = device.brief, chosen.cost_usd
     limits = brief.limits
     if cost is None or limits.budget_usd is None or limits.counted(cost) >= USED_UP * limits.budget_usd:
@@ -153,7 +153,7 @@ def _unspent(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str
 
 
 def _money_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
-    """Warns of costs that the interval of the bill does not include."""
+    """Yield warnings about costs that the interval of the bill does not include."""
     offer = chosen.offer
     if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.instance_type is not None:
         at_most = "" if offer.dated else "up to "

@@ -20,25 +20,26 @@ from advisor.laws import flops
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.records import Workload
 
-# Eager code runs experts one after the other, so that many narrow ones take longer than their products. The factor on
-# the high end of the time is our judgement: the only comparable runs are of Mixtral, whose experts are 14,336 wide.
+# Eager code runs experts one after the other, so many narrow experts take longer than their products alone. The factor
+# on the high end of the time is our judgement, because the only comparable runs are of Mixtral, whose experts are
+# 14,336 wide.
 _NARROW_LATE = 3.0
-NF4_BYTES = 0.5 + 4 / 64  # of a 4-bit weight: 64 of them share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
+NF4_BYTES = 0.5 + 4 / 64  # bytes of a 4-bit weight: 64 weights share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
 _DEVIATION = 0.12  # log standard deviation of the measurements around the formula
-_EAGER_DEVIATION = 0.25  # the same in eager code, between owners (`benchmarks/adapters.py`)
+_EAGER_DEVIATION = 0.25  # the same for eager code, between runs of different owners (`benchmarks/adapters.py`)
 _FROZEN_DEVIATION = 0.15  # our judgement, because nobody measured frozen blocks
-# Memory traffic in bytes of converting one 4-bit weight to 16 bits. In theory 2.6 bytes are read and written. The extra
-# time of a micro-batch corresponds to 5 (torchtune, 3B, A100) or 9 to 11 (bitsandbytes in LitGPT, 3B and 7B).
+# Converting one 4-bit weight to 16 bits moves this many bytes through memory. In theory it reads and writes 2.6 bytes.
+# The extra time of a micro-batch corresponds to 5 (torchtune, 3B, A100) or 9 to 11 (bitsandbytes in LitGPT, 3B and 7B).
 _UNPACKED_BYTES = 7.0
-# Memory traffic in bytes for each number that enters a matrix with an adapter, and for each that leaves it, forward and
-# backward. PEFT's fp32 adapters run as separate casts, products and sums. We count 30 and 60 bytes; the level is fitted
-# to the runs of seven owners (`benchmarks/adapters.py`).
+# Bytes of memory traffic, forward and backward, for each number that enters a matrix with an adapter, and for each
+# number that leaves it. PEFT's fp32 adapters run as separate casts, products and sums. Counting these gives 30 and 60
+# bytes; the level is fitted to the runs of seven owners (`benchmarks/adapters.py`).
 _BYTES_IN, _BYTES_OUT = 75.0, 150.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The time of a step divided by its time when all weights are trained, with the log standard deviation."""
+    """The time of a step divided by its time when all weights are trained, with its log standard deviation."""
 
     of_time: np.ndarray | float = 1.0
     deviation: float = 0.0
@@ -59,28 +60,28 @@ def share_of_a_step(a: WorkloadArrays) -> Share:
 
 
 def forward_share(w: Workload) -> float:
-    """Return the part of a step that a forward pass without gradients takes: 2 of 6 passes over the weights.
+    """Return the share of a step that a forward pass without gradients takes: 2 of 6 passes over the weights.
 
-    2 of 4 with adapters, and 2 of 8 or 6 if the backward pass recomputes the forward pass (sources §1.2).
+    With adapters it is 2 of 4. If the backward pass recomputes the forward pass, it is 2 of 8 or 6 (sources §1.2).
     """
     adapters = w.software.adapters if w.software is not None else None
     return 2 / ((6 if adapters is None else 4) + (2 if w.activation_checkpointing == "full" else 0))
 
 
 def late(a: WorkloadArrays) -> float:
-    """Return the factor on the high end of step times: more than 1 for narrow experts."""
+    """Return the factor on the high end of step times, which is more than 1 for narrow experts."""
     return _NARROW_LATE if a.software is not None and a.software.narrow_experts else 1.0
 
 
 def _apart(a: WorkloadArrays) -> bool:
-    """Returns True if adapters run as separate operations: in eager code without hand-written kernels."""
+    """Return True if adapters run as separate operations, as in eager code without hand-written kernels."""
     return a.software is not None and not a.compile and not a.software.fused_kernels
 
 
 def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | float:
-    """Returns the seconds that adapters add to a micro-batch, shape (n,), or 0 without adapters.
+    """Return the seconds that adapters add to a micro-batch, shape (n,), or 0 without adapters.
 
-    They convert 4-bit weights to 16 bits, and in eager code the adapters' own operations pass through memory.
+    4-bit weights are converted to 16 bits. In eager code, the adapters' own operations also pass through memory.
     """
     if a.software is None or (adapters := a.software.adapters) is None or spec is None:
         return 0.0

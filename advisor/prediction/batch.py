@@ -1,7 +1,7 @@
 """Predict step time, throughput, MFU and memory of workloads on one type of device.
 
 Workloads that differ only in sizes are predicted together, as arrays. A single workload is an array of length one. With
-several GPUs, the exchange of gradients that the backward pass does not hide is added to the step.
+several GPUs, the step includes the part of the gradient exchange that the backward pass does not hide.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from advisor.records import Basis, Estimate, Prediction, Workload
 
 # Allocated bytes, reserved bytes, bytes that the device must provide, and the probability that they fit.
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
-_LEAST_CHANCE = 0.01  # lowest probability of fitting for a run that is known to have run
+_LEAST_CHANCE = 0.01  # lowest probability of fitting for a run that took place
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
 def predict_batch(
     profile: Profile, workloads: Sequence[Workload], *, expected: bool = False, ran: bool = False
 ) -> list[Prediction]:
-    """Predict workloads on the profile's device, in their order; `expected` works as in `step_seconds_many`.
+    """Return the predictions of workloads on the profile's device, in their order.
 
-    Set `ran` for runs that took place: their memory must have fitted, which narrows the estimate for published
-    software. The step time is None for several GPUs whose links are not in the catalog.
+    `expected` works as in `step_seconds_many`. Set `ran` for runs that took place: because their memory must have
+    fitted, the estimate for published software is narrower. The step time is None for several GPUs whose links are not
+    in the catalog.
     """
     predictions: dict[int, Prediction] = {}
     for places in by_kind(workloads):
@@ -91,7 +92,7 @@ def step_seconds_many(
 
 
 def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Return the tokens per second of all devices, to compare configurations. Faster than `step_seconds_many`.
+    """Return the tokens per second of all devices together, for comparisons. It is faster than `step_seconds_many`.
 
     Computation counts with its median time, communication with its mean time.
     """
@@ -120,7 +121,7 @@ def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
 
 
 def _verdict(probability: float | None) -> bool | None:
-    """Return True or False if the probability of fitting is above 0.9 or below 0.1, else None."""
+    """Return True if the probability of fitting is above 0.9, False if it is below 0.1, else None."""
     if probability is None or 0.1 < probability < 0.9 - 1e-9:
         return None
     return probability > 0.5
@@ -136,7 +137,7 @@ def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], e
 
 
 def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], ran: bool) -> list[_Memory]:
-    """Return the memory of each workload and its probability of fitting. All are None if its kind was never traced."""
+    """Return the memory of each workload and the probability that it fits; None for kinds that were never traced."""
     model, room = profile.memory, profile.device_memory_bytes
     if (needed := model.published(a, "needed")) is not None:
         bases, parts = [Basis.PRIOR] * len(workloads), ("allocated", "reserved", "needed")
@@ -161,9 +162,9 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
 
 
 def mixed(predictions: Sequence[Prediction], weights: Sequence[float], *, ran: bool = False) -> Prediction:
-    """Combine the predictions of the workloads that an incomplete row may mean, weighted by their probability.
+    """Return one prediction for an incomplete row, from the workloads that it may mean, weighted by their probability.
 
-    An estimate is None if one of the predictions lacks it. Set `ran` for runs that took place: a workload that would
+    An estimate is None if any of the predictions lacks it. Set `ran` for runs that took place: a workload that would
     not have fitted then counts less.
     """
     likely = [

@@ -21,7 +21,7 @@ from advisor.prediction.throughput import ELEMENT_BYTES, extra_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
-BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left to hide behind
+BUCKET_BYTES = 25 * 2**20  # DDP's default; no backward pass is left to hide the last bucket
 # Collectives reach this share of the nominal rate in one direction: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
 # (sources §3.4; 20 between pairs of A100s, github.com/NVIDIA/nccl-tests/issues/178). The spread is our judgement:
 # topology and message size change the share by up to this factor.
@@ -33,16 +33,16 @@ _SPREAD = 1.5
 # (github.com/EnzoDing-rgb/cs336-assignment2-systems), 20 of 32 among three A100 on one processor
 # (github.com/NVIDIA/nccl-tests/issues/178). Eight GPUs on PCIe 4 share two processors' bridges: about 10 of 32.
 _THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
-# Each doubling of the nodes costs this share of a step on top of the collectives, through stragglers and the network:
-# 1.6 % in 11 series of published runs on 2 to 64 nodes, from 0.4 to 4.0 % (benchmarks/node_scaling.py).
+# Each doubling of the number of nodes adds this share of a step to the collectives, because of stragglers and the
+# network: 1.6 % in 11 series of published runs on 2 to 64 nodes, from 0.4 to 4.0 % (benchmarks/node_scaling.py).
 _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
-# Sharded runs take this share of their work on top of the collectives: 3.7 % in published runs (profiles/prior.yaml,
-# the effect "sharding full"). The share is added for this project's trainer only, where nobody has measured it. The
-# estimates for other software contain it already.
+# Sharded runs need this share of their work in addition to the collectives: 3.7 % in published runs
+# (profiles/prior.yaml, the effect "sharding full"). The share is added only for this project's trainer, for which
+# nobody has measured it. The estimates for other software contain it already.
 _SHARDED_LOW, _SHARDED, _SHARDED_HIGH = 0.0, 0.037, 0.08
 # The share of the backward pass that hides communication: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there,
-# hence the wide low end). Less is hidden when each byte crosses the host's memory twice. That value is our judgement,
-# because nobody has published sharded runs on such machines.
+# hence the wide low end). Less is hidden when each byte crosses the host's memory twice. The value for such machines is
+# our judgement, because nobody has published sharded runs on them.
 _OVERLAP, _HOST_OVERLAP = (0.5, 0.8, 0.95), (0.2, 0.6, 0.9)  # low, middle, high
 # These weights give a mean from the 10, 50 and 90 % points (Hurst, Brown and Swanson 2000, "Swanson's 30-40-30 rule",
 # AAPG Bulletin 84, 1883-1891).
@@ -56,19 +56,19 @@ _Number = TypeVar("_Number", float, np.ndarray)
 
 
 def all_reduce_seconds(size_bytes: _Number, gpus: _Number, bytes_per_second: _Number) -> _Number:
-    """Seconds of a ring all-reduce without latency: 2(n-1)/n of the data over each link (as in nccl-tests)."""
+    """Return the seconds of a ring all-reduce without latency: 2(n-1)/n of the data over each link (see nccl-tests)."""
     return 2 * (gpus - 1) / gpus * size_bytes / bytes_per_second
 
 
 def reduce_scatter_seconds(size_bytes: _Number, gpus: _Number, bytes_per_second: _Number) -> _Number:
-    """Seconds of a ring reduce-scatter or all-gather of `size_bytes` in total, which is half an all-reduce."""
+    """Return the seconds of a ring reduce-scatter or all-gather of `size_bytes` in total: half of an all-reduce."""
     return all_reduce_seconds(size_bytes, gpus, bytes_per_second) / 2
 
 
 def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float | None = None) -> float | None:
     """Return the bytes per second that a collective over `gpus` GPUs reaches, or None if a link is unknown.
 
-    A ring enters and leaves each node once, so that all network adapters of a node work in parallel. Their sum is
+    A ring enters and leaves each node once, so all network adapters of a node work in parallel. Their rates sum to
     `node_bytes_per_second`; None stands for the vendor's reference machine.
     """
     link = read_link(spec.interconnect)
@@ -109,19 +109,19 @@ class Exchange:
     own: bool  # trained by this project's trainer
     gathered_bytes: np.ndarray  # fully sharded: parameters in all all-gathers of a micro-batch
     scattered_bytes: np.ndarray  # fully sharded: gradients in the reduce-scatter of a micro-batch
-    step_bytes: np.ndarray  # matrices that Muon orthogonalises: gathered once a step, hidden by nothing
+    step_bytes: np.ndarray  # matrices that Muon orthogonalises, gathered once per step; nothing hides this
 
 
 def exposed_seconds(
     workload: Workload, spec: GpuSpec | None, backward_seconds: float, *, expected: bool = False
 ) -> Estimate | None:
-    """Return the seconds of communication per optimizer step that nothing hides, or None if the links are unknown.
+    """Return the seconds of communication per step that computation does not hide, or None if the links are unknown.
 
-    `backward_seconds` is the backward pass of one micro-batch. Sharding "none" is DDP: fp32 gradients are all-reduced
-    once per step in 25 MiB buckets while the last micro-batch's backward pass runs. "optimizer" moves as many bytes.
-    "full" runs two all-gathers and a reduce-scatter during every micro-batch, in 16 bits in other software. This
-    project's trainer gathers blocks in their compute type and everything else once in fp32, and reduces in fp32.
-    `expected` works as in `exposed_many`.
+    `backward_seconds` is the time of one micro-batch's backward pass. Sharding "none" is DDP: fp32 gradients are
+    all-reduced once per step in 25 MiB buckets while the last micro-batch's backward pass runs. "optimizer" moves as
+    many bytes. "full" runs two all-gathers and a reduce-scatter during every micro-batch. In other software they have
+    16 bits. This project's trainer gathers blocks in their compute type and everything else once in fp32, and reduces
+    in fp32. `expected` works as in `exposed_many`.
     """
     accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
     exchange = exchange_of(WorkloadArrays.of([workload]), accum, gpus)
@@ -131,7 +131,7 @@ def exposed_seconds(
 
 @dataclass(frozen=True, kw_only=True)
 class AssumedNetwork:
-    """The network that a prediction assumes between machines, and the step time on ordinary Ethernet."""
+    """The network that a prediction assumes between machines, and the step time if it were ordinary Ethernet."""
 
     bits_per_second: float  # for each GPU
     gpus_per_machine: int
@@ -162,7 +162,7 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
 
 
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
-    """Count the bytes that workloads of one kind exchange; `grad_accum` and `gpus` have shape (n,)."""
+    """Return the bytes that workloads of one kind exchange; `grad_accum` and `gpus` have shape (n,)."""
     parameters = a.trained_parameters.astype(float)
     every = (a.parameters + extra_parameters(a.software)).astype(float)  # frozen weights are gathered too
     gathered, scattered, step = 4 * every, 2 * parameters, np.zeros(len(parameters))
@@ -194,7 +194,7 @@ def exposed_many(
     expected: bool = False,
     node_bytes_per_second: float | None = None,
 ) -> EstimateArrays:
-    """Like `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN if the links are unknown.
+    """Return `exposed_seconds` of many workloads, shape (n,): 0 for one GPU, NaN if the links are unknown.
 
     With `expected`, `value` is the mean of the distribution and not its median. The mean is larger, because slow links
     cost more than fast links save. `node_bytes_per_second` works as in `bus_bytes_per_second`.
@@ -208,7 +208,7 @@ def exposed_many(
             column[count] = share
     bandwidth, spread = by_count[e.gpus], spreads[e.gpus]
     link = read_link(spec.interconnect) if spec else None
-    # Doublings of the nodes, or of the racks that one link joins.
+    # Doublings of the number of nodes, or of the racks that one link joins.
     doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))
     lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * doublings
     if e.full and e.own:
@@ -232,7 +232,7 @@ def _moved(e: Exchange, rates: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     `rates` are bandwidths, shape (rates, n). `hidden` are the seconds of a backward pass that hide communication,
     shape (hidden, n).
     """
-    # NCCL runs a collective as a ring inside a node and, over many nodes, as a tree between them.
+    # NCCL runs a collective as a ring inside a node, and as a tree between many nodes.
     nodes = np.ceil(e.gpus / GPUS_PER_NODE)
     latency = 2 * LATENCY_SECONDS * (np.minimum(e.gpus, GPUS_PER_NODE) - 1 + np.log2(nodes))
     if not e.full:
@@ -241,9 +241,9 @@ def _moved(e: Exchange, rates: np.ndarray, hidden: np.ndarray) -> np.ndarray:
         last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, rates) + latency
         return np.maximum(last[:, None], whole[:, None] - hidden)
     moved = reduce_scatter_seconds(e.gathered_bytes + e.scattered_bytes, e.gpus, rates) + 3 * e.depth * latency
-    # Nothing hides the first block's all-gather and the last block's reduce-scatter, nor DDP's last bucket. For other
-    # software the fitted effect of sharding contains this cost.
+    # Nothing hides the first block's all-gather, the last block's reduce-scatter or DDP's last bucket. For other
+    # software, the fitted effect of sharding contains this cost.
     ends = (e.gathered_bytes / 2 + e.scattered_bytes) / (e.depth + 1) if e.own else np.zeros(e.depth.shape)
     least = np.where(ends > 0, reduce_scatter_seconds(ends, e.gpus, rates) + 2 * latency, 0.0)
-    alone = reduce_scatter_seconds(e.step_bytes, e.gpus, rates)  # once a step, hidden by nothing
+    alone = reduce_scatter_seconds(e.step_bytes, e.gpus, rates)  # once per step; nothing hides it
     return e.grad_accum * np.maximum(least[:, None], moved[:, None] - 1.5 * hidden) + alone[:, None]

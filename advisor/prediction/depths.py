@@ -20,7 +20,7 @@ from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Basis, Estimate, Workload
 from trainer.schema import make_shape
 
-TOKENS_PER_PARAMETER = 20.0  # compute-optimal by Hoffmann et al. 2022: makes the depths comparable
+TOKENS_PER_PARAMETER = 20.0  # compute-optimal by Hoffmann et al. 2022, so that depths are comparable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
 
 
 def at_depths(profile: Profile, workload: Workload, depths: Sequence[int]) -> tuple[DepthOption, ...]:
-    """Predict the configuration at its own depth and at `depths`, scaled in the family's proportions."""
+    """Return the predictions for the configuration at its own depth and at `depths`, in the family's proportions."""
     shape, own = workload.shape, workload.shape.depth
     every = sorted({own, *depths})
     sizes = {"vocab_size": shape.vocab_size, "seq_len": shape.seq_len}
@@ -108,7 +108,7 @@ def at_depths(profile: Profile, workload: Workload, depths: Sequence[int]) -> tu
 
 
 def download(tokens: float, vocab_size: int, bytes_per_second: float | None = None) -> Download:
-    """Estimate the text behind `tokens` training tokens, its compressed shards, and the time to download them."""
+    """Return the text behind `tokens` training tokens, its compressed shards, and the time to download them."""
     size = tokens * compressed_bytes_per_token(vocab_size)
     rate = DOWNLOAD_BYTES_PER_SECOND
     if bytes_per_second is not None:

@@ -6,10 +6,10 @@ from advisor.prediction.intervals import Many, product, sum_shared
 from advisor.records import Basis, Estimate
 
 JOULES_PER_KWH = 3.6e6
-# Network disks of the large clouds: 0.08 to 0.17 dollars per GB and month (AWS gp3, GCP balanced, Azure premium lists).
+# Network disks of the large clouds: 0.08 to 0.17 dollars per GB per month (AWS gp3, GCP balanced, Azure premium lists).
 STORAGE_USD_PER_BYTE_HOUR = 0.10 / 1e9 / 730
-# Grams of CO2 equivalent per kWh: the world's mean in 2019 (IEA, as used by CodeCarbon). Regions lie between 46
-# (europe-north1) and 560 (us-east1), sources §6.4.
+# Grams of CO2 equivalent per kWh: the world average in 2019 (IEA, as used by CodeCarbon). Regions range from 46
+# (europe-north1) to 560 (us-east1), sources §6.4.
 WORLD_GRAMS_PER_KWH = 475.0
 # Energy of the site divided by energy of the GPUs: host and memory add 10-20 %, then cooling multiplies by 1.1
 # (hyperscale) to 1.6 (average). Sources §6.4, unverified there.

@@ -19,9 +19,9 @@ _NOISE = re.compile(r"^(nvidia|tesla|geforce|rtx|amd|instinct|gpus?|hbm\d?e?|gdd
 _FORM = re.compile(r"^(sxm|pcie|nvl)\d*$")
 _SXM_MACHINE = re.compile(r"^[dh]gx$")  # NVIDIA's DGX and HGX contain SXM modules only
 _MEMORY = re.compile(r"^(\d+)g(?:i?b)?$")
-_VARIANTS = frozenset(("laptop", "maxq", "ti", "super"))  # different GPUs, also if the word is in parentheses
+_VARIANTS = frozenset(("laptop", "maxq", "ti", "super"))  # different GPUs, even if the word is in parentheses
 _SOLD_BY_MEMORY = frozenset(("h100-96gb-hbm2e",))  # rare: matches "H100" only together with the memory
-_EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # of one product; a name without an edition may mean any of them
+_EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # editions of one product; a name without an edition may mean any
 # Of the people in profiles/public_runs.csv who state which A100 or H100 they use, 16 of 21 with fewer than eight GPUs
 # have SXM, and 25 of 26 with eight or more.
 _SXM_ODDS = {False: 16 / 5, True: 25.0}
@@ -57,7 +57,7 @@ def read_card_name(text: str) -> CardName:
 
 
 def match_card(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> GpuSpec | str:
-    """Find the GPU that a name means, with `memory_gib` if the name does not state it, or explain why there is none."""
+    """Return the GPU that a name means, or why there is none. `memory_gib` counts if the name states no memory."""
     card = possible_cards(text, named_cards(text, memory_gib, cards), None)
     if isinstance(card, Open):
         return f"GPU {text!r} could be any of {', '.join(c.key for c, _ in card.choices)}"
@@ -65,7 +65,7 @@ def match_card(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) ->
 
 
 def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> list[GpuSpec] | str:
-    """List the GPUs that a name and the table's memory column may mean, or explain why there is none."""
+    """Return the GPUs that a name and the table's memory column may mean, or the reason if there is none."""
     if not text:
         return "the GPU is not named"
     if re.search(r"not named|\b1 gcd\b", text.lower()):
@@ -79,7 +79,7 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
 def possible_cards(
     text: str, named: list[GpuSpec] | str, used_gib: float | None, gpus: float | None = None
 ) -> GpuSpec | Open | Refusal:
-    """Find the named GPU with enough memory for `used_gib`, or all of them if there are several.
+    """Return the named GPU if it has enough memory for `used_gib`, or all such GPUs if there are several.
 
     GPUs that are equal for a prediction count as one. SXM modules are likelier than PCIe GPUs.
     """
@@ -114,7 +114,7 @@ def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) 
 
 
 def _of_memory(cards: list[GpuSpec], memory: float | None) -> list[GpuSpec]:
-    """Select the GPUs with this memory, because drivers and tables use one name for several sizes."""
+    """Return the GPUs with this memory. Drivers and tables use one name for several memory sizes."""
     if memory is None or len(cards) < 2:
         return cards
     return [c for c in cards if abs(c.memory_gb - memory) < 1]

@@ -32,12 +32,12 @@ class EstimateArrays:
     basis: np.ndarray | None = None
 
     def scaled(self, factor: float | np.ndarray) -> EstimateArrays:
-        """Multiply the estimates by exact positive factors."""
+        """Return the estimates multiplied by exact positive factors."""
         value, low, high = self.value * factor, self.low * factor, self.high * factor
         return EstimateArrays(value=value, low=low, high=high, basis=self.basis)
 
     def rows(self, places: np.ndarray | slice | tuple) -> EstimateArrays:
-        """Select estimates along the first axes."""
+        """Return the estimates that `places` selects along the first axes."""
         value, low, high = self.value[places], self.low[places], self.high[places]
         return EstimateArrays(value=value, low=low, high=high, basis=None if self.basis is None else self.basis[places])
 
@@ -55,19 +55,19 @@ Side = float | np.ndarray
 
 
 def known(value: float, basis: Basis = Basis.MEASURED) -> Estimate:
-    """Make an estimate without uncertainty: an interval of zero width."""
+    """Return an estimate without uncertainty: its interval has zero width."""
     return Estimate(value=value, low=value, high=value, basis=basis)
 
 
 def columns(estimates: Sequence[Estimate]) -> EstimateArrays:
-    """Convert estimates to arrays of shape (n, 1)."""
+    """Return estimates as arrays of shape (n, 1)."""
     sides = np.array([(e.value, e.low, e.high) for e in estimates], dtype=float)
     bases = np.array([BASES.index(e.basis) for e in estimates])
     return EstimateArrays(value=sides[:, :1], low=sides[:, 1:2], high=sides[:, 2:], basis=bases[:, None])
 
 
 def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
-    """Concatenate the rows of several arrays."""
+    """Return the rows of several arrays, concatenated."""
     value, low, high = (np.concatenate([getattr(part, side) for part in parts]) for side in ("value", "low", "high"))
     bases = [part.basis for part in parts if part.basis is not None]
     return EstimateArrays(
@@ -76,13 +76,13 @@ def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
 
 
 def sum_shared(*parts: Many) -> Many:
-    """Add estimates whose errors have one common cause: the ends of the intervals add up."""
+    """Return the sum of estimates whose errors have one common cause: the ends of the intervals add up."""
     value, low, high = (reduce(add, (getattr(part, side) for part in parts)) for side in ("value", "low", "high"))
     return _like(parts, value, low, high)
 
 
 def sum_independent(*parts: Many) -> Many:
-    """Add estimates with unrelated errors: the half-widths add in quadrature, lower and upper side separately."""
+    """Return the sum of estimates with unrelated errors: half-widths add in quadrature, separately for each side."""
     value = reduce(add, (part.value for part in parts))
     below = np.sqrt(reduce(add, (np.square(part.value - part.low) for part in parts)))
     above = np.sqrt(reduce(add, (np.square(part.high - part.value) for part in parts)))
@@ -90,7 +90,7 @@ def sum_independent(*parts: Many) -> Many:
 
 
 def product(first: Many, second: Many) -> Many:
-    """Multiply two positive estimates with unrelated errors: their log half-widths add in quadrature.
+    """Return the product of two positive estimates with unrelated errors: their log half-widths add in quadrature.
 
     If an interval reaches zero, the ends of the intervals are multiplied instead.
     """
@@ -105,13 +105,13 @@ def product(first: Many, second: Many) -> Many:
 
 
 def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
-    """Divide `numerator` by a positive estimate: this turns a time into a rate, or a rate into a time."""
+    """Return `numerator` divided by a positive estimate: this turns a time into a rate, or a rate into a time."""
     value, low, high = (numerator / side for side in (estimate.value, estimate.high, estimate.low))
     return _like((estimate,), value, low, high)
 
 
 def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """Combine alternative positive estimates, weighted by their probability, into one log-normal estimate.
+    """Return one log-normal estimate for several positive alternatives, weighted by their probability.
 
     The result has the mean and the variance of the mixture in log. The weights need not sum to one.
     """
@@ -127,7 +127,7 @@ def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate
 
 
 def quantiles_of_mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """Like `mixture`, but from the 0.1, 0.5 and 0.9 quantiles: for alternatives that are far apart or end at a limit.
+    """Return the mixture's 0.1, 0.5 and 0.9 quantiles, for alternatives that are far apart or end at a limit.
 
     Each estimate counts as normal in log, with different widths below and above its value.
     """

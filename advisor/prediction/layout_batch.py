@@ -16,12 +16,12 @@ from advisor.prediction.layout_time import exchange_share, load_law, parts_of, s
 from advisor.prediction.layouts import LayoutRun, columns_of
 from advisor.records import Basis, Estimate
 
-SURE = 0.9  # probability from which `fits` is True, or from which it is False for the opposite
+SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutPrediction:
-    """The prediction for a run with a parallel layout: step time and memory (fullest GPU), in total and by part."""
+    """The predicted step time and memory (of the fullest GPU) of a run with a parallel layout, in total and by part."""
 
     run: LayoutRun
     parameters: int
@@ -39,7 +39,7 @@ class LayoutPrediction:
 
 
 def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> list[LayoutPrediction]:
-    """Predict time and memory of runs, in their order; `own` corrects the times by measured runs.
+    """Return the predicted time and memory of runs, in their order. The measured runs in `own` correct the times.
 
     Raises AdvisorError if a GPU cannot run one of the runs at all.
     """
@@ -83,7 +83,7 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
 
 
 def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
-    """Predict the bytes, by part, of a GPU of the first and of the last pipeline stage; one entry without a pipeline.
+    """Return the bytes, by part, of a GPU in the first and in the last pipeline stage; one entry without a pipeline.
 
     The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
     """

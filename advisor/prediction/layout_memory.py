@@ -3,7 +3,7 @@
 State and activations are counted as in Korthikanti et al. 2022 (arXiv 2205.05198, §4) and in Megatron-LM's own report
 (megatron/training/theoretical_memory_usage.py), extended to gated feed-forwards, grouped-query attention and experts.
 The counts are multiplied by factors fitted to measured peaks, one set for each software (profiles/layouts.yaml, written
-by `benchmarks/layouts.py`). Software without published peaks gets their mean and their spread.
+by `benchmarks/layouts.py`). Software without published peaks gets the mean and the spread of all sets.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from advisor.prediction.layouts import Columns, LayoutRun
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
-MEMORY_PARTS = ("state", "activations", "logits", "rest")  # each with a fitted factor; that of "rest" is in bytes
+MEMORY_PARTS = ("state", "activations", "logits", "rest")  # each with a fitted factor; the factor of "rest" is in bytes
 # Bytes per parameter in mixed precision: weight and main gradient (2 + 4) stay whole, master weight and moments (12)
 # can be sharded.
 _HELD, _SHARDED = 6.0, 12.0
-# Software built on another software's core, with the same memory (github.com/NVIDIA-NeMo/Megatron-Bridge).
+# Software built on the core of other software, with the same memory (github.com/NVIDIA-NeMo/Megatron-Bridge).
 _SAME_CORE = {"nemo": "megatron"}
-# 1 of nanotron's 124 layouts with a stage that has nothing to do ran (benchmarks/parallel_runs.csv).
+# Of nanotron's 124 layouts that leave a pipeline stage empty, 1 ran (benchmarks/parallel_runs.csv).
 _EMPTY_STAGE = 0.01
-# Blocks without weights that follow the head in balanced software, each a stage of its own where stages are small: the
-# cast of the logits and the loss.
+# Blocks without weights that follow the head in software that balances stages: the cast of the logits, and the loss. If
+# stages are small, each of them is a stage of its own.
 _AFTER_HEAD = 2
 _OPERATORS_KEEP = 0.4  # share of activations kept if every other product is recomputed (as in `memory_published`)
 _LOGIT_BYTES = 6.5  # per logit: 16 bits, an fp32 copy and the loss's temporaries
@@ -68,10 +68,10 @@ def read_memory_law(raw: Mapping[str, Any]) -> MemoryLaw:
 
 
 def counted(z: Columns, stage: str = "first", *, afab: bool = False) -> Mapping[str, np.ndarray]:
-    """Count bytes by MEMORY_PARTS on a GPU of the first or the last pipeline stage, before any factor.
+    """Return the bytes by MEMORY_PARTS on a GPU of the first or the last pipeline stage, before any factor.
 
-    "rest" is always one byte, so that its factor is a number of bytes. `afab` is the schedule with all forward passes
-    before the first backward pass: every stage of a pipeline keeps all micro-batches. Otherwise it is 1F1B.
+    "rest" is always one byte, so that its factor is a number of bytes. With `afab`, all forward passes run before the
+    first backward pass, so every stage of a pipeline keeps all micro-batches. Otherwise the schedule is 1F1B.
     """
     first = stage == "first"
     table = z.vocab * z.width / z.tensor
@@ -87,7 +87,7 @@ def counted(z: Columns, stage: str = "first", *, afab: bool = False) -> Mapping[
     state = state + _state(z.local_experts * share, expert_ranks, z.sharding)
 
     # A stage of the 1F1B schedule, interleaved or not, holds activations for this share of all layers.
-    behind = z.pipeline - 1 if first else np.zeros_like(z.pipeline)  # later stages
+    behind = z.pipeline - 1 if first else np.zeros_like(z.pipeline)  # number of later stages
     pieces = np.where(z.virtual > 1, 2 * behind + (z.virtual - 1) * z.pipeline + 1, behind + 1)
     pieces = np.where(afab & ~alone, np.inf, pieces)
     in_flight = np.minimum(pieces, z.micro_batches * z.virtual) / (z.pipeline * z.virtual)
@@ -117,14 +117,14 @@ def _layer_bytes(z: Columns) -> tuple[np.ndarray, np.ndarray]:
     """
     t, again = z.tensor, z.recompute > 0
     residual = np.where(z.sequence, 1 / t, 1.0)
-    plain = z.matrices == 2  # GPTs have dropout: a mask of one byte, and its output
+    plain = z.matrices == 2  # GPTs have dropout, which saves a mask of one byte and its output
     norms = np.where(plain, 10, 8) * z.width * residual
     attention = (4 * z.heads * z.head_dim + 4 * z.kv_heads * z.head_dim + 4 * z.heads) / t
     kept = np.where(plain, 5, 2) * z.heads * z.seq_len / t
     scores = np.where(z.fused_attention | again, 0.0, kept) * z.attending
     inside = np.where(plain, 4, 6)  # input and output of the activation function
     dense = inside * z.ffn_width / t
-    # Copies of a token: sent, received by each GPU that shares the expert, and the expert's output.
+    # Copies of a token: the one sent, those received by each GPU that shares the expert, and the expert's output.
     copies = z.per_token * 2 * z.width / t * (1 + 2 * z.expert_tensor)
     met = inside * (z.per_token + z.shared) * z.expert_width / t + copies
     every = (norms + attention + scores) * z.layers + dense * (z.layers - z.expert_layers) + met * z.expert_layers
@@ -164,8 +164,8 @@ def peak_and_chance(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes of the fullest GPU, and the probability that a run fits and leaves no pipeline stage empty.
 
-    `log_factors` are those of `peak_parts`, `deviation` is that of the peak. The bytes are those of 1F1B. If the
-    schedule of a pipeline is not known, the probability weights both schedules.
+    `log_factors` is as in `peak_parts`; `deviation` is the peak's log standard deviation. The bytes hold for 1F1B. If
+    the schedule of a pipeline is unknown, the probability is a weighted mean of both schedules.
     """
     from scipy.special import ndtr  # its import takes longer than a plan without layouts
 
@@ -179,8 +179,8 @@ def peak_and_chance(
     chance = fits(usual)
     if np.any(z.afab > 0):
         chance = (1 - z.afab) * chance + z.afab * fits(peak(afab=True))
-    # Stages of equal FLOPs: the share of the head in all stages holds the head and what follows it. More stages than
-    # that stay empty.
+    # If stages have equal FLOPs, the head's share of the stages holds the head and the blocks after it. Further stages
+    # in that share stay empty.
     before_head = np.floor(z.pipeline * z.layers / (z.layers + z.head_layers))
     empty = (z.head_layers > 0) & (before_head + 1 + _AFTER_HEAD < z.pipeline)
     return usual, np.where(empty, chance * _EMPTY_STAGE, chance)

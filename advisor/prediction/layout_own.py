@@ -2,10 +2,11 @@
 
     log(measured / predicted) = setup + links · share + model + rest
 
-`share` is the part of the predicted step that goes into exchanges between GPUs. All four are normal around 0, with the
-standard deviations in profiles/layouts.yaml (section `own`, fitted by `benchmarks/layouts.py` to the errors on sources
-left out). The first two hold for all runs of one person with one software on one kind of GPU, the third for all runs
-of one model, and the last for each run alone. Measured runs update them (Gaussian conditioning).
+`share` is the part of the predicted step that goes into exchanges between GPUs. The other four are normal around 0,
+with the standard deviations in profiles/layouts.yaml (section `own`, fitted by `benchmarks/layouts.py` to the errors on
+sources left out). `setup` and `links` hold for all runs of one person with one software package on one kind of GPU.
+`model` holds for all runs of one model, and `rest` for one run alone. Measured runs update them (Gaussian
+conditioning).
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class OwnRuns:
     """The correction that measured runs give for other layouts of one model on the same kind of GPU."""
 
     count: int  # measured runs
-    mean: tuple[float, float]  # log factor on the step: alone, and times the share of exchanges
+    mean: tuple[float, float]  # log factor on the step: a constant, and the coefficient of the share of exchanges
     covariance: tuple[float, float, float]  # of these two: variance, covariance, variance
-    rest: float  # log standard deviation of one run
+    rest: float  # log standard deviation of a single run
     usual: float  # log factor at the mean share of the measured runs
 
     def log_factor(self, share: np.ndarray) -> np.ndarray:
-        """Return the log factor on predicted step times; `share` is the part of exchanges, shape (n,)."""
+        """Return the log factor on predicted step times; `share` is the part that goes into exchanges, shape (n,)."""
         return self.mean[0] + self.mean[1] * share
 
     def deviation(self, share: np.ndarray) -> np.ndarray:
@@ -75,8 +76,8 @@ def learn(runs: Sequence[LayoutRun], seconds: Sequence[float], model: Model) -> 
 
 
 def condition(off: np.ndarray, share: np.ndarray, widths: np.ndarray, width: int, s: Spreads) -> OwnRuns:
-    """Return the correction for a model of this width, from log errors (n,) with their shares and models' widths."""
-    # The unknowns are the set-up with the planned model's own deviation, and the links.
+    """Return the correction for a model of this width, from the log errors, shares and model widths of n runs."""
+    # The two unknowns are the set-up plus the planned model's own deviation, and the links.
     alike = (widths == width).astype(float)
     cross = np.stack([s.setup**2 + s.model**2 * alike, s.links**2 * share])
     same = widths[:, None] == widths[None, :]
@@ -94,11 +95,11 @@ def condition(off: np.ndarray, share: np.ndarray, widths: np.ndarray, width: int
 
 
 def read_own_runs(path: Path, planned: LayoutRun) -> OwnRuns | None:
-    """Read the measured runs of a CSV file, and return their correction for `planned`; None if it has none of its GPU.
+    """Return the correction for `planned` from the measured runs of a CSV file, or None if none has its GPU.
 
-    The columns are those of `predict --rows` and one of RATES. Cells that are missing or empty are as in `planned`; a
-    row with `layers` alone is of that many layers of its model. Raises AdvisorError (exit 2) for a row that cannot be
-    read, or that is faster than its GPUs.
+    The columns are those of `predict --rows` and one of RATES. A missing or empty cell has its value in `planned`. A
+    row that states only `layers` of the sizes is the planned model with that many layers. Raises AdvisorError (exit 2)
+    for a row that cannot be read, or that is faster than its GPUs can be.
     """
     hint = f"name the columns as `predict --rows` does (tp, pp, n_gpus, micro_batch, …), and one of {', '.join(RATES)}"
     columns, *rows = row_cells(path, required=())
@@ -128,7 +129,7 @@ def read_own_runs(path: Path, planned: LayoutRun) -> OwnRuns | None:
 
 
 def _usual(run: LayoutRun) -> dict[str, str]:
-    """Return the cells of a row of the run, for columns that a table leaves out."""
+    """Return the cells of a row that describes the run, for columns that a table leaves out."""
     model, experts = run.model, run.model.experts
     cells: dict[str, Any] = {
         **{"gpu": run.gpu.key, "software": run.software or "", "precision": run.precision, "seq_len": run.seq_len},
@@ -145,7 +146,7 @@ def _usual(run: LayoutRun) -> dict[str, str]:
 
 
 def _layers_of(model: Model, layers: int) -> Model:
-    """Return the model with so many layers, of the same kinds in the same proportion."""
+    """Return the model with this number of layers, of the same kinds in the same proportion."""
     if model.experts is None:
         return replace(model, layers=layers)
     mixed = math.ceil(model.experts.layers * layers / model.layers)

@@ -1,4 +1,4 @@
-"""Convert rows of tables about runs with a parallel layout to `LayoutRun`s, or to an error that explains why not.
+"""Convert rows of tables about runs with a parallel layout to `LayoutRun`s, or explain why a row cannot be converted.
 
 A layout is given as one column for each degree (`tp`, `pp`, `cp`, `ep`, …, as in benchmarks/parallel_runs.csv), or in
 the words of one cell (`TP2 PP4 VP5`, as in profiles/public_runs.csv).
@@ -40,7 +40,7 @@ _COUNTS = (  # columns with a whole number
     *("ffn_width", "experts", "experts_per_token", "expert_ffn_width", "shared_experts", "dense_layers", "grad_accum"),
 )
 _MOST = 100_000_000
-_PCIE = 25e9  # of PCIe 4's 32 GB/s, as in `comm`
+_PCIE = 25e9  # 25 of PCIe 4's 32 GB/s, as in `comm`
 # "TP2", "TP=2", "tp 2" and "2-way TP".
 _WORDS = {
     degree: re.compile(rf"(?<![a-z]){letters}[ =:_-]*(\d+)|(\d+)[- ]way {letters}(?![a-z])", re.IGNORECASE)
@@ -63,7 +63,7 @@ class LayoutReading:
 
 
 def measured_seconds(row: Mapping[str, str], run: LayoutRun) -> float | None:
-    """Return the measured seconds of a step; None if the row states none of RATES as a positive number."""
+    """Return the measured seconds of a step, or None if the row states none of RATES as a positive number."""
     of_all, *of_one = RATES[1:]
     tokens = {of_all: 1, **dict.fromkeys(of_one, run.layout.gpus)}
     for name in RATES:
@@ -85,7 +85,7 @@ class LayoutRows:
         self._seen: dict[tuple[str, ...], LayoutReading | Refusal] = {}
 
     def read(self, cells: Sequence[str]) -> LayoutReading | Refusal | None:
-        """Read the run of a row, or the reason why it cannot be read; None if it only states data parallelism."""
+        """Return the run of a row, or the reason why it cannot be read, or None if it only states data parallelism."""
         if not self._layouts:
             words = cells[self._words] if self._words is not None and self._words < len(cells) else ""
             cut = any(value > 1 for name, value in degrees_in(words).items() if name != "data")
@@ -101,7 +101,7 @@ class LayoutRows:
 
 @lru_cache(maxsize=65536)
 def degrees_in(words: str) -> Mapping[str, int]:
-    """Read the parallel degrees in the words of one cell."""
+    """Return the parallel degrees that the words of one cell state."""
     found: dict[str, int] = {}
     for name, short in _WORDS.items():
         match = short.search(words) or (_SPELT[name].search(words) if name in _SPELT else None)
@@ -111,7 +111,7 @@ def degrees_in(words: str) -> Mapping[str, int]:
 
 
 def read_layout_row(row: Mapping[str, str], cards: Mapping[str, GpuSpec]) -> LayoutReading | Refusal:
-    """Read the run of a row. Usual values replace missing ones and are listed as assumptions."""
+    """Return the run of a row. Usual values replace missing values and are listed as assumptions."""
     for name in (*_SIZES, *_COUNTS):
         value, least = number(row.get(name, "")), 1 if name in _SIZES else 0
         if value is not None and not (math.isnan(value) or (least <= value <= _MOST and value == int(value))):
@@ -241,7 +241,8 @@ def _model(row: Mapping[str, str], assumed: list[str]) -> Model | Refusal:
 
 
 def _by_counts(model: Model, row: Mapping[str, str]) -> Model:
-    """Derive the weights of unusual attention (MLA, Mamba layers) from the stated parameter counts."""
+    """Return the model with weights of unusual attention (MLA, Mamba layers) derived from the stated parameter
+    counts."""
     kind = row.get("attention", "").lower()
     active, total = number(row.get("params_active", "")), number(row.get("params_total", ""))
     if kind not in ("mla", "hybrid") or not active:
@@ -292,7 +293,7 @@ def _layout(row: Mapping[str, str], model: Model, usual: str, assumed: list[str]
 
 
 def _batch(row: Mapping[str, str], layout: Layout, assumed: list[str]) -> tuple[int, int, int]:
-    """Read sequence length, micro-batch and micro-batches of one replica."""
+    """Return sequence length, micro-batch and micro-batches of one replica."""
     length, micro = _integer(row, "seq_len"), _integer(row, "micro_batch")
     if not length:
         # The lengths of Llama 3 and Llama 2: larger vocabularies came with longer sequences.
@@ -310,7 +311,7 @@ def _batch(row: Mapping[str, str], layout: Layout, assumed: list[str]) -> tuple[
     elif many is None:
         many = max(1, layout.pipeline * 4 if layout.pipeline > 1 else 1)
         assumed.append(f"the global batch is not stated: {many} micro-batches taken")
-    if layout.pipeline > 1 and many == 1 and micro >= layout.pipeline:  # the batch of a replica, split by the pipeline
+    if layout.pipeline > 1 and many == 1 and micro >= layout.pipeline:  # of a replica, which the pipeline splits
         many, micro = micro, 1
         assumed.append("micro_batch is the batch of a pipeline: micro-batches of one sequence taken")
     return length, micro, many
@@ -351,7 +352,7 @@ def _fused(row: Mapping[str, str], software: str | None) -> bool:
 
 
 def _afab(row: Mapping[str, str], usual: float) -> float:
-    """Read the schedule of the pipeline, as the probability that it is AFAB."""
+    """Return the probability that the pipeline's schedule is AFAB."""
     words = "; ".join(row.get(name, "") for name in ("software", "parallelism", "notes"))
     if re.search(r"\b(?:afab|gpipe|all[- ]forward)", words, re.IGNORECASE):
         return 1.0
@@ -365,7 +366,7 @@ def _stage(notes: str) -> str:
 
 
 def _network(words: str, node_gpus: int) -> float | None:
-    """Read the bytes per second between nodes for each GPU, from a rate per GPU or per adapter; None if unstated."""
+    """Return the bytes per second between nodes for each GPU, from a rate per GPU or adapter; None if unstated."""
     said = re.search(
         r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*(g(?:b|bit)(?:/s|ps|e)|gb/s)(\s*(?:per|for each|a|/)\s*gpu)?"
         r"(?=[^;]*(?:between|infiniband|\bib\b|ethernet|efa|roce|network|nics?\b|per gpu))",

@@ -24,7 +24,7 @@ from advisor.prediction.wallclock import (
 from advisor.records import Basis, Estimate
 
 _STATE_BYTES = 14  # per parameter in a checkpoint: 16-bit weight, fp32 master weight and both moments
-_DISK_BYTES_PER_SECOND = 1e9  # for each GPU, our judgement; asynchronous, so that it matters after a failure only
+_DISK_BYTES_PER_SECOND = 1e9  # for each GPU, our judgement; writing is asynchronous, so it matters only after a failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class WholeRun:
 
 
 def whole_run(step: Estimate, steps: float, gpus: int, parameters: int, law: LayoutLaw | None = None) -> WholeRun:
-    """Estimate the duration of `steps` steps on `gpus` GPUs; the size of a checkpoint follows from `parameters`."""
+    """Return the duration of `steps` steps on `gpus` GPUs; the size of a checkpoint follows from `parameters`."""
     law = law or load_law()
     held = np.array([[parameters * _STATE_BYTES / gpus]])
     seconds = held.item() / _DISK_BYTES_PER_SECOND
@@ -54,7 +54,7 @@ def whole_run(step: Estimate, steps: float, gpus: int, parameters: int, law: Lay
         failed = float(lost_share(np.array(every), np.array(stall_seconds), again, np.array(mean_seconds)))
         return failed * (1 + waiting), waiting
 
-    # Published runs took longer than that: evaluations, slow machines, settings that were not the fastest.
+    # Published runs took longer because of evaluations, slow machines and settings that were not the fastest.
     beyond, unsure = math.exp(law.whole), math.exp(Z80 * max(0.0, law.whole_deviation - law.deviation))
     work = step.scaled(steps * beyond)
     usual = shares(mean.value, stall.value, work.value)

@@ -41,7 +41,7 @@ COSTS = (
     "narrow",  # other products, times 512 over the width that remains after splitting
     "weights",  # memory traffic of 16-bit weights for each micro-batch
     "data",  # bytes of gradients, once a step
-    "shared_out",  # bytes of weights gathered after a sharded optimizer step, hidden by nothing
+    "shared_out",  # bytes of weights gathered after a sharded optimizer step; nothing hides them
     "copies",  # launches for the pieces of tensors that a sharded optimizer gathers, if the software copies each alone
     "data_calls",  # latency of gradient rings between nodes, one ring for each 100 MB
     "gathered",  # bytes of weights and gradients for each micro-batch (FSDP)
@@ -50,7 +50,7 @@ EXCHANGES = tuple(
     name for name in COSTS if name not in ("routing", "expert_calls", "small_experts", "narrow", "weights", "copies")
 )
 PARTS = ("products", "activations", "overhead", "optimizer", "tensor", "pipeline", "context", "experts", "data")
-# The part of a step to which each of TERMS and each of COSTS counts, in their order.
+# The part of a step to which each entry of TERMS and of COSTS belongs, in their order.
 _PARTS_OF_TERMS = (
     *("products", "products", "activations", "activations", "activations"),
     *("overhead", "overhead", "optimizer", "overhead"),
@@ -60,8 +60,8 @@ _PARTS_OF_COSTS = (
     *("products", "activations", "data", "data", "data", "data", "data"),
 )
 _CALL_SECONDS, _FAR_CALLS, _LAUNCH_SECONDS = 10e-6, 4.0, 5e-6
-# Share of the nominal rate reached, share of the arithmetic that hides communication, share of communication that
-# nothing hides: our judgement.
+# Share of the nominal rate reached, share of the arithmetic that hides communication, and share of communication that
+# nothing hides. All are our judgement.
 _LINK_SHARE, _HIDDEN, _NEVER_HIDDEN = 0.65, 0.8, 0.1
 # Communication between layers reaches this share of all network adapters of a node, because the collectives wait for
 # each other (Ultra-Scale's layouts with tensor degrees 16 and 32).
@@ -104,7 +104,7 @@ def read_time_law(raw: Mapping[str, Any]) -> LayoutLaw:
 
 @lru_cache(maxsize=4096)
 def one_gpu(gpu: GpuSpec, precision: str, software: str | None, fused_attention: bool) -> tuple[np.ndarray, Rates]:
-    """Return the log coefficients for one GPU's work, (len(TERMS),), and the rates that they are relative to.
+    """Return the log coefficients for one GPU's work, (len(TERMS),), and the rates to which they refer.
 
     Raises AdvisorError if the GPU has no units for the precision.
     """
@@ -179,8 +179,8 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
     near = np.maximum(1, np.minimum(z.expert, np.floor(z.domain / z.expert_tensor)))
     machines = z.expert / near
     sent = z.per_token * (near - 1) / z.expert / z.link
-    # A token is sent once to each other machine with one of its experts. Experts are drawn evenly, from all machines or
-    # from those of the token's groups.
+    # A token is sent once to each other machine with one of its experts. We assume that experts are drawn evenly from
+    # all machines, or from those of the token's groups.
     of_groups = z.groups_per_token * np.maximum(machines / z.expert_groups, 1)
     open_to = np.where(z.expert_groups > 1, np.minimum(machines, of_groups), machines)
     sent = sent + (1 - 1 / machines) * open_to * (1 - (1 - 1 / open_to) ** z.per_token) / z.network
@@ -260,7 +260,7 @@ def _stage_seconds(z: Columns, work: Sizes, theta: np.ndarray, rates: Rates) -> 
 
 
 def seconds_of_runs(runs: Sequence[LayoutRun]) -> tuple[np.ndarray, np.ndarray]:
-    """Like `seconds_of`, for a list of runs."""
+    """Return the result of `seconds_of` for a list of runs."""
     beliefs = [one_gpu(run.gpu, run.precision, run.software, run.fused_attention) for run in runs]
     return seconds_of(columns_of(runs), np.stack([theta for theta, _ in beliefs]), [rates for _, rates in beliefs])
 

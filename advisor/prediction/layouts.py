@@ -18,13 +18,13 @@ from advisor.hardware.links import read_link
 from advisor.prediction.comm import NETWORK_PER_GPU
 from advisor.prediction.software import require_software
 
-# The backward pass recomputes nothing, the core of attention (Megatron's selective), every other matrix product of a
-# block (torchtitan's selective), or the whole block.
+# What the backward pass recomputes: nothing, the core of attention (Megatron's selective), every other matrix product
+# of a block (torchtitan's selective), or the whole block.
 RECOMPUTE = ("none", "attention", "operators", "full")
-SHARDINGS = ("none", "optimizer", "full")  # over the data-parallel GPUs: nothing, ZeRO-1, FSDP
+SHARDINGS = ("none", "optimizer", "full")  # over data-parallel GPUs: nothing, the optimizer, all (FSDP)
 # Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.
 _SPEED = {"fp8": 2.0, "mxfp8": 2.0, "fp4": 4.0}
-EIGHT_BITS = tuple(_SPEED)  # 8 bits or fewer
+EIGHT_BITS = tuple(_SPEED)  # precisions with 8 bits or fewer
 _BYTES_PER_SECOND = 12.5e9  # between nodes for each GPU, one way, if the GPU's usual network is unknown: 100 Gb/s
 
 
@@ -54,7 +54,7 @@ class Model:
     vocab_size: int
     tied: bool  # the head is the embedding table
     experts: Experts | None = None
-    attention_parameters: int | None = None  # of one layer; None: four matrices with grouped keys and values
+    attention_parameters: int | None = None  # of one layer; None: as in four matrices with grouped keys and values
     attending: float = 1.0  # share of layers with attention; the other layers are Mamba
     ahead: int = 0  # extra layers with a head for multi-token prediction
 
@@ -148,7 +148,7 @@ class LayoutRun:
     software: str | None = None  # a name in profiles/software.csv
     afab: float = 0.0  # probability that the pipeline runs all forward passes before the first backward pass, not 1F1B
     stage: str = "most"  # pipeline stage whose memory is predicted: most (the fullest) | first | last
-    optimizer_copies: int = 1  # groups of GPUs that each store a complete sharded optimizer
+    optimizer_copies: int = 1  # groups of GPUs, each of which stores a complete sharded optimizer
     hidden_experts: bool = False  # tokens go to their experts and back while another micro-batch computes (DualPipe)
 
     @property
@@ -277,7 +277,7 @@ _COLUMN_NAMES = {f.name for f in fields(Columns)}
 
 
 def columns_of(runs: Sequence[LayoutRun]) -> Columns:
-    """Convert runs to columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
+    """Return runs as columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
     rows = []
     for run in runs:
         model, layout = run.model, run.layout

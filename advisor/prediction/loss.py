@@ -65,7 +65,7 @@ DATA_CONSTRAINED_RATIO = 1 / 0.2258**2  # N_opt(D) = (D G)^(beta/alpha) G with G
 # tokens; the smallest runs of their isoFLOP curves saw about 1 B.
 PARAMETER_RANGE = (70e6, 16e9)
 TOKEN_RANGE = (1e9, 1e12)
-# The vocabulary of their data has 32,000 tokens. A token of a much smaller vocabulary has fewer bytes, so fewer nats.
+# Their data has a vocabulary of 32,000 tokens. A token of a much smaller vocabulary has fewer bytes, so fewer nats.
 VOCAB_RANGE = (16_000, 262_144)
 _ROUNDED = 1.01  # tolerance: the ranges are round numbers, and a run has whole steps
 MOST_PREDICTED_EPOCHS = 100  # the repetition law has no overfitting term, so there is no forecast beyond this
@@ -81,11 +81,11 @@ TRANSFER_ERROR = 0.06  # of the loss
 
 
 def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> Estimate | None:
-    """Forecast the validation loss at the end of training in nats per token, or None outside the range of the laws.
+    """Return the validation loss at the end of training in nats per token, or None outside the range of the laws.
 
     `parameters` includes embeddings. `unique_tokens` is the size of the training data; None means that no token is
-    repeated. Uses the Chinchilla law with the constants of Besiroglu et al., plus the cost of repetition by
-    Muennighoff et al.
+    repeated. Uses the Chinchilla law with the constants of Besiroglu et al., plus the cost of repetition by Muennighoff
+    et al.
     """
     value = float(expected_loss(parameters, tokens, unique_tokens, vocab_size))
     if math.isnan(value):
@@ -112,7 +112,7 @@ def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | N
 
 
 def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> str | None:
-    """Explain why there is no loss forecast for this run; None if there is one."""
+    """Return the reason why there is no loss forecast for this run, or None if there is one."""
     if not _within(parameters, PARAMETER_RANGE):
         return f"the loss laws were fitted on 70 M to 16 B parameters, this model has {parameters / 1e6:,.1f} M"
     if not _within(tokens, TOKEN_RANGE):
@@ -129,7 +129,7 @@ def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, 
 
 
 def text_floor(bytes_per_token: float) -> float:
-    """Return the least loss that ordinary text allows: E in nats for tokens of this length, less the law's error."""
+    """Return the lowest loss that ordinary text allows: E in nats for tokens of this length, minus the law's error."""
     margin = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR
     return CHINCHILLA.irreducible * bytes_per_token / LAW_BYTES_PER_TOKEN * (1 - margin)
 
@@ -156,7 +156,7 @@ def effective_parameters(parameters: Numbers, unique_tokens: Numbers, best_ratio
 
 
 def repetition_penalty(parameters: Numbers, tokens: Numbers, unique_tokens: float) -> np.ndarray:
-    """Return the loss in nats added by repeating data: the data-constrained law with and without repetition."""
+    """Return the nats of loss that repeated data adds: the data-constrained law with minus without repetition."""
     law = DATA_CONSTRAINED
     repeated = law.loss(effective_parameters(parameters, unique_tokens), effective_tokens(tokens, unique_tokens))
     fresh = law.loss(effective_parameters(parameters, tokens), tokens)
@@ -170,11 +170,11 @@ def allocation_score(
     *,
     best_ratio: Numbers = DATA_CONSTRAINED_RATIO,
 ) -> Numbers:
-    """Rank runs that take the same time; lower is better. The score extrapolates to any size and is no loss forecast.
+    """Return a score that ranks runs of equal duration at any size; lower is better. It is no forecast of the loss.
 
     `parameters` must be counted as `best_ratio` (tokens per parameter) counts them: by default all parameters, with a
-    ratio of 19.6. Muennighoff et al. fitted one exponent for parameters and tokens, so that the best ratio is the same
-    at every compute. nanochat measured this over a decade of compute for matrices + head (sources §4.2). The law can
+    ratio of 19.6. Muennighoff et al. fitted one exponent for parameters and tokens, so the best ratio is the same at
+    every compute. nanochat measured this over a decade of compute for matrices + head (sources §4.2). The law can
     therefore be moved to any ratio r with A = B r^-alpha; their own A follows from r = 19.6. The score is
 
         score = B ((r N')^-alpha + D'^-alpha)        nats above the irreducible loss

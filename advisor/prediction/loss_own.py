@@ -10,9 +10,9 @@ from advisor.laws.intervals import Z80
 from advisor.prediction.loss import DATA_CONSTRAINED
 from advisor.records import Basis, Estimate
 
-LEAST_RUNS = 2  # one run may have been an accident
-# Another corpus and tokenizer shift the law by some 6 % (`loss.TRANSFER_ERROR`). Runs on one corpus still differ
-# through the law's slope at other sizes and through the seed.
+LEAST_RUNS = 2  # a single run may be an outlier
+# Another corpus and tokenizer shift the law by about 6 % (`loss.TRANSFER_ERROR`). Runs on one corpus still differ
+# because of the law's slope at other sizes and because of the seed.
 _PRIOR_DEVIATION, _RUN_DEVIATION = 0.06, 0.02
 
 
@@ -26,9 +26,10 @@ class LossCalibration:
 
 
 def calibrate_loss(log_ratios: Sequence[float]) -> LossCalibration | None:
-    """Update the prior "no shift, with a standard deviation of 6 %" by the user's runs; None for fewer than two runs.
+    """Return the shift of the loss law on the user's data, or None for fewer than two runs.
 
-    `log_ratios` are log(measured / law) for the final losses of finished runs on one data set.
+    `log_ratios` are log(measured / law) for the final losses of finished runs on one data set. They update a prior of
+    no shift with a standard deviation of 6 %.
     """
     if len(log_ratios) < LEAST_RUNS:
         return None
@@ -41,7 +42,7 @@ def calibrate_loss(log_ratios: Sequence[float]) -> LossCalibration | None:
 
 
 def on_own_data(law: Estimate, calibration: LossCalibration) -> Estimate:
-    """Shift a loss forecast by the calibration and narrow its interval."""
+    """Return a loss forecast that the calibration has shifted and narrowed."""
     value, width = law.value * math.exp(calibration.shift), Z80 * calibration.deviation
     return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.EXTRAPOLATED)
 
@@ -49,9 +50,9 @@ def on_own_data(law: Estimate, calibration: LossCalibration) -> Estimate:
 def overtraining_factor(training_tokens: float, inference_tokens: float) -> float:
     """Return the factor on the usual tokens per parameter for a model that will serve `inference_tokens`.
 
-    Minimising training plus inference compute under the one-exponent loss law gives f = (1 + D_inf / (3·D))^(1/α). D
-    are the training tokens of the overtrained model: √f times `training_tokens` at equal training FLOPs. The fixed
-    point f is found by bisection.
+    Minimising training plus inference compute under the one-exponent loss law gives f = (1 + D_inf / (3·D))^(1/α). D is
+    the number of training tokens of the overtrained model: √f times `training_tokens` at equal training FLOPs. The
+    fixed point f is found by bisection.
     """
 
     def asked(factor: float) -> float:

@@ -27,7 +27,7 @@ from advisor.store.disk import read_json
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
-_MEASURED_RANGE = (0.8, 1.25)  # factors on the smallest and largest measured peak: between them is interpolation
+_MEASURED_RANGE = (0.8, 1.25)  # on the smallest and largest measured peak; the basis between them is "interpolated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +99,15 @@ class MemoryModel:
     observations: tuple[MemoryObservation, ...] = ()
 
     def allocated_bytes(self, workload: Workload) -> Estimate:
-        """Predict the peak of torch's allocated bytes (on the CPU: live tensors)."""
+        """Return the peak of torch's allocated bytes (on the CPU: of live tensors)."""
         return self._estimate(self.allocated_many, workload, "allocated_peak_bytes")
 
     def reserved_bytes(self, workload: Workload) -> Estimate:
-        """Predict the peak of torch's reserved bytes (on the CPU: the resident set)."""
+        """Return the peak of torch's reserved bytes (on the CPU: of the resident set)."""
         return self._estimate(self.reserved_many, workload, "reserved_peak_bytes")
 
     def device_total_bytes(self, workload: Workload) -> Estimate:
-        """Predict the bytes that the device must provide: reserved bytes, the CUDA context and NCCL."""
+        """Return the bytes that the device must provide: reserved bytes, the CUDA context and NCCL."""
         return self._estimate(self.device_total_many, workload, "device_used_bytes")
 
     def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
@@ -133,11 +133,11 @@ class MemoryModel:
         return _interval(mean, np.hypot(deviation, beyond), floor=self._state(a))
 
     def published(self, a: WorkloadArrays, counted: str) -> Mixture | None:
-        """Estimate the memory of published software; None for this project's trainer, whose memory is traced."""
+        """Return the memory of published software, or None for this project's trainer, whose memory is traced."""
         return published_mixture(a, counted) if self._published(a) else None
 
     def breakdown(self, workload: Workload, total_bytes: float | None = None) -> MemoryParts:
-        """Break down the bytes at the peak of a step: `total_bytes`, or by default the allocated bytes."""
+        """Return the bytes at the peak by part; they sum to `total_bytes`, or by default to the allocated bytes."""
         a = WorkloadArrays.of([workload])
         total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
         parts = published_parts(a) if self._published(a) else self._own_parts(a)
@@ -159,13 +159,13 @@ class MemoryModel:
         return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}
 
     def basis(self, workload: Workload) -> Basis:
-        """Tell whether a workload was measured, lies inside or outside the measured range, or has no measurements."""
+        """Return whether a workload was measured, lies inside or outside the measured range, or has no measurements."""
         if any(o.workload == workload for o in self.observations):
             return Basis.MEASURED
         return self.bases_many(WorkloadArrays.of([workload]))[0]
 
     def bases_many(self, a: WorkloadArrays) -> list[Basis]:
-        """Like `basis`, for workloads that were not measured themselves."""
+        """Return the `basis` of workloads that were not measured themselves."""
         if not any(device_type(o.workload) == a.device_type for o in self.observations):
             return [Basis.PRIOR] * len(a.depth)
         low, high = self._measured_ranges.get(_kind(a), (math.inf, -math.inf))
@@ -188,7 +188,7 @@ class MemoryModel:
         basis = self.basis(workload)
         readings = [getattr(o, measured) for o in self.observations if o.workload == workload]
         if readings := [r for r in readings if r is not None]:
-            # A measured workload is predicted by its measurement, with the noise of measurements as its interval.
+            # The prediction for a measured workload is its measurement, with the noise of measurements as its interval.
             value, a = float(np.median(readings)), WorkloadArrays.of([workload])
             line = self._line(a) if measured == "allocated_peak_bytes" else self._corrections(a).reserved
             low, high = value - Z80 * line.noise * value, value + Z80 * line.noise * value
@@ -240,7 +240,7 @@ def load_memory_model() -> MemoryModel:
 
 
 def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> MemoryModel:
-    """Update the model by measured peaks, which may come from several kinds of workloads and devices.
+    """Return the model updated by measured peaks, which may come from several kinds of workloads and devices.
 
     Allocated bytes update the line from traced to allocated, separately for eager and compiled. Reserved bytes update
     the line from allocated to reserved. Bytes reported by the driver update the context.
@@ -268,7 +268,7 @@ def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[Memo
         x = [model._traced(w) - s for (w, _), s in zip(peaks, state, strict=True)]
         y = [peak - s for (_, peak), s in zip(peaks, state, strict=True)]
         own = replace(own, **{name: getattr(own, name).updated(x, y, [peak for _, peak in peaks])})
-    # Where the allocated bytes were not measured, the updated line predicts them.
+    # If the allocated bytes were not measured, the updated line predicts them.
     better = _with(model, kind, own)
     held = [(o, o.reserved_peak_bytes) for o in observations if o.reserved_peak_bytes is not None]
     state = [state_of(o.workload) for o, _ in held]

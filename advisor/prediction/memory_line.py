@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 _GIB = float(1 << 30)
-_NOISE_BELIEF = 6.0  # weight of the prior noise, as a number of measurements
+_NOISE_BELIEF = 6.0  # weight of the prior of the noise, as a number of measurements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Line:
 
     @classmethod
     def believed(cls, *, slope: tuple[float, float], offset_gib: tuple[float, float], noise: float) -> Line:
-        """Make a line from the prior mean and standard deviation of slope and offset."""
+        """Return a line with the prior mean and standard deviation of slope and offset."""
         covariance = ((slope[1] ** 2, 0.0), (0.0, offset_gib[1] ** 2))
         return cls(slope=slope[0], offset_gib=offset_gib[0], covariance=covariance, noise=noise)
 
@@ -36,7 +36,7 @@ class Line:
         return np.sqrt(np.maximum(ss * x**2 + 2 * so * x * _GIB + oo * _GIB**2, 0.0))
 
     def updated(self, x: Sequence[float], y: Sequence[float], total: Sequence[float]) -> Line:
-        """Update the line by measurements y at x, in bytes; the noise is relative to `total`.
+        """Return the line updated by measurements y at x, in bytes; the noise is relative to `total`.
 
         This is Gaussian linear regression with the current line as prior. The noise has an inverse gamma prior that
         counts as six measurements. Line and noise are estimated alternately, which converges in a few rounds.

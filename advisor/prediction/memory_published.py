@@ -33,15 +33,15 @@ _OTHER_STATES = {
     "copied": (("fp32", 0.5), ("16bit", 0.5)),
     "16bit": (("fp32", 0.5), ("copied", 0.5)),
 }
-_FROZEN_BYTES = 2.0  # of a weight that is not trained, unless it has 4 bits
-# Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered ones
+_FROZEN_BYTES = 2.0  # bytes of a weight that is not trained, unless it has 4 bits
+# Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered elements
 # (DeepSpeed's documented defaults), 16-bit each.
 _BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
-# 4-bit matrices save their input, and bitsandbytes' products their output: 15 to 25 bytes per token and width more
-# than frozen 16-bit matrices (LitGPT's published pairs of LoRA and QLoRA, six models).
+# 4-bit matrices save their input, and bitsandbytes' products also save their output: 15 to 25 bytes per token and width
+# more than frozen 16-bit matrices (LitGPT's published pairs of LoRA and QLoRA, six models).
 _UNPACKED_BYTES = 16.0
-# The share of the gradients that is alive together with the activations, for one micro-batch per step on one GPU:
-# wrappers keep the gradients in about half of the runs (Hugging Face's rows of two people).
+# The share of the gradients that is alive together with the activations, for one micro-batch per step on one GPU. In
+# about half of the runs, wrappers keep the gradients (Hugging Face runs of two people).
 _WRAPPERS_HOLD = 0.5
 # Per-operator checkpointing keeps attention's output and every second matrix product (torchtitan): about a third.
 _SELECTIVE = 0.4
@@ -50,10 +50,10 @@ _LOGIT_BYTES = {"compiled": 7.0, "megatron": 16.0, "c": 4.0}
 # Priors without published peaks: the allocator's pool as a share of the temporary tensors; GiB of the driver and of the
 # communication library (sources §2.4).
 _POOL, _NEEDED_POOL, _CONTEXT_GIB, _NCCL_GIB = 0.08, 0.02, 0.6, 1.0
-_BASE_GIB = 0.25  # workspaces, batches, small tensors, remains of loading
+_BASE_GIB = 0.25  # workspaces, batches, small tensors, leftovers of loading
 CLASSES = ("plain", "hf", "compiled", "megatron", "c")  # decide which tensors operations save
 PARTS = ("activations", "logits")  # have a factor for each class
-_STATE = ("weights", "optimizer", "gradients", "inputs")  # counts without uncertainty
+_STATE = ("weights", "optimizer", "gradients", "inputs")  # parts whose counts have no uncertainty
 FACTORS = (
     *(f"{part} {name}" for part in PARTS for name in CLASSES),
     "selective",
@@ -82,7 +82,7 @@ class Parts:
     gradients: np.ndarray
     stepping: np.ndarray  # temporaries of the optimizer step: square roots of moments, Muon's stacked matrices
     held: np.ndarray  # gradients that are alive together with the activations
-    inputs: np.ndarray  # of recomputed blocks
+    inputs: np.ndarray  # inputs of recomputed blocks
     activations: np.ndarray  # saved by blocks until their backward pass
     worked: np.ndarray  # activations of the one block that is being recomputed
     logits: np.ndarray
@@ -94,13 +94,13 @@ class PublishedMemory:
     """Factors on the counts, fitted to published peaks. A factor is stored as its log and the standard deviation."""
 
     factors: Mapping[str, tuple[float, float]]
-    software: Mapping[str, tuple[float, float]]  # on the activations of one named software
+    software: Mapping[str, tuple[float, float]]  # on the activations of one named software package
     spreads: Mapping[str, float]  # between people: log standard deviation of activations, logits, state and the rest
     more: Mapping[str, float]  # runs with unexplained extra memory: their share, log shift and log standard deviation
     row: float  # log standard deviation of one peak around the other peaks of the same person
 
     def software_factor(self, software: Software | None) -> tuple[float, float]:
-        """Return the log factor on the activations of one software, and its standard deviation."""
+        """Return the log factor on the activations of one software package, and its standard deviation."""
         unknown = (0.0, self.spreads["software"])
         return self.software.get(software.name or "", unknown) if software is not None else unknown
 
@@ -114,7 +114,7 @@ def load_published_memory() -> PublishedMemory:
 
 
 def cases(software: Software) -> tuple[Case, ...]:
-    """List the possible cases for a run of this software, likeliest first. The weights add up to one."""
+    """Return the possible cases for a run of this software, likeliest first. Their weights add up to one."""
     chance = software.state_chance
     states = [(software.state, chance)]
     if chance < 1:
@@ -143,9 +143,9 @@ def _models_of_hf(software: Software) -> bool:
 
 
 def parts(a: WorkloadArrays, case: Case) -> Parts:
-    """Count the bytes of one case by part, shape (n,).
+    """Return the bytes of one case by part, shape (n,), as counted.
 
-    With adapters, the weights include the frozen ones; gradients and moments exist for the adapters alone. Frozen
+    With adapters, the weights include the frozen weights, but only the adapters have gradients and moments. Frozen
     blocks below the first trained block save no activations.
     """
     software = a.software or Software()
@@ -176,7 +176,7 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / weights_shards
     inputs, kept, worked = _activations(a, software, named, case)
     # With fp32 moments AdamW computes the square root of all second moments at once, unless the optimizer is PyTorch's
-    # fused one. Where the software is not known, half of the runs use the fused one.
+    # fused one. If the software is unknown, half of the runs use the fused one.
     step_bytes = named.step_bytes if named is not None else 0.0 if a.optimizer == "muon" else 2.0
     return Parts(
         weights=(trained * weight + frozen - 2.0 * halved) / weights_shards,
@@ -198,7 +198,7 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
 def _activations(
     a: WorkloadArrays, software: Software, named: Named | None, case: Case
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count the inputs of recomputed blocks, the activations that blocks save, and those of the block in work."""
+    """Return the bytes of recomputed blocks' inputs, of the activations that blocks save, and of the block in work."""
     tokens, element = a.tokens.astype(float), 4.0 if a.precision == "fp32" else 2.0
     block = tokens * _kept_bytes(a, software, named, case)
     if not software.fused_attention:  # the output of softmax and, in 16 bits, a copy; mask and output of dropout
@@ -213,10 +213,11 @@ def _activations(
 
 
 def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case: Case) -> np.ndarray:
-    """Count the bytes per token that the operations of a block save for the backward pass.
+    """Return the bytes per token that the operations of a block save for the backward pass.
 
     These are inputs and outputs of two norms, q, k, v, the output of attention, and the FFN's values before and after
-    the activation function, with a gate if it has one. torch.compile saves as much, according to its partitioner.
+    the activation function, with a gate if it has one. torch.compile saves the same amount, according to its
+    partitioner.
     """
     element = 4.0 if a.precision == "fp32" else 2.0
     width, keys, ffn = a.width, a.kv_heads * a.head_dim, a.ffn_width
@@ -240,9 +241,8 @@ def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case
 
 
 def _autocast(a: WorkloadArrays, case: Case) -> bool:
-    """Return True if values between the 16-bit products of a block are fp32. FSDP gathers weights in 16 bits, so that
-    all values have 16 bits.
-    """
+    """Return True if values between the 16-bit products of a block are fp32. With FSDP they are not, because it gathers
+    weights in 16 bits."""
     return case.state == "fp32" and a.precision != "fp32" and a.sharding != "full"
 
 
@@ -251,7 +251,8 @@ def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
 
     In eager mode these are 16-bit logits, fp32 log-probabilities (autocast, Hugging Face's copy), and the gradients of
     NLL and softmax, which are as large. Everything in 16 bits without a copy takes 2 x 4. A compiler fuses some of it.
-    With head and loss in one graph, only logits and their gradient remain (sources §2.3): the software's own number.
+    With head and loss in one graph, only logits and their gradient remain (sources §2.3): each software has its own
+    number.
     """
     if not case.whole_logits:
         return _CHUNKED_LOGIT_BYTES
@@ -266,7 +267,7 @@ def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
 
 
 def _gathered(a: WorkloadArrays, software: Software, case: Case) -> np.ndarray:
-    """Count gathered and cast weights and the buckets of collectives."""
+    """Return the bytes of gathered and cast weights and of the buckets of collectives."""
     table_size = a.vocab_size * a.width
     if software.adapters is not None and a.sharding != "full":  # one matrix converted from 4 bits, without a gradient
         return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
@@ -288,7 +289,7 @@ def peak(
 
     `counted` is allocated, reserved (by the allocator), device (as the driver reports), or needed (the smallest device
     memory that works: before it fails, the allocator frees its cache). The peak is at the start of the backward pass,
-    when all activations and the logits are alive, or in the optimizer step, when all gradients are.
+    when all activations and the logits are alive, or in the optimizer step, when all gradients are alive.
     """
     p, kind = p or a.memo.get(case) or parts(a, case), class_of(a)
     a.memo[case] = p
@@ -323,7 +324,7 @@ def published_parts(a: WorkloadArrays) -> dict[str, float]:
 
 
 def factors(software: Software | None, belief: PublishedMemory | None = None) -> dict[str, float]:
-    """Return the factor on each counted part for one software."""
+    """Return the factor on each counted part for one software package."""
     belief = belief or load_published_memory()
     own = belief.software_factor(software)[0]
     return {name: float(np.exp(belief.factors[name][0])) for name in FACTORS} | {"software": float(np.exp(own))}
@@ -353,14 +354,14 @@ class Mixture:
         return np.exp((low + high) / 2)
 
     def estimates(self, ran_in: float | None = None) -> EstimateArrays:
-        """Return median and 80 % interval. `ran_in`: device memory in which the run is known to have fitted."""
+        """Return median and 80 % interval. If `ran_in` is given, the run has fitted in that much device memory."""
         whole = np.ones(self.logs.shape[1]) if ran_in is None else np.maximum(self.below(ran_in), 1e-6)
         low, value, high = self.quantiles(np.array([[0.1], [0.5], [0.9]]) * whole)
         return EstimateArrays(value=value, low=low, high=high)
 
 
 def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory | None = None) -> Mixture:
-    """Estimate the memory of published software for workloads of one kind; `counted` works as in `peak`."""
+    """Return the memory of published software for workloads of one kind; `counted` works as in `peak`."""
     belief = belief or load_published_memory()
     factor, deviations = factors(a.software, belief), _deviations(a, belief)
     logs: list[np.ndarray] = []
@@ -392,7 +393,7 @@ def _deviations(a: WorkloadArrays, belief: PublishedMemory) -> dict[str, float]:
 
 
 def _normal(z: np.ndarray) -> np.ndarray:
-    """Compute the normal distribution function to 1e-7 (Abramowitz and Stegun 7.1.26)."""
+    """Return the normal distribution function, exact to 1e-7 (Abramowitz and Stegun 7.1.26)."""
     t = 1 / (1 + 0.3275911 * np.abs(z) / np.sqrt(2))
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     tail = 0.5 * series * np.exp(-(z**2) / 2)

@@ -25,13 +25,13 @@ TERMS = (
     "L*p", "f*d", "d*d", "k*d", "V*d", "T*d", "T*q", "c*V", "c*d", "c", "L", "1",
 )  # fmt: skip
 
-_ROWS_AT_ONCE = 16384  # so that their terms fit in the cache of a core
+_ROWS_AT_ONCE = 16384  # workloads at once, so that their terms fit in the cache of a core
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadArrays:
-    """Many workloads that differ only in sizes: the sizes are integer arrays of one length, the rest is common.
+    """Many workloads that differ only in sizes. The sizes are integer arrays of one length; the rest is common to all.
 
     The class provides the attributes of a ModelShape, so that the functions of `flops` work on all workloads at once.
     """
@@ -57,7 +57,7 @@ class WorkloadArrays:
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> WorkloadArrays:
-        """Gather workloads that differ only in sizes. Raises ValueError if they differ in more."""
+        """Return workloads that differ only in sizes, as arrays. Raises ValueError if they differ in more."""
         common = {_common(w) for w in workloads}
         if len(common) != 1:
             raise ValueError(f"workloads of {len(common)} kinds cannot be gathered into one")
@@ -79,7 +79,7 @@ class WorkloadArrays:
         )
 
     def rows(self, chosen: np.ndarray) -> WorkloadArrays:
-        """Select some of the workloads."""
+        """Return the chosen workloads."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in (*_SIZES, "micro_batch", "accumulate")})
 
     @cached_property
@@ -118,7 +118,7 @@ class WorkloadArrays:
 
     @cached_property
     def trained_parameters(self) -> np.ndarray:
-        """Number of trained parameters. With frozen blocks the embeddings are frozen too, and a tied head with them."""
+        """Number of trained parameters. If blocks are frozen, so are the embeddings, and a tied head with them."""
         if self.software is None:
             return self.parameters
         if (adapters := self.software.adapters) is not None:
@@ -149,7 +149,7 @@ def repeats_keys(device_type: str, precision: str) -> bool:
 
 
 def by_kind(workloads: Sequence[Workload]) -> list[list[int]]:
-    """Group the indices of workloads that can be gathered into one `WorkloadArrays`."""
+    """Return the indices of workloads in groups, each of which can become one `WorkloadArrays`."""
     kinds: dict[tuple, list[int]] = {}
     for place, workload in enumerate(workloads):
         kinds.setdefault(_common(workload), []).append(place)
@@ -279,7 +279,7 @@ class Structure:
         return beyond + self._sharded(a) if a.sharding == "full" else beyond
 
     def _sharded(self, a: WorkloadArrays) -> np.ndarray:
-        """Return the change of the bytes beyond the state through full sharding, shape (n,).
+        """Return by how many bytes full sharding changes the peak beyond the state, shape (n,).
 
         Gradients are sharded, and cast weights are not kept, because blocks are gathered in compute type and freed
         after use. Full sharding adds two gathered blocks (the current and the next one) and the gradient of one block,
@@ -303,13 +303,13 @@ class Structure:
             sums[_KIND_OF_TERM.get(term, "activations")] += float(value)
         if moment.phase == "optimizer":
             sums["gradients"] += 4.0 * float(a.parameters[0])
-        if a.sharding == "full":  # changes gradients and copies of weights
+        if a.sharding == "full":  # full sharding changes gradients and copies of weights
             sums["gradients"] += float(self._sharded(a)[0])
         return sums
 
 
 def _compiled(moment: Moment, precision: str) -> Moment:
-    """Adapt a moment to torch.compile, which fuses the arithmetic on the logits of a chunk.
+    """Return a moment under torch.compile, which fuses the arithmetic on the logits of a chunk.
 
     The logits, their gradient and the gradient of the previous chunk remain. Blocks save the same tensors as in eager
     mode: for the blocks of the three families, PyTorch's min-cut partitioner saves the same 36 bytes per token and
@@ -331,7 +331,7 @@ _KIND_OF_TERM = (
 
 
 def structure_from_dict(raw: dict) -> Structure:
-    """Build the structure from the dicts of profiles/memory.json, which benchmarks/trace_memory.py writes."""
+    """Return the structure in profiles/memory.json, which benchmarks/trace_memory.py writes."""
     return Structure(
         cells={
             name: tuple(Moment(phase=m["phase"], coefficients=m["bytes"]) for m in moments)

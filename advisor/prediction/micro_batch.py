@@ -14,7 +14,7 @@ ENOUGH = 0.98  # share of the best tokens/s from which a smaller micro-batch is 
 
 
 def fast_enough(answers: Sequence[Prediction]) -> Prediction | None:
-    """Apply the micro-batch rule to predictions of one model. Returns None if no configuration surely fits."""
+    """Return the prediction that the micro-batch rule chooses for one model, or None if nothing surely fits."""
     fitting = [answer for answer in answers if answer.fits]
     rates = [answer.tokens_per_second.value if answer.tokens_per_second else 0.0 for answer in fitting]
     near = [answer for answer, rate in zip(fitting, rates, strict=True) if rate >= ENOUGH * max(rates)]
@@ -38,7 +38,7 @@ def one_micro_batch(tries: Tries, usable: np.ndarray) -> np.ndarray:
     """Return a mask, shape (n,), that selects one configuration for each setting and target.
 
     For each kind, the rule finds the smallest micro-batch within ENOUGH of the kind's best tokens/s among the `usable`
-    configurations. Of all configurations within ALIKE of the fastest of these, it takes the plainest kind with its
+    configurations. Some of these are within ALIKE of the fastest: of them, the rule takes the plainest kind with its
     smallest micro-batch. If nothing is usable, it takes the configuration with the least memory. A configuration that
     serves two targets is selected once.
     """

@@ -1,8 +1,8 @@
 """How published runs correct a prediction for similar runs of the same software, and which published run is closest.
 
-The formula of `published` leaves a residual for every published run. The residuals of one software vary smoothly with
-the size of the workload (a Gaussian process over `throughput.coordinates`), and a little with the GPU and with
-switches. All runs of one owner share a further error. `benchmarks/fit_prior.py` writes profiles/prior_runs.csv.
+The formula of `published` leaves a residual for every published run. The residuals of one software package vary
+smoothly with the size of the workload (a Gaussian process over `throughput.coordinates`), and a little with the GPU and
+with switches. All runs of one owner share a further error. `benchmarks/fit_prior.py` writes profiles/prior_runs.csv.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def software_key(setting: Setting) -> str:
 
 
 def switches_of(w: Workload) -> str:
-    """Describe precision, compilation and sharding of a workload."""
+    """Return precision, compilation and sharding of a workload in words."""
     return switches_in_words(w.precision, w.compile, w.sharding, fp8=w.software is not None and w.software.fp8)
 
 
 def switches_in_words(precision: str, compile: bool, sharding: str, *, fp8: bool = False) -> str:
-    """Describe precision, compilation and sharding."""
+    """Return precision, compilation and sharding in words."""
     words = ["fp8" if fp8 else precision, "compiled" if compile else "eager"]
     words += [{"optimizer": "optimizer sharded", "full": "fully sharded"}[sharding]] if sharding != "none" else []
     return ", ".join(words)
@@ -79,7 +79,7 @@ def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) ->
 
 
 def nearby(runs: Sequence[PublishedRun], name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Build the correction from the runs of software `name` for one GPU type and its switches; None without runs."""
+    """Return the correction from runs of the software `name` for one GPU type and its switches; None without runs."""
     mine = [run for run in runs if name is not None and run.software == name]
     if not mine:
         return None
@@ -116,12 +116,12 @@ def published_runs() -> tuple[PublishedRun, ...]:
 
 @lru_cache(maxsize=4096)
 def nearby_of(name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Call `nearby` with the published runs."""
+    """Return `nearby` for the published runs."""
     return None if name is None else nearby(published_runs(), name, gpu, switches, deviation)
 
 
 def as_published(w: Workload, setting: Setting) -> PublishedRun:
-    """Convert a workload to a row of the table, without owner and measurements."""
+    """Return a workload as a row of the table, without owner and measurements."""
     return PublishedRun(
         software=software_key(setting),
         gpu=w.gpu,
@@ -133,7 +133,7 @@ def as_published(w: Workload, setting: Setting) -> PublishedRun:
 
 
 def closest(w: Workload, setting: Setting) -> str:
-    """Describe the most similar published run in one sentence, with its speed and the differences."""
+    """Return a sentence about the most similar published run, with its speed and the differences."""
     here, runs = as_published(w, setting), published_runs()
     alike = correlation([here], runs)[0]
     for of, otherwise in _UNLIKE.items():

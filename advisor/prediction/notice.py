@@ -1,4 +1,4 @@
-"""Check whether a run can save a checkpoint between the notice of a spot machine and its end."""
+"""Check whether a run can save a checkpoint between the notice that a spot machine ends and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> fl
 
 
 def short_notice(provider: str | None, needed_seconds: float) -> str | None:
-    """Explain that the provider's notice is too short to save; None if it suffices or is not documented."""
+    """Return a warning if the provider's notice is too short to save, or None if it suffices or is not documented."""
     notice = NOTICE_SECONDS.get(provider or "")
     if notice is None or needed_seconds <= notice:
         return None

@@ -14,7 +14,7 @@ from advisor.records import Basis
 # A step bound by launches, data or bandwidth draws half of the power limit, a step bound by dense products nearly all
 # (sources §7.4). Two H100 at an MFU of 44 % drew 681 and 673 of 700 W (sources §6.4), so full load starts at 45 %.
 _LOAD_FRACTION, _FULL_LOAD_MFU, _LOAD_SPREAD = (0.50, 0.95), 0.45, 0.12
-_LEAST_SPREAD = 0.05  # of measured watts: the smallest uncertainty of one calibration for another day
+_LEAST_SPREAD = 0.05  # relative to the watts: the smallest uncertainty when one calibration predicts another day
 _LEAST_RANGE = 0.05  # range of MFU that bursts must cover before a slope is fitted
 
 
@@ -44,7 +44,7 @@ class PowerModel:
 
 
 def datasheet_power(tdp_watts: float | None) -> PowerModel | None:
-    """Estimate the power of a GPU from the power limit in its data sheet; None if the limit is unknown."""
+    """Return the power of a GPU from the power limit in its data sheet, or None if the limit is unknown."""
     if not tdp_watts:
         return None
     idle, full = _LOAD_FRACTION
@@ -58,7 +58,7 @@ def datasheet_power(tdp_watts: float | None) -> PowerModel | None:
 
 
 def measured_power(mfu: Sequence[float], watts: Sequence[float], limit_watts: float | None) -> PowerModel | None:
-    """Fit the power to measured bursts; None without bursts. The slope is zero if their MFU hardly differs."""
+    """Return the power fitted to measured bursts, or None without bursts. The slope is zero if MFU hardly differs."""
     if not len(watts):
         return None
     x, y = np.clip(np.asarray(mfu, dtype=float), 0.0, _FULL_LOAD_MFU), np.asarray(watts, dtype=float)

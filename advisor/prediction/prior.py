@@ -64,7 +64,7 @@ def measured_prior() -> CoefficientPrior:
 
 
 def datasheet_rates(spec: GpuSpec, precision: str, *, tf32: bool = True) -> Rates | None:
-    """Return the rates that `load_prior` is relative to; None if the GPU has no units for the precision.
+    """Return the rates to which `load_prior` is relative, or None if the GPU has no units for the precision.
 
     On GPUs without tensor units, 16-bit products with fp32 accumulation are as slow as fp32 products.
     """
@@ -77,7 +77,7 @@ def datasheet_rates(spec: GpuSpec, precision: str, *, tf32: bool = True) -> Rate
 
 
 def power_headroom(spec: GpuSpec, precision: str) -> float | None:
-    """Return the log of the GPU's power limit in watts per dense TFLOP/s; None if one of them is not published."""
+    """Return the log of the GPU's power limit in watts per dense TFLOP/s, or None if either is not published."""
     rates = datasheet_rates(spec, precision)
     return math.log(spec.tdp_watts / (rates.matmul_flops / 1e12)) if rates and spec.tdp_watts else None
 
@@ -94,9 +94,9 @@ def load_prior(
     """Return the prior of a run on a GPU without calibration, relative to `datasheet_rates` (profiles/prior.yaml).
 
     A GPU without published runs gets the mean of its generation, and a generation without runs the mean of all. The
-    spread between GPUs or generations is then added. `compile` None averages compiled and eager. `spec` gives the power
-    limit. `software` None means this project's trainer, for which nobody has published runs. Raises AdvisorError if the
-    file is unusable.
+    spread between GPUs or generations is then added. If `compile` is None, compiled and eager are averaged. `spec`
+    gives the power limit. `software` None means this project's trainer, for which nobody has published runs. Raises
+    AdvisorError if the file is unusable.
     """
     shared = _shared()
     beliefs = [
@@ -124,13 +124,13 @@ def near_deviation() -> float:
 
 
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
-    """Count the published runs behind `load_prior`, encoders included: on this GPU, on its generation, in total."""
+    """Return the numbers of published runs behind `load_prior`, encoders included: of the GPU, its generation, all."""
     shared = _shared()
     return shared.rows_by_card.get(key, 0), shared.rows_of(generation), sum(shared.rows_by_card.values())
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Condition the prior on the fact that no GPU multiplies much faster than its peak.
+    """Return the prior under the condition that no GPU multiplies much faster than its peak.
 
     Used for GPUs without published runs. `benchmarks/prior_model.py` has applied the same bound to all others.
     """
@@ -157,7 +157,7 @@ class Elsewhere:
 
 
 def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> np.ndarray:
-    """Convert log coefficients from measured rates to datasheet rates, so that the predicted seconds stay the same."""
+    """Return log coefficients converted from measured to datasheet rates, so that predicted seconds stay the same."""
     flops = math.log(datasheet.matmul_flops / rates.matmul_flops)
     bandwidth = math.log(datasheet.bandwidth / rates.bandwidth)
     launch = math.log(rates.launch_seconds / datasheet.launch_seconds)
@@ -180,7 +180,7 @@ def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates
 
 
 def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:
-    """Update the prior of `spec` by a calibration of the same trainer on another GPU.
+    """Return the prior of `spec` updated by a calibration of the same trainer on another GPU.
 
     The Gaussian update moves the effects that both GPUs share, and the effect of the trainer's software.
     """
@@ -201,7 +201,7 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return CoefficientPrior(
         mean=prior.mean + gain @ (mean - there.mean),
-        covariance=(vectors * np.maximum(values, 1e-4)) @ vectors.T,  # rounding makes no eigenvalue negative
+        covariance=(vectors * np.maximum(values, 1e-4)) @ vectors.T,  # so that rounding makes no eigenvalue negative
         discrepancy=prior.discrepancy,
         source=f"{prior.source}, updated by {elsewhere.source}",
     )
@@ -223,7 +223,8 @@ class SharedBelief:
     dated: str = ""
 
     def pick(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> np.ndarray:
-        """Return the (k, p) matrix for a GPU and a setting. Without a GPU, use the mean headroom of the generation."""
+        """Return the (k, p) matrix for a GPU and a setting. Without a GPU, it uses the mean headroom of the
+        generation."""
         headroom = power_headroom(spec, setting.precision) if spec else None
         if headroom is None:
             headroom = self.headrooms.get(generation or "", 0.0)
@@ -233,7 +234,7 @@ class SharedBelief:
         """Return mean (k,) and covariance (k, k) of θ for a run without calibration."""
         picked = self.pick(generation, spec, setting)
         mean = picked @ self.mode
-        # A GPU has few of the unknowns. Products of whole matrices would start threads that wait for a busy core.
+        # Few of the unknowns affect one GPU. Products of whole matrices would start threads that wait for a busy core.
         used = np.flatnonzero(picked.any(axis=0))
         covariance = picked[:, used] @ self.covariance[np.ix_(used, used)] @ picked[:, used].T
         known = f"generation {generation} {TERMS[0]}" in self.place
@@ -251,7 +252,7 @@ class SharedBelief:
         return self.rows_by_generation.get(generation or "", 0)
 
     def source(self, generation: str | None) -> str:
-        """Describe the published runs behind the prior."""
+        """Return a description of the published runs behind the prior."""
         rows, own = sum(self.rows_by_generation.values()), self.rows_of(generation)
         if not own:
             return f"{rows} published runs of other generations, none of {generation or 'this device'} ({self.dated})"
@@ -271,7 +272,7 @@ def _shared() -> SharedBelief:
 
 
 def read_belief(document: Mapping[str, Any]) -> SharedBelief:
-    """Build the beliefs from a prior.yaml. Its covariance is a lower triangle of 32-bit floats in base64."""
+    """Return the posterior in a prior.yaml. Its covariance is a lower triangle of 32-bit floats in base64."""
     names = names_of_unknowns(document["generations"], document["cards"], document["software"])
     lower = np.zeros((len(names),) * 2)
     lower[np.tril_indices(len(names))] = np.frombuffer(base64.b64decode(document["covariance"]), dtype="<f4")

@@ -11,7 +11,7 @@ from advisor.prediction.throughput import Posterior
 from advisor.records import Basis, Estimate, Kernels
 from advisor.store.calibration import HeldOutSummary
 
-_UNLIKE_DEVIATION = 0.15  # for each different switch: half of a typical gain by compiling (sources §3.2: up to 1.3x)
+_UNLIKE_DEVIATION = 0.15  # for each switch that differs: half the typical gain by compiling (sources §3.2: up to 1.3x)
 FIT_MARGIN = 0.97  # usable share of device memory: allocators fail a little before the last byte
 
 

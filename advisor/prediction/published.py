@@ -1,11 +1,11 @@
-"""The model of published runs: how the coefficients of a GPU and a software are sums of shared unknowns.
+"""The model of published runs: how the coefficients of a GPU and a software package are sums of shared unknowns.
 
     θ = μ + δ_generation + δ_card + compiled · c (or fused kernels · k) - headroom · β
         + effects of the software's class, its name, its name on the generation, and the precision (+ w)
 
-headroom is the log of the GPU's power limit in watts per peak TFLOP/s; a GPU with little headroom throttles. w is the
-difference of encoders. All runs of one owner share a further error (`Spreads.owner`). `benchmarks/fit_prior.py` fits
-the unknowns and `advisor.prediction.prior` reads them.
+δ_card is the effect of one type of GPU, and w the difference of encoders. headroom is the log of the GPU's power limit
+in watts per peak TFLOP/s; a GPU with little headroom throttles. All runs of one owner share a further error
+(`Spreads.owner`). `benchmarks/fit_prior.py` fits the unknowns and `advisor.prediction.prior` reads them.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def classes(setting: Setting) -> tuple[str, ...]:
 
 
 def software_effects(setting: Setting, generation: str | None) -> tuple[str, ...]:
-    """Return the names of the two unknowns of a named software: in general, and on one generation of GPUs."""
+    """Return the names of a named software's two unknowns: its effect in general, and on one generation of GPUs."""
     name = setting.software.name
     return () if name is None or setting.encoder else (f"software {name}", f"software {name} on {generation}")
 
 
 def names_of_unknowns(generations: Sequence[str], cards: Sequence[str], software: Sequence[str]) -> tuple[str, ...]:
-    """List the names of all unknowns in order. Unknowns for each term are consecutive, in the order of TERMS.
+    """Return the names of all unknowns in order. Unknowns for each term are consecutive, in the order of TERMS.
 
     `software` are the names from `software_effects`.
     """
@@ -132,12 +132,12 @@ class Spreads:
     owner: float  # between owners of runs with one class of software, equal for all terms
     classes: Mapping[str, float]  # additional deviation between owners for some classes of software
     terms: np.ndarray  # (k,) between owners, for each term by itself
-    software: float  # between the named software of one class
-    on_generation: float  # of one named software between generations of GPUs
+    software: float  # between named software packages of one class
+    on_generation: float  # of one named software package between generations of GPUs
     machine: float  # between machines with the same GPU
     card: float  # between the GPU types of one generation
     row: float  # between configurations
-    near: float  # of the residual that similar configurations of one software share (see `nearest`)
+    near: float  # of the residual that similar configurations with one software share (see `nearest`)
     launch: float  # of the launch terms between configurations: launches may be hidden behind work or not
 
     @property
@@ -156,7 +156,7 @@ class Spreads:
         return common * np.ones((len(TERMS),) * 2) + np.diag(self.terms**2)
 
     def of_unknown(self, names: Sequence[str]) -> float:
-        """Return the variance of effects of software without published runs."""
+        """Return the variance of the effects of software that has no published runs."""
         return sum((self.on_generation if " on " in name else self.software) ** 2 for name in names)
 
     def of_machine(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Find the decoder that the numbers of a row describe. The parameter count decides what the row leaves open."""
+"""Find the decoder that the numbers of a row describe. If the row leaves sizes open, the parameter count decides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))  # common sizes w
 def read_shape(
     params: str, layers: str, dim: str, heads: str, ffn_mult: str, vocab: str, seq_len: str, notes: str = ""
 ) -> ModelShape | Open | Refusal:
-    """Find the dense decoder with these sizes. The parameter count decides family and key/value heads."""
+    """Return the dense decoder with these sizes. The parameter count decides family and key/value heads."""
     given = whole_numbers(layers=layers, dim=dim, heads=heads, seq_len=seq_len, vocab=vocab)
     if isinstance(given, Refusal):
         return given
@@ -52,7 +52,7 @@ def read_shape(
 def _shape_with(
     values: Mapping[str, int], mult: float | None, count: float | None, kv_heads: int | None
 ) -> ModelShape | Open | Refusal:
-    """Find the shape from sizes without a checked FFN width or vocabulary."""
+    """Return the shape with these sizes, of which FFN width and vocabulary may be missing."""
     if mult is None:
         return _shape_of_count(values, count)
     ffn_width = round(mult * values["dim"])
@@ -72,7 +72,7 @@ def _shape_with(
 
 
 def _stated_kv_heads(notes: str, heads: int) -> int | None:
-    """Read key/value heads from notes ("GQA 8/4 heads", "kv_heads 4"); None unless they divide the heads."""
+    """Return the key/value heads in notes ("GQA 8/4 heads", "kv_heads 4"), or None unless they divide the heads."""
     said = re.search(r"\bgqa\b[^;,]{0,12}?\d+ ?/ ?(\d+)|\bkv[_ -]?heads?\b\D{0,3}(\d+)|(\d+) kv[_ -]heads", notes, re.I)
     count = int(next(filter(None, said.groups()))) if said else 0
     return count if count and heads % count == 0 else None
@@ -80,7 +80,7 @@ def _stated_kv_heads(notes: str, heads: int) -> int | None:
 
 @lru_cache(maxsize=65536)
 def extra_parameters(shape: ModelShape, params: str, notes: str = "") -> int:
-    """Return how many parameters the printed count has more than the shape.
+    """Return how many more parameters the printed count has than the shape.
 
     This is one table for an untied head, minus one table for a tied head, the value embeddings, or 0, whichever is
     closest to the printed count. It is 0 without a count.
@@ -99,7 +99,7 @@ def extra_parameters(shape: ModelShape, params: str, notes: str = "") -> int:
 
 
 def _value_tables(layers: int) -> int:
-    """Count the tables of value embeddings, which later versions of nanochat have in every second layer."""
+    """Return the number of tables of value embeddings: later versions of nanochat have one in every second layer."""
     return (layers + 1) // 2
 
 
@@ -119,8 +119,8 @@ def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int
 def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
     """Yield shapes with key/value heads and the resulting parameter count, likeliest first.
 
-    Each shape appears with a tied and an untied head, nanochat's also with value embeddings. The yielded shape always
-    has as many key/value heads as heads; the count is that of the yielded number of key/value heads.
+    Each shape appears with a tied and an untied head; nanochat's shapes also appear with value embeddings. The yielded
+    shape has as many key/value heads as heads, but the count is for the yielded number of key/value heads.
     """
     heads, table = values["heads"], values["vocab"] * values["dim"]
     # each key/value head has one column of keys and one of values in each layer
@@ -143,7 +143,8 @@ def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[Model
 def _closest(
     values: Mapping[str, int], ffn_width: int, count: float, stated_kv_heads: int | None
 ) -> ModelShape | Open | Refusal:
-    """Find the variant whose parameter count is closest to the printed one, or of equal ones the likeliest."""
+    """Return the variant whose parameter count is closest to the printed one, or the likeliest of equally close
+    ones."""
     if count <= 0:
         return Refusal(f"params is {count:g}")
     shape: ModelShape | None = None
@@ -170,7 +171,7 @@ def _closest(
 def _shape_with_derived_vocabulary(
     values: Mapping[str, int], ffn_width: int, count: float | None, kv_heads: int | None
 ) -> ModelShape | Open:
-    """Derive the vocabulary from the parameter count, or else assume common sizes."""
+    """Return the shape with the vocabulary that the parameter count implies, or shapes with common vocabularies."""
     family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
     heads = kv_heads or values["heads"]
     if count is not None and family == "gpt2":
@@ -180,7 +181,7 @@ def _shape_with_derived_vocabulary(
             return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, heads)
     if count is not None and count > 0 and family == "llama" and kv_heads is None:
         near = []
-        for size, weight in _VOCABULARIES:  # the llama of each vocabulary with the closest parameter count
+        for size, weight in _VOCABULARIES:  # for each vocabulary, the llama with the closest parameter count
             variants = _variants({**values, "vocab": size}, ffn_width)
             llamas = [variant for variant in variants if variant[0].family == "llama"]
             errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
@@ -202,7 +203,7 @@ def _shape_with_derived_vocabulary(
 
 
 def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Open | Refusal:
-    """Solve the exact parameter count for the FFN width. There must be exactly one whole solution."""
+    """Return the shape whose FFN width solves the exact parameter count. There must be exactly one whole solution."""
     if count is None or "vocab" not in values:
         return Refusal("ffn_mult is not given; without it params and vocab are both needed")
     shapes: dict[int, ModelShape] = {}

@@ -19,7 +19,7 @@ from trainer.schema import ModelShape
 
 LARGEST = 1e18  # no size, count or batch of a run is larger
 _THOUSANDS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_USUAL_RANK = 16  # in PEFT's examples and Unsloth's notebooks
+_USUAL_RANK = 16  # rank of adapters in PEFT's examples and Unsloth's notebooks
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ def table_of(name: str) -> list[list[Any]]:
 
 @cache
 def pattern(name: str) -> re.Pattern[str]:
-    """Compile a pattern of row_words.yaml."""
+    """Return a compiled pattern of row_words.yaml."""
     flags = re.IGNORECASE if name in _words()["ignorecase"] else 0
     return re.compile("|".join(_words()["patterns"][name]), flags)
 
 
 @cache
 def _denied(name: str) -> re.Pattern[str]:
-    """Compile a pattern for denials of a list of names: "no X", "not X/Y", "w/o X", "X off", "X=False", "X: no"."""
+    """Return a pattern for denials of a list of names: "no X", "not X/Y", "w/o X", "X off", "X=False", "X: no"."""
     names = "|".join(_words()["denied"][name])
     return re.compile(
         rf"\b(?:no|not|non|without|w/o)[ -]+(?:an? |any |the |using )?(?:{names})\b(?:(?:/| or | nor )(?:{names})\b)*"
@@ -77,7 +77,7 @@ def _denied(name: str) -> re.Pattern[str]:
 
 @cache
 def _degrees() -> dict[str, re.Pattern[str]]:
-    """Compile patterns for "TP8", "tp=8", "DP8xTP8", "tensor_parallel_size 8" and "8-way tensor parallelism"."""
+    """Return patterns for "TP8", "tp=8", "DP8xTP8", "tensor_parallel_size 8" and "8-way tensor parallelism"."""
     return {
         kind: re.compile(
             rf"(?:(?<![a-z])(?:(?<=\d)x)?{short}(?![a-z])|{kind}[ _-](?:model[ _-])?parallel(?:ism)?)"
@@ -93,7 +93,7 @@ def says(name: str, text: str) -> bool:
 
 
 def number(text: str) -> float | None:
-    """Read a number such as "32", "561M" or "1.5B"; None for anything else."""
+    """Return the value of a number such as "32", "561M" or "1.5B", or None for anything else."""
     scale = _THOUSANDS.get(text[-1:].lower(), 1.0)
     try:
         value = float(text if scale == 1.0 else text[:-1]) * scale
@@ -103,7 +103,7 @@ def number(text: str) -> float | None:
 
 
 def whole_numbers(**texts: str) -> dict[str, int | None] | Refusal:
-    """Read positive whole numbers ("32" or "32.0") from several cells by name; None for an empty cell."""
+    """Return positive whole numbers ("32" or "32.0") from several cells by name; an empty cell gives None."""
     values: dict[str, int | None] = {}
     for name, text in texts.items():
         if not text:
@@ -126,7 +126,7 @@ def stated(text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def architecture(notes: str) -> str | Refusal:
-    """Refuse notes that describe something else than the training of a dense decoder."""
+    """Return the notes, or a Refusal if they describe anything but the training of a dense decoder."""
     said = _denied("architecture").sub(" ", notes)
     for words, what in table_of("architectures"):
         if re.search(words, said, re.IGNORECASE):
@@ -143,7 +143,7 @@ def adapters_in(notes: str) -> str:
 
 @lru_cache(maxsize=4096)
 def read_sharding(text: str, optimizer: str = "") -> str | Open | Refusal:
-    """Read what data parallelism splits: "none", "optimizer" (ZeRO-1/2) or "full" (ZeRO-3, FSDP).
+    """Return what data parallelism splits: "none", "optimizer" (ZeRO-1/2) or "full" (ZeRO-3, FSDP).
 
     A "distributed" or "sharded" optimizer splits the optimizer's state and work.
     """
@@ -152,7 +152,7 @@ def read_sharding(text: str, optimizer: str = "") -> str | Open | Refusal:
         return Refusal(f"adapters ({text}), whose rank and matrices a row does not say: see --lora-rank")
     if says("offloaded", low):
         return Refusal(f"offloading to the host ({text})")
-    # A name without a number means several GPUs; a degree of 1 means none.
+    # A name without a number means several GPUs, but a degree of 1 means that the parallelism is not used.
     for kind, degrees in _degrees().items():
         if any(degree != "1" for degree in degrees.findall(low)):
             return Refusal(f"{kind} parallel ({text})")
@@ -171,10 +171,10 @@ def read_sharding(text: str, optimizer: str = "") -> str | Open | Refusal:
 
 @lru_cache(maxsize=4096)
 def read_precision(text: str, emulates_bf16: bool = False) -> Precision | Open | Refusal:
-    """Read the precision: bf16, fp16, fp32 with or without TF32 units, or 8-bit floats in the blocks.
+    """Return the precision: bf16, fp16, fp32 with or without TF32 units, or 8-bit floats in the blocks.
 
     "fp32" alone is ambiguous: since 1.12, PyTorch leaves TF32 units unused by default, but NVIDIA's containers do not.
-    If the GPU `emulates_bf16`, about as slowly as fp32, an unstated precision is bf16 in half of the runs.
+    If the GPU `emulates_bf16`, about as slowly as fp32, half of the runs that state no precision use bf16.
     """
     low = pattern("tf32 unstated").sub(" ", _denied("precision").sub(" ", stated(text)))
     if not low.strip(" (),;"):
@@ -203,7 +203,7 @@ def read_precision(text: str, emulates_bf16: bool = False) -> Precision | Open |
 
 @lru_cache(maxsize=4096)
 def read_optimizer(text: str) -> str | Refusal:
-    """Read the optimizer: "adamw" or "muon". An empty cell means AdamW.
+    """Return the optimizer: "adamw" or "muon". An empty cell means AdamW.
 
     Lion, Adafactor and SGD count as AdamW, because they take as long; `read_moment_bytes` gives their smaller state.
     """
@@ -220,13 +220,13 @@ def read_optimizer(text: str) -> str | Refusal:
 
 @lru_cache(maxsize=4096)
 def read_moment_bytes(optimizer: str) -> float | None:
-    """Return the bytes of optimizer state per weight; None for the usual state of AdamW or Muon."""
+    """Return the bytes of optimizer state per weight, or None for the usual state of AdamW or Muon."""
     low = optimizer.lower()
     return next((size for words, size in table_of("moment bytes") if re.search(words, low)), None)
 
 
 def _share_recomputed(low: str) -> float | None:
-    """Read the share of recomputed blocks: "every other layer", "50 %", "12 of 24 layers"; None if there is none."""
+    """Return the share of recomputed blocks ("every other layer", "50 %", "12 of 24 layers"), or None if unstated."""
     if re.search(r"every (?:other|second|2nd)|alternate|\bhalf\b", low):
         return 0.5
     if match := re.search(r"every (\d+)(?:st|nd|rd|th)?\b|1 (?:in|of) (\d+)", low):
@@ -239,9 +239,10 @@ def _share_recomputed(low: str) -> float | None:
 
 @lru_cache(maxsize=4096)
 def read_checkpointing(text: str, named: Named | None = None, in_part: bool = False) -> str | Open | Refusal:
-    """Read activation checkpointing: "none", "selective" or "full". A plain yes means full, as in most software.
+    """Return activation checkpointing: "none", "selective" or "full". A plain yes means full, as in most software.
 
-    An empty cell probably means the default of the software, or either in half of the runs with adapters (`in_part`).
+    An empty cell probably means the software's default. With adapters (`in_part`), half of the runs use full if the
+    default is none.
     """
     low = _denied("parallelism").sub(" ", stated(text)).strip()
     if not low:
@@ -270,13 +271,13 @@ def read_checkpointing(text: str, named: Named | None = None, in_part: bool = Fa
 
 @lru_cache(maxsize=65536)
 def read_named(software: str) -> Named | None:
-    """Find the software of profiles/software.csv that a cell names; None means a custom PyTorch loop."""
+    """Return the software of profiles/software.csv that a cell names; None means a custom PyTorch loop."""
     return software_in(_denied("software").sub(" ", software))
 
 
 @lru_cache(maxsize=65536)
 def read_software(precision: str, words: str, parallelism: str = "", named: Named | None = None) -> Software:
-    """Read state, loss and kernels of the software; the rest follows its defaults.
+    """Return the software with the state, loss and kernels that the cells state; the rest follows its defaults.
 
     `words` are the notes and the name of the software.
     """
@@ -295,7 +296,7 @@ def read_software(precision: str, words: str, parallelism: str = "", named: Name
 
 @lru_cache(maxsize=4096)
 def read_fused_attention(text: str, named: Named | None = None) -> bool | Open:
-    """Read whether attention is one kernel that keeps no scores in memory. An unknown word counts as an empty cell."""
+    """Return whether attention is one kernel that keeps no scores in memory. Unknown words count as an empty cell."""
     told = _denied("plain attention").sub(" fused ", stated(text))
     low = _denied("fused attention").sub(" ", told)  # "SDPA (no flash)" is still fused
     if pattern("denying").match(told) or says("plain attention", low):
@@ -311,9 +312,10 @@ def read_fused_attention(text: str, named: Named | None = None) -> bool | Open:
 
 
 def _state(low: str) -> str | None:
-    """Read the state of `Software` from words about precision; None if they leave it to the software.
+    """Return the state of `Software` that words about precision give, or None if they leave it to the software.
 
-    fp16 usually has fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named. bf16 has them if stated.
+    fp16 usually has fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named. bf16 has them only if
+    stated.
     """
     low = _denied("precision").sub(" ", low)
     if says("16-bit parameters", low):
@@ -327,7 +329,7 @@ def _state(low: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def read_compile(text: str, named: Named | None = None) -> bool | Open:
-    """Read whether operations are fused, by a compiler or by hand.
+    """Return whether operations are fused, by a compiler or by hand.
 
     An unknown word, such as a version of CUDA, counts as an empty cell: the default of the software is taken.
     """
@@ -354,13 +356,13 @@ def read_compile(text: str, named: Named | None = None) -> bool | Open:
 class Windows:
     """Attention windows in some layers."""
 
-    tokens: int | None  # None: `share` of the sequence
+    tokens: int | None  # None: it is `share` of the sequence
     share: float
     short_layers: float  # share of the layers with a window, if there is no pattern
     pattern: str  # letters S (window) and L (whole sequence) repeated over the layers; the last layer is always L
 
     def attended(self, shape: ModelShape) -> float:
-        """Return the tokens that a query attends to, mean over the layers."""
+        """Return the tokens that a query attends to, as a mean over the layers."""
         short = min(shape.seq_len, self.tokens if self.tokens is not None else self.share * shape.seq_len)
         if not self.pattern:
             return self.short_layers * short + (1 - self.short_layers) * shape.seq_len
@@ -370,7 +372,7 @@ class Windows:
 
 @lru_cache(maxsize=65536)
 def read_windows(flash: str, notes: str) -> Windows | None | Refusal:
-    """Read attention windows of one size, in all layers or in a stated part; None if no window is mentioned.
+    """Return attention windows of one size, in all layers or in a stated part, or None if no window is mentioned.
 
     Examples: "sliding window 4096", "1024-token window", "SSSL" (nanochat's pattern), "alternating", "5:1".
     """
@@ -397,7 +399,7 @@ def read_windows(flash: str, notes: str) -> Windows | None | Refusal:
 
 @lru_cache(maxsize=4096)
 def read_adapters(method: str, rank: str, modules: str, quantized: str, words: str) -> Adapters | None | Open | Refusal:
-    """Read the trained adapters; None if all weights are trained. `words` are about parallelism and precision."""
+    """Return the trained adapters, or None if all weights are trained. `words` are about parallelism and precision."""
     said = method or words
     if says("other adapters", method):
         return Refusal(f"the training of {method}")

@@ -1,4 +1,4 @@
-"""Convert rows of tables about runs to workloads, or to an error that explains why a row cannot be predicted.
+"""Convert rows of tables about runs to workloads, or explain why a row cannot be predicted.
 
 Missing values are derived if there is only one possibility. If there are several, each becomes a workload with a
 weight, and the assumption is reported. A row about something that the model does not describe is refused.
@@ -117,7 +117,7 @@ class RowReader:
         self._cards = lru_cache(maxsize=4096)(lambda name, memory: named_cards(name, number(memory), cards.values()))
 
     def read(self, cells: Sequence[str], row: int = 1) -> Reading | RowError:
-        """Read one row. Cells missing at its end count as empty."""
+        """Return the meaning of one row. Cells missing at its end count as empty."""
         key = self._pick([*cells, *self._padding])
         reading = self._seen.get(key)
         if reading is None:
@@ -135,7 +135,7 @@ class RowReader:
         flash: str, checkpointing: str, parallelism: str, optimizer: str, notes: str, software: str, source: str,
         method: str, rank: str, modules: str, quantized: str, kv_heads: str, weights: str, loss: str,
     ) -> Reading | Refusal:  # fmt: skip
-        """Read the cells of one row, in the order of COLUMNS."""
+        """Return the meaning of the cells of one row, in the order of COLUMNS."""
         named = read_named(software) or read_named(f"{source}; {parallelism}")
         notes = f"{notes}; kv_heads {kv_heads}" if kv_heads else notes
         adapters = read_adapters(method, rank, modules, quantized, f"{parallelism} {precision} {adapters_in(notes)}")
@@ -190,7 +190,7 @@ class RowReader:
 
 
 def _with_family_said(shape: ModelShape | Open | Refusal, params: str) -> ModelShape | Open | Refusal:
-    """Add the assumption of a GPT-2 if it only follows from an FFN of four widths."""
+    """Return the shape; if only an FFN of four widths shows that it is a GPT-2, this assumption is added."""
     if isinstance(shape, Refusal) or number(params) is not None:
         return shape
     told = shape if isinstance(shape, Open) else Open(((shape, 1.0),), "")
@@ -201,7 +201,7 @@ def _with_family_said(shape: ModelShape | Open | Refusal, params: str) -> ModelS
 
 
 def _sharding_of(parallelism: str, optimizer: str, counts: Counts | Open | Refusal) -> str | Open | Refusal:
-    """Read what data parallelism splits: nothing on one GPU. On several GPUs an empty cell means plain DDP."""
+    """Return what data parallelism splits: nothing on one GPU. On several GPUs an empty cell means plain DDP."""
     sharding = read_sharding(parallelism, optimizer)
     if isinstance(sharding, Refusal) or isinstance(counts, Refusal):
         return sharding
@@ -213,7 +213,7 @@ def _sharding_of(parallelism: str, optimizer: str, counts: Counts | Open | Refus
 
 
 def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Workload:
-    """Build the workload from one choice for each part of a row."""
+    """Return the workload for one choice for each part of a row."""
     shape, counts, windows, how = parts["shape"], parts["counts"], parts["windows"], parts["precision"]
     return Workload(
         shape=shape,
@@ -251,7 +251,7 @@ class Counts:
 def read_counts(
     gpus: str, micro: str, accum: str, tokens: str, seq_len: str, parallelism: str = ""
 ) -> Counts | Open | Refusal:
-    """Read GPUs, micro-batch and accumulation. The tokens of the global batch can replace one of the last two."""
+    """Return GPUs, micro-batch and accumulation. The tokens of the global batch can replace either of the last two."""
     values = whole_numbers(n_gpus=gpus, micro_batch=micro, grad_accum=accum, seq_len=seq_len)
     if isinstance(values, Refusal):
         return values
@@ -279,7 +279,7 @@ def read_counts(
 
 
 def _counts_of_one(micro: str, accum: str, tokens: str, seq_len: str, parallelism: str) -> Counts | Open | Refusal:
-    """Like `read_counts` for a row without a number of GPUs: one GPU, unless the parallelism needs several."""
+    """Return the counts of a row without a number of GPUs: one GPU, unless the parallelism needs several."""
     if stated(parallelism) and not re.search(r"\bsingle\b|\bnone\b", parallelism.lower()):
         return Refusal(f"n_gpus is not given, and the parallelism is {parallelism!r}: say how many")
     counts = read_counts("1", micro, accum, tokens, seq_len)
@@ -292,7 +292,7 @@ def _counts_of_one(micro: str, accum: str, tokens: str, seq_len: str, parallelis
 
 
 def _open_counts(gpus: int, accum: int | None, seq_len: int, per_device: float | None) -> Open | Refusal:
-    """Assume micro-batches of common sizes, but no larger than the sequences of one GPU in a step."""
+    """Return micro-batches of common sizes, but no larger than the sequences of one GPU in a step."""
     if per_device is not None and per_device < 1:
         return Refusal("global_batch_tokens are fewer than a sequence for each GPU")
     most = math.inf if per_device is None else per_device

@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.records import Adapters, Software
 from advisor.store.folders import profiles_folder
 
-USUAL_STATE = 0.75  # share of bf16 loops of unstated state that keep fp32 weights under autocast: our judgement
+USUAL_STATE = 0.75  # share of bf16 loops that keep fp32 weights under autocast if the state is unstated: our judgement
 OWN_NAME = "own"  # this project's trainer, which calibrations measure
 
 
@@ -55,7 +55,7 @@ class Named:
 
     @property
     def software(self) -> Software:
-        """The software of a run that states nothing but the name."""
+        """The software of a run that states only its name."""
         return Software(
             name=self.name,
             kind=self.kind,
@@ -68,7 +68,8 @@ class Named:
 
 @cache
 def table() -> dict[str, Named]:
-    """Read profiles/software.csv. Its order decides if the description of a run matches several rows."""
+    """Return the rows of profiles/software.csv by name. If a run's description matches several rows, the first
+    counts."""
     same = ("name", "words", "kind", "state", "gradients", "optimizer", "source")
     found: dict[str, Named] = {}
     with (profiles_folder() / "software.csv").open(encoding="utf-8", newline="") as file:
@@ -95,7 +96,7 @@ def table() -> dict[str, Named]:
 
 
 def require_software(name: str) -> Named:
-    """Find a software by its name or an alias. Raises AdvisorError (exit 2) with the closest names."""
+    """Return the software with a name or alias. Raises AdvisorError (exit 2), which lists the closest names."""
     asked = name.strip().lower()
     names = {also: named for named in table().values() for also in (named.name, *named.also)}
     if asked in names:
@@ -106,7 +107,7 @@ def require_software(name: str) -> Named:
 
 
 def software_in(words: str) -> Named | None:
-    """Find the first software of the table that the description of a run names."""
+    """Return the first software of the table that the description of a run names."""
     low = words.lower()
     return next((named for named in table().values() if named.written and named.written.search(low)), None)
 
@@ -121,7 +122,7 @@ def software_of(
     expert_parameters: int = 0,
     expert_width: int | None = None,
 ) -> Software:
-    """Return published software by name. `name` None means unknown software, in 16 bits if it trains only a part."""
+    """Return published software by name. None means unknown software, in 16 bits if it trains only some weights."""
     if name is None:
         in_part = adapters is not None or frozen_blocks > 0
         kept = "16bit" if in_part else "fp32"

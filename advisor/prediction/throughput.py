@@ -84,7 +84,7 @@ class Sizes:
 
 
 def sizes(workloads: Sequence[Workload]) -> Sizes:
-    """Gather any workloads into arrays of shape (n,)."""
+    """Return any workloads as arrays of shape (n,)."""
     columns: dict[str, np.ndarray] = {name: np.empty(len(workloads)) for name in Sizes.__dataclass_fields__}
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
@@ -95,7 +95,7 @@ def sizes(workloads: Sequence[Workload]) -> Sizes:
 
 
 def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None = None) -> Sizes:
-    """Compute the inputs of the terms for workloads of one kind, shape (n,); `gpus` replaces the number in `a`.
+    """Return the inputs of the terms for workloads of one kind, shape (n,); `gpus` replaces the number in `a`.
 
     Each device updates its share of sharded parameters. Published software also splits Muon's iterations over the
     devices, while this project's trainer runs all of them on every device.
@@ -143,7 +143,7 @@ def newton_schulz_flops(s: flops.Shape[int] | flops.Shape[np.ndarray]) -> float 
 
 
 def all_parameters(w: Workload) -> int:
-    """Return the parameters of the shape, plus the difference of a published model, such as an untied head."""
+    """Return the parameters of a model: those of its shape, and those that the shape lacks, such as an untied head."""
     return flops.parameters(w.shape) + extra_parameters(w.software)
 
 
@@ -153,7 +153,7 @@ def extra_parameters(software: Software | None) -> int:
 
 
 def attended_tokens(software: Software | None, seq_len: int | np.ndarray) -> float | np.ndarray:
-    """Return the tokens that a query attends to, mean over layers, without the causal mask (sources §1.2)."""
+    """Return the tokens that a query attends to, as a mean over layers, without the causal mask (sources §1.2)."""
     windows = software.attended_tokens if software is not None else None
     return seq_len if windows is None else np.minimum(windows, seq_len)
 
@@ -227,7 +227,7 @@ def tag(w: Workload) -> str:
 
 
 def tag_of(a: WorkloadArrays) -> str:
-    """Like `tag`, for workloads that are all of one kind."""
+    """Return the `tag` of workloads that are all of one kind."""
     how = "compile" if a.compile else "eager"
     return f"{a.family}/{a.precision}/{how}/{a.activation_checkpointing}/{a.optimizer}"
 
@@ -250,7 +250,8 @@ class LogPrediction:
 
 
 def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
-    """Predict log step seconds by universal kriging: the physical terms, the residual process and their uncertainty."""
+    """Return the distribution of log step seconds by universal kriging: physical terms, residual process,
+    uncertainty."""
     x = terms(z, posterior.rates) * np.exp(posterior.theta)
     total = x.sum(axis=1)
     gradient = x / total[:, None]
@@ -275,10 +276,10 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
         low, high = posterior.points.min(axis=0), posterior.points.max(axis=0)
         beyond = np.sqrt(((np.maximum(low - where, 0) + np.maximum(where - high, 0)) ** 2).sum(axis=1))
         variance = variance + (_BEYOND_DEVIATION * beyond) ** 2
-    # The last digit of @ depends on the number of rows; einsum gives one run the same result as many.
+    # The last digit of @ depends on the number of rows; einsum gives one run the same result alone and among many.
     rest, variance = variance, variance + np.einsum("nk,kl,nl->n", pull, posterior.covariance, pull)
     # In a prior, each term has the mean of its own lognormal. Bursts determine the sum of the terms better than each
-    # term, so that after a calibration the sum as a whole is lognormal.
+    # term, so after a calibration the sum as a whole is lognormal.
     alone = np.log((x * np.exp(np.diag(posterior.covariance) / 2)).sum(axis=1)) + rest / 2 + (mean - np.log(total))
     expected = mean + variance / 2 if len(posterior.points) else alone
     return LogPrediction(mean=mean, expected=expected, deviation=np.sqrt(variance), distance=distance, parts=x)

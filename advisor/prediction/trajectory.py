@@ -1,7 +1,7 @@
 """The expected loss of a run at every step, which depends on the learning-rate schedule (sources §4.5).
 
-Uses the law of `laws/annealing`. A plain power law in steps would predict, at full learning rate, a loss that is only
-reached after the decay.
+Uses the law of `laws/annealing`. A plain power law in steps is wrong before the decay: at full learning rate, it would
+predict a loss that is only reached after the decay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Trajectory:
 
 
 def plan_trajectory(plan: Plan) -> Trajectory | None:
-    """Return the expected training loss of a plan at every step; None if the plan has no loss forecast."""
+    """Return the expected training loss of a plan at every step, or None if the plan has no loss forecast."""
     if plan.chosen.loss is None:
         return None
     return expected_trajectory(

@@ -1,6 +1,6 @@
 """The total time of runs, from ordering a machine to the last checkpoint, and the best interval between checkpoints.
 
-All numbers may be arrays: properties of runs have shape (n, 1), numbers of steps (n, k).
+All numbers may be arrays: properties of runs have shape (n, 1), numbers of steps have shape (n, k).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trainer.schema import RunConfig
 
 _Count = TypeVar("_Count", int, np.ndarray)
 
-# An evaluation takes not exactly the forward share of a step: it has no autograd graph and reads other data.
+# An evaluation takes about the forward share of a step, but it has no autograd graph and reads other data.
 _EVAL_SPREAD = Estimate(value=1.0, low=0.85, high=1.15, basis=Basis.MEASURED)
 # Time from the order of a rented machine until it answers. No provider publishes it. Virtual machines take one to five
-# minutes, marketplace hosts that must pull an image up to a quarter of an hour. Our judgement; the time is billed.
+# minutes; marketplace hosts that must pull an image take up to a quarter of an hour. Our judgement; the time is billed.
 PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
 SOFTWARE_BYTES = 4e9  # PyTorch with its CUDA libraries and the rest, as wheels
 DOWNLOAD_BYTES_PER_SECOND = Estimate(value=1e8, low=2.5e7, high=4e8, basis=Basis.PRIOR)  # 0.2 to 3 Gb/s
@@ -47,7 +47,7 @@ _ENDLESS = 100.0  # limit on the interruptions per interval, to avoid overflow: 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """When checkpoints are written: every so many steps, every so many seconds, and at the end. 0 and NaN mean None."""
+    """When checkpoints are written: after so many steps, after so many seconds, and at the end. 0 and NaN mean None."""
 
     every_steps: int | None = None
     every_seconds: float | np.ndarray | None = None
@@ -56,14 +56,14 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """The times that runs consist of, apart from their numbers of steps and evaluations; shapes (n, 1)."""
+    """The times that make up runs, apart from their numbers of steps and evaluations; shapes (n, 1)."""
 
     step: EstimateArrays  # seconds per optimizer step
     forward: EstimateArrays  # forward pass of one micro-batch on one device, with the same error as `step`
     startup: EstimateArrays  # until the loop starts, building the model included
     compile: EstimateArrays
     write: EstimateArrays  # of one checkpoint, until it is on disk
-    stall: EstimateArrays  # pause for one checkpoint; equal to `write` for synchronous checkpoints
+    stall: EstimateArrays  # length of the pause for one checkpoint; equal to `write` if it is synchronous
     provisioning: EstimateArrays  # from the order of a rented machine until it answers; 0 for one's own machine
     download: EstimateArrays  # software and data onto a rented machine
     between_interruptions: EstimateArrays  # between failures, or until a spot machine is taken away
@@ -78,13 +78,13 @@ class RunTerms:
         return sum_shared(self.startup, self.compile, self.provisioning, self.download).value
 
     def downloads(self, steps: np.ndarray) -> EstimateArrays:
-        """Return the seconds of all downloads before runs of so many steps."""
+        """Return the seconds of all downloads before runs of this many steps."""
         if self.fetch is None:
             return self.download
         return sum_shared(self.download, self.fetch.scaled(np.minimum(steps, self.fresh_steps)))
 
     def idle(self, steps: np.ndarray) -> np.ndarray:
-        """Return the expected seconds until the loop of so many steps starts."""
+        """Return the expected seconds until the loop of runs with this many steps starts."""
         if self.fetch is None:
             return self.before
         return self.before + self.fetch.value * np.minimum(steps, self.fresh_steps)
@@ -187,7 +187,7 @@ class Setup:
 
     @property
     def seconds(self) -> float:
-        """Expected seconds of both together."""
+        """Expected seconds of provisioning and download together."""
         return self.provisioning_seconds.value + self.download_seconds.value
 
 
@@ -204,7 +204,7 @@ def run_seconds(clock: WallClock) -> Estimate:
 
 
 def rented_setup(data_bytes: float) -> Setup:
-    """Estimate the time to order a machine and to download software and `data_bytes` of token files to it."""
+    """Return the time to order a machine and to download software and `data_bytes` of token files to it."""
     return Setup(
         provisioning_seconds=PROVISIONING,
         download_seconds=reciprocal(DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES + data_bytes),
@@ -219,8 +219,8 @@ def checkpoint_interval_seconds(stall_seconds: np.ndarray | float, mean_seconds:
 def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, beside: np.ndarray) -> EstimateArrays:
     """Return the pause for one checkpoint, shape (n, 1).
 
-    Asynchronous checkpoints (`beside`) pause the run until they are copied to host memory, others until they are on
-    disk. `held_bytes` is the number of bytes that one GPU copies.
+    Asynchronous checkpoints (`beside`) pause the run until they are copied to host memory. Other checkpoints pause it
+    until they are on disk. `held_bytes` is the number of bytes that one GPU copies.
     """
     copy = sum_shared(reciprocal(columns([_HOST_COPY_BYTES_PER_SECOND]), held_bytes), columns([_AGREEMENT]))
     sides: dict[str, np.ndarray] = {
@@ -240,17 +240,18 @@ def between_failures(gpus: int) -> Estimate:
 
 
 def eval_count(every_steps: np.ndarray | int | None, steps: np.ndarray | int) -> np.ndarray | int:
-    """Count the evaluations of completed runs: one every `every_steps` steps, and one after the last step."""
+    """Return the number of evaluations of completed runs: one every `every_steps` steps, and one after the last
+    step."""
     return 1 if every_steps is None else -(-steps // every_steps)
 
 
 def planned_evals(run: RunConfig) -> int:
-    """Count the evaluations of a configured run."""
+    """Return the number of evaluations of a configured run."""
     return int(eval_count(run.eval.every_steps or None, run.steps)) if run.eval.tokens else 0
 
 
 def checkpoint_count(settings: Checkpoints, steps: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Count the checkpoints of completed runs whose steps and evaluations take `seconds`.
+    """Return the number of checkpoints of completed runs whose steps and evaluations take `seconds`.
 
     The clock restarts at each checkpoint, so checkpoints by time only occur between those by steps.
     """
@@ -267,7 +268,7 @@ def checkpoint_count(settings: Checkpoints, steps: np.ndarray, seconds: np.ndarr
 
 
 def planned_checkpoints(run: RunConfig, seconds: float) -> int:
-    """Count the checkpoints of a configured run whose steps and evaluations take `seconds`."""
+    """Return the number of checkpoints of a configured run whose steps and evaluations take `seconds`."""
     given = run.checkpoint
     settings = Checkpoints(
         every_steps=given.every_steps or None, every_seconds=given.every_seconds or None, final=given.final
@@ -297,7 +298,7 @@ def disk_bytes(run: RunConfig) -> int:
 def daly_interval_seconds(
     write_seconds: np.ndarray | float, interruption_seconds: np.ndarray | float
 ) -> np.ndarray | float:
-    """Return the interval between checkpoints with the least lost time (Daly 2006, sources §6.1). Arrays broadcast."""
+    """Return the interval between checkpoints that loses the least time (Daly 2006, sources §6.1). Arrays broadcast."""
     ratio = write_seconds / (2 * interruption_seconds)
     young = (2 * write_seconds * interruption_seconds) ** 0.5
     below = young * (1 + ratio**0.5 / 3 + ratio / 9) - write_seconds

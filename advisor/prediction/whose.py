@@ -19,7 +19,7 @@ _OTHERS = ("hf-trainer", None, "megatron")
 
 
 def whose(profile: Profile, workload: Workload) -> str:
-    """Say in one sentence for which software a prediction is, and how long other software takes."""
+    """Return a sentence that names the software of a prediction and says how long other software takes."""
     software = workload.software
     if software is not None and software.name is not None:
         return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
@@ -37,7 +37,7 @@ def whose(profile: Profile, workload: Workload) -> str:
 
 
 def closest_run(profile: Profile, workload: Workload) -> str | None:
-    """Describe the published run closest to a prediction; None if the device was calibrated."""
+    """Return a description of the published run closest to a prediction, or None if the device was calibrated."""
     if profile.calibrated or profile.spec is None:
         return None
     return closest(workload, Setting.of(workload, profile.spec))

@@ -14,7 +14,7 @@ _MOST = 3  # changes to show
 
 
 def would_fit(profile: Profile, workload: Workload) -> tuple[str, ...]:
-    """Describe the smallest changes with which a run surely fits. Returns nothing if the run fits already."""
+    """Return descriptions of the smallest changes with which a run surely fits, or nothing if it already fits."""
     room = profile.device_memory_bytes
     if room is None or profile.memory.published(WorkloadArrays.of([workload]), "needed") is None:
         return ()

@@ -1,1 +1,1 @@
-"""From the text of a report to a draft card: what it declares and claims, each with its line."""
+"""Turn the text of a report into a draft card: what it declares and claims, each with its line."""

@@ -39,11 +39,11 @@ _MEASURED = (  # field of the card, its dimension, the labels that name it
     ("power", "watts", r"^power"),
 )
 _LABEL = re.compile(r"^([^:=|]{2,50}?)\s*:\s*(\S.*)$")
-_MILLION = 1e6  # parameters and tokens are counted by it; steps, layers and years are not
+_MILLION = 1e6  # the scale of parameters and tokens, but not of steps, layers and years
 
 _OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·": "*", "-": "-"}
 _WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
-_BESIDE = rf"\s*{_WORDS}\s*(?:\([^()=]{{0,60}}\))?\s*"  # what a number is of, and a remark
+_BESIDE = rf"\s*{_WORDS}\s*(?:\([^()=]{{0,60}}\))?\s*"  # what a number refers to, and a remark
 _GAP = re.compile(
     rf"{_BESIDE}(?P<close>\)?)\s*(?:(?P<op>[×x*/÷+·-])|(?P<plus>\+)\s+(?:[A-Za-z][\w-]*\s+){{1,3}}(?:of )?~?)"
     r"\s*(?P<open>\(?)\s*"
@@ -68,9 +68,9 @@ _LONGEST = 160
 
 
 def draft(path: Path) -> dict[str, Any]:
-    """The card that a report states by itself; raises AdvisorError if it cannot be read or states no quantity."""
+    """Return the card that a report states by itself. Raises AdvisorError if it is unreadable or states no quantity."""
     document, table = read_document(path), None
-    with suppress(AdvisorError):  # facts that are declared once, and the table of steps: a text may have neither
+    with suppress(AdvisorError):  # facts declared once, and the table of steps; a text may lack both
         table = markdown_report.read(path)
     claims = sorted(_claims(document), key=lambda claim: int(claim["line"]))
     read = {claim["line"] for claim in claims}
@@ -89,18 +89,18 @@ def draft(path: Path) -> dict[str, Any]:
 
 
 def _is_telling(figure: Figure) -> bool:
-    """Whether a number has a unit or counts in millions."""
+    """Return True if a number has a unit or counts in millions."""
     return figure.quantity.dimension != "count" or figure.quantity.middle >= _MILLION
 
 
 def card_of_text(document: Document, name: str) -> dict[str, Any]:
-    """The head of a text's card: what it is called and where it comes from."""
+    """Return the head of a text's card: its name and its source."""
     stem = "".join(sign if sign.isalnum() or sign in "-_" else "-" for sign in Path(name).stem).strip("-") or "report"
     return {"schema": SCHEMA, "id": stem, "title": document.title[:200] or name, "source": name}
 
 
 def _claims(document: Document) -> Iterator[dict[str, Any]]:
-    """Every equation and plan as a claim, on the line that prints its number, unless no card can hold it."""
+    """Yield every equation and plan as a claim, on the line that prints its number, unless no card can hold it."""
     seen: set[str] = set()
     for passage in document.passages:
         for stated in (*equations(passage.text), *plans(passage.text)):
@@ -112,7 +112,7 @@ def _claims(document: Document) -> Iterator[dict[str, Any]]:
 
 
 def plans(text: str) -> Iterator[dict[str, Any]]:
-    """Yields the time and the cost of a plan that one piece of text states with one model, token count and GPU."""
+    """Yield the time and cost of a plan that a piece of text states with one model, token count and GPU."""
     named = [part for part in re.finditer(_GPUS, text) if chips_in(part["gpu"])]
     found: dict[str, list[str]] = {}
     for figure in figures(text):
@@ -135,7 +135,7 @@ def plans(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _run(document: Document, table: RunTable | None) -> dict[str, Any]:
-    """What the report declares or measures once, in the fields of a card's `run`."""
+    """Return what the report declares or measures once, in the fields of a card's `run`."""
     facts: Mapping[str, Any] = table.facts if table is not None else {}
     run = {name: facts[name] for name in _FIELDS if facts.get(name) is not None}
     run |= {"gpus": facts["world_size"]} if facts.get("world_size") else {}
@@ -145,7 +145,7 @@ def _run(document: Document, table: RunTable | None) -> dict[str, Any]:
         try:
             run["gpu"] = read_gpus(str(facts["gpu"]), counted=False).key
         except AdvisorError:
-            run.pop("gpu", None)  # a name that the catalog does not have
+            run.pop("gpu", None)  # a name that is not in the catalog
     if table is not None and table.rows and table.first_step in (0, 1) and table.first_loss:
         run["initial_loss"] = f"{table.first_loss:g}"
     run |= dict(_measured(document))
@@ -153,7 +153,7 @@ def _run(document: Document, table: RunTable | None) -> dict[str, Any]:
 
 
 def _measured(document: Document) -> Iterator[tuple[str, str]]:
-    """Numbers that label and unit name as measurements; what is stated twice differently is left out."""
+    """Yield numbers that label and unit mark as measurements, except those with two different values."""
     stated: dict[str, set[str]] = {}
     for label, value in _labelled(document):
         first = next(iter(figures(value)), None)
@@ -165,7 +165,7 @@ def _measured(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _labelled(document: Document) -> Iterator[tuple[str, str]]:
-    """Every label with its value: "label: value" lines and tables of two columns."""
+    """Yield every label with its value: "label: value" lines and tables of two columns."""
     for passage in document.passages:
         if match := _LABEL.match(passage.text):
             yield match[1], match[2]
@@ -174,7 +174,7 @@ def _labelled(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _rows(table: RunTable | None) -> dict[str, Any] | None:
-    """The printed table of steps in a card's words; None if the report has none."""
+    """Return the printed table of steps in a card's terms, or None if the report has none."""
     if table is None or table.rows < 2:
         return None
     columns: dict[str, Sequence[float | None]] = {}
@@ -189,7 +189,7 @@ def _rows(table: RunTable | None) -> dict[str, Any] | None:
 
 
 def _timing(document: Document) -> dict[str, str]:
-    """Seconds of the phases of one step, from a table that has the forward and the backward pass."""
+    """Return the seconds of the phases of one step, from a table with the forward and the backward pass."""
     for table in document.tables:
         found = {}
         for row in table.rows if len(table.header) > 1 else ():
@@ -203,13 +203,13 @@ def _timing(document: Document) -> dict[str, str]:
 
 
 def shortened(text: str) -> str:
-    """A sentence short enough for a line of the audit."""
+    """Return a sentence that is short enough for a line of the audit."""
     clean = " ".join(text.split())
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1].rsplit(" ", 1)[0] + "…"
 
 
 def equations(text: str) -> Iterator[dict[str, Any]]:
-    """Yields every equation of a piece of text, as "24 × 64 = 1,536", in the fields of a claim."""
+    """Yield every equation of a text, such as "24 × 64 = 1,536", in the fields of a claim."""
     remarks = [match.span() for match in _REMARK.finditer(text)]
     found = [f for f in figures(text) if not any(a < f.start and f.end < b for a, b in remarks)]
     for at in range(1, 0 if _MASSES.search(text) else len(found)):
@@ -224,7 +224,7 @@ def equations(text: str) -> Iterator[dict[str, Any]]:
         parts, readings = found[first:at], [expression]
         if result.quantity.dimension == "bytes":
             if not any(part.quantity.dimension == "bytes" or any(map(str.isalpha, part.raw)) for part in parts):
-                continue  # bytes of something that stands further off
+                continue  # bytes of something further away
             readings.append(re.sub(r"\[(\d+(?:\.\d+)?) billion\](?!.*billion)", r"[\1 B]", expression))  # "16 B": bytes
         value = result.quantity.text
         about = equals["sign"] == "≈" and not value.startswith("~")
@@ -233,7 +233,7 @@ def equations(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] | None:
-    """The expression that ends with a figure, and the index of its first; None if it is no arithmetic alone."""
+    """Return the expression that ends with a figure, and its first figure's index; None if it is no pure arithmetic."""
     first, pieces = last, [f"[{found[last].quantity.text}]"]
     while first > 0 and last - first < _MOST:
         gap = _GAP.fullmatch(text[found[first - 1].end : found[first].start])
@@ -249,7 +249,7 @@ def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] 
     if worded or first == last or _LED.search(before) or _POWER.match(text, found[first].end):
         return None
     expression = " ".join(piece for piece in pieces if piece)
-    # a parenthesis may be closed that was not opened before: "1T × 70B) / (8 × 989"
+    # a parenthesis may be closed that was never opened: "1T × 70B) / (8 × 989"
     depths = accumulate({"(": 1, ")": -1}.get(sign, 0) for sign in expression)
     if min(depths) < 0 and before.rstrip().endswith("("):
         expression = "( " + expression
@@ -257,5 +257,5 @@ def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] 
     following = text[found[last].end : found[last].end + 31].partition("=")[0].partition("≈")[0]
     if opened == 1 and ")" in following:
         expression, opened = expression + " )", 0
-    # what stands in the other half of the parentheses is not known
+    # the other half of the parentheses is unknown
     return (" ".join(expression.split()), first) if opened == 0 else None

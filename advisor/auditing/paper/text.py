@@ -1,4 +1,4 @@
-"""A report's text cut into passages and tables, each with its line: Markdown or plain text."""
+"""The text of a report cut into passages and tables, each with its line; the text is Markdown or plain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from advisor.readers.chunks import read_text
 from advisor.readers.markdown_text import Table, parts, repaired
 
-# what is written in several ways, and one of them; in this order
+# things that are written in several ways, and one way for each; applied in this order
 _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),  # links
-    (re.compile(r"(?<=[\d)A-Z])\s?\*\s?(?=[\d(~$A-Z])|(?<=\w) \* (?=\w)|\\times"), " × "),  # a product, no emphasis
+    (re.compile(r"(?<=[\d)A-Z])\s?\*\s?(?=[\d(~$A-Z])|(?<=\w) \* (?=\w)|\\times"), " × "),  # a product, not emphasis
     (re.compile(r"\*{1,3}|`+|(?<!\w)__|__(?!\w)|</?[a-z][^>]{0,80}>|^\s*(?:\[[ x?]\]|>+)\s+|\\(?=[$%])"), ""),
     (re.compile(r"[–—‒](?=\s?[~$]?\d)|−"), "-"),
     (re.compile(r"^\s*(?:[-*+•◦▪‣]|\d{1,2}[.)])\s+(?=\S)"), ""),  # a bullet
@@ -32,7 +32,7 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report: its title, its passages in the order of reading, and its tables."""
+    """A report: its title, its passages in reading order, and its tables."""
 
     title: str
     passages: tuple[Passage, ...]
@@ -40,7 +40,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Reads a report; raises AdvisorError if the file cannot be read."""
+    """Return a report. Raises AdvisorError if the file cannot be read."""
     lines = repaired(read_text(path)).replace("\r\n", "\n").split("\n")[:_MOST_LINES]
     found = tuple(_passages(lines))
     heading = next((plain(line.lstrip("# ")) for line in lines if line.startswith("#")), "")
@@ -50,7 +50,7 @@ def read_document(path: Path) -> Document:
 
 
 def _passages(lines: Sequence[str]) -> Iterator[Passage]:
-    """Every line by itself, a row of a table cell by cell."""
+    """Yield every line by itself, and a row of a table cell by cell."""
     fenced, held = False, ""
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(("```", "~~~")):
@@ -60,14 +60,14 @@ def _passages(lines: Sequence[str]) -> Iterator[Passage]:
             yield from (Passage(text=cell, line=number, in_table=not fenced) for cell in cells if cell)
         else:
             own = plain(line if fenced else line.lstrip("# "))
-            # in a block of code, a line that begins with an operator goes on with the one above
+            # in a code block, a line that begins with an operator continues the line above
             goes_on = fenced and own[:1] in "×÷+=≈" and held and "=" not in held
             held = f"{held} {own}" if goes_on else own
             yield from [Passage(text=held, line=number)] if own else []
 
 
 def plain(text: str) -> str:
-    """Text without Markdown's marks, with dashes and signs spelt one way."""
+    """Return the text without Markdown's marks, with one spelling of dashes and signs."""
     for pattern, replacement in _PLAIN:
         text = pattern.sub(replacement, text)
     return " ".join(text.split())

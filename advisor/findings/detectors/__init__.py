@@ -1,1 +1,1 @@
-"""One small function a detector: a case in, a finding, what is missing for one, or None out."""
+"""Detectors: small functions that turn a case into a finding, into a note that data are missing, or into None."""

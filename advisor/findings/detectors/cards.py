@@ -1,4 +1,4 @@
-"""GPUs beside each other and over time: held back by their own protection or by the slowest, hot, without work."""
+"""GPUs compared with each other and over time: throttled, held back by the slowest, hot, without work."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from advisor.findings.savings import saved_share
 from advisor.laws.throttling import ALARMS, POWER_CAP, REASONS
 from advisor.units import format_bytes, format_count, format_number, format_percent, format_seconds, format_watts
 
-_CAPPED_CLOCK = 0.85  # of the run's own best clock: below it the cap costs speed
+_CAPPED_CLOCK = 0.85  # of the run's own best clock; below this the cap costs speed
 _THROTTLED_SHARE = 0.01  # of the readings under load
 _STRAGGLER = 1.05  # of the median rank (sources §7.3)
 _STRAGGLER_ROWS = 50
 _LOADED = 0.5  # utilisation
-_IDLE = 0.10  # mean utilisation of a GPU that takes no part
-_IDLE_TO_OTHERS = 0.25  # or of what the others have
-_AT_WORK = 0.20  # mean utilisation of the others for an idle one to stand out
-_STRETCH_SHARE = 0.05  # of the time watched, idle beside working GPUs
-_FEW_READINGS = 10  # of a GPU: fewer are a snapshot
+_IDLE = 0.10  # mean utilisation of a GPU that does not take part
+_IDLE_TO_OTHERS = 0.25  # or of the utilisation of the others
+_AT_WORK = 0.20  # mean utilisation of the others that makes an idle GPU stand out
+_STRETCH_SHARE = 0.05  # of the observed time, idle while other GPUs work
+_FEW_READINGS = 10  # of a GPU; fewer are only a snapshot
 
 
 def detect_throttling(case: Case) -> Verdict:
-    """Thermal, hardware or power-brake slowdowns by the driver's own reason bits, with their effect on steps."""
+    """Thermal, hardware or power-brake slowdowns by the driver's reason bits, with their effect on step time."""
     reasons, clocks = telemetry(case, "throttle_reasons"), telemetry(case, "sm_clock_mhz")
     if run_metrics.on_cpu(case):
         return None
     if not len(reasons):
         return lacking("throttling", "GPU telemetry with throttle reasons")
-    # our own telemetry reads power up to a hundred times a second, reasons twice
+    # our own telemetry reads power up to a hundred times a second, but reasons only twice
     read = np.isfinite(reasons)
     bits, clocks = reasons[read].astype(np.int64), clocks[read] if len(clocks) == len(read) else np.empty(0)
     best = series.finite(clocks)
@@ -43,7 +43,7 @@ def detect_throttling(case: Case) -> Verdict:
             continue
         costs = len(best) > 0 and series.median(clocks[on]) < _CAPPED_CLOCK * float(np.quantile(best, 0.95))
         if mask == POWER_CAP and not costs:
-            continue  # at the cap with full clocks is what a well used GPU does
+            continue  # a well used GPU runs at the cap with full clocks
         factor, by = _step_time_factor(case, on, read), "step time"
         if factor is None and len(clocks) and not on.all():
             slow, fast = series.median(clocks[on]), series.median(clocks[~on])
@@ -53,7 +53,7 @@ def detect_throttling(case: Case) -> Verdict:
 
 
 def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | None:
-    """Median step seconds while the bit was set over those while it was not; None if clocks do not match."""
+    """Return the median step seconds with the bit set over those without it, or None if clocks do not match."""
     readings, times = telemetry(case, "unix_seconds"), run_metrics.step_times(case)
     if times is None or len(readings) != len(read):
         return None
@@ -71,7 +71,7 @@ def _step_time_factor(case: Case, on: np.ndarray, read: np.ndarray) -> float | N
 
 
 def _throttled(case: Case, mask: int, on: np.ndarray, factor: float | None, by: str) -> Finding:
-    """Makes the finding of a device that was held back at the readings `on`, and how many times slower it was then."""
+    """Return the finding for a device that was throttled at the readings `on`, and by what factor it was slower."""
     words, share = REASONS[mask], float(on.mean())
     lost = share * max(0.0, 1 - 1 / factor) if factor else float("nan")
     slower = f", {format_number(factor)}x slower by {by}" if factor and factor > 1.02 else ""
@@ -97,7 +97,7 @@ def _throttled(case: Case, mask: int, on: np.ndarray, factor: float | None, by: 
 
 
 def detect_straggler(case: Case) -> Verdict:
-    """One rank that is slower at its own work than the others, which wait for it in every step."""
+    """One rank that is slower at its own work than the other ranks, which wait for it in every step."""
     if run_metrics.devices(case) < 2:
         return None
     ranks, clocks = case.run.column("rank"), telemetry(case, "sm_clock_mhz")
@@ -108,7 +108,7 @@ def detect_straggler(case: Case) -> Verdict:
         own = own if np.isfinite(own).any() else case.run.column("seconds")
         if min(int(np.isfinite(own[ranks == rank]).sum()) for rank in numbers) < _STRAGGLER_ROWS:
             return lacking("straggler", f"{_STRAGGLER_ROWS} steps with times of each rank")
-    else:  # without ranks in the log: a GPU whose clock stays below the others'
+    else:  # without ranks in the log: a GPU whose clock stays below that of the others
         ranks = telemetry(case, "gpu")
         numbers = np.unique(series.finite(ranks))
         if len(numbers) < 2 or len(clocks) != len(ranks):
@@ -130,12 +130,12 @@ def detect_straggler(case: Case) -> Verdict:
         title=f"{who} is {format_percent(factor - 1)} slower than the others, which wait for it in every step",
         evidence=text,
         confidence="high" if by_rank else "medium",
-        saved=saved_share(case, waited, 0.0, waited),  # less where part of a step is not the GPUs' own work
+        saved=saved_share(case, waited, 0.0, waited),  # less if a part of the step is not the GPUs' own work
     )
 
 
 def _cards(case: Case) -> tuple[CardReadings, ...]:
-    """The GPUs that telemetry tells apart; none if it has no numbers of GPUs."""
+    """Return the GPUs that telemetry distinguishes, or none if it has no GPU numbers."""
     return measured_cards(case.run.telemetry or {}) if len(telemetry(case, "gpu")) else ()
 
 
@@ -144,14 +144,14 @@ def _names(numbers: list[int]) -> str:
 
 
 def _portrait(card: CardReadings) -> str:
-    """A GPU in a line: utilisation, power, memory held, each the mean of its readings."""
+    """Return one line about a GPU: utilisation, power and memory held, each as the mean of its readings."""
     shown = {"power_watts": format_watts, "memory_used_bytes": format_bytes}
     held = [write(card.quantities[name].mean) for name, write in shown.items() if name in card.quantities]
     return ", ".join((f"GPU {card.card}: {format_percent(card.quantities['utilization'].mean)} utilisation", *held))
 
 
 def detect_card_idle(case: Case) -> Verdict:
-    """GPUs without work while others have it: for the whole time, or for stretches of it."""
+    """GPUs without work while other GPUs work: the whole time, or for stretches of it."""
     cards = [card for card in _cards(case) if "utilization" in card.quantities]
     use = {card.card: card.quantities["utilization"].mean for card in cards}
     if len(cards) < 2:
@@ -175,7 +175,7 @@ def detect_card_idle(case: Case) -> Verdict:
 
 
 def _idle_for_a_while(case: Case, count: int) -> Finding | None:
-    """Stretches of minutes in which one GPU had nothing while the others worked."""
+    """Return the finding for stretches of minutes in which one GPU had no work while the others worked."""
     clock, busy, gpu = (telemetry(case, name) for name in ("unix_seconds", "utilization", "gpu"))
     watched = float(np.nanmax(clock) - np.nanmin(clock)) if len(clock) == len(gpu) and len(clock) else 0.0
     if watched <= 0:

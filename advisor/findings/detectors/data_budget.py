@@ -1,4 +1,4 @@
-"""Data: how often they repeat, and what that costs."""
+"""Data: how often they are repeated, and what the repetition costs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from advisor.prediction.loss import MOST_PREDICTED_EPOCHS, effective_tokens
 from advisor.readers.run_table import Status
 from advisor.units import format_percent
 
-_LITTLE = 0.15  # of the compute: whoever repeats a small data set five times knows that he does
+_LITTLE = 0.15  # of the compute; users who repeat a small data set five times know this
 
 
 def training_tokens(case: Case) -> float | None:
-    """Tokens of the whole run: planned, else done; None if steps or tokens per step are unknown."""
+    """Return the tokens of the whole run, planned or else done, or None if steps or tokens per step are unknown."""
     steps, per_step = planned_steps(case) or steps_done(case.run), step_tokens(case)
     if steps and per_step:
         return steps * per_step
@@ -26,7 +26,7 @@ def training_tokens(case: Case) -> float | None:
 
 
 def epochs_of(case: Case) -> float | None:
-    """Passes over the data of the whole run: tokens over unique tokens, else as printed or planned."""
+    """Return the passes over the data in the whole run: tokens over unique tokens, or else as printed or planned."""
     tokens, unique = training_tokens(case), number(case.run.facts, "dataset_tokens")
     if tokens and unique:
         return tokens / unique
@@ -45,7 +45,7 @@ def _ended_before(case: Case, epochs: float) -> bool:
 
 
 def detect_repeated_data(case: Case) -> Verdict:
-    """Data that repeat so often that a part of the training gains nothing."""
+    """Data that are repeated so often that a part of the training gains nothing."""
     epochs, vocab = epochs_of(case), vocabulary(case)
     if epochs is None or vocab is None:
         return lacking("repeated_data", "tokens of the data set and of the run (or epochs), vocabulary")
@@ -57,7 +57,7 @@ def detect_repeated_data(case: Case) -> Verdict:
     worth = effective_tokens(epochs, 1.0) / epochs
     tokens, unique = training_tokens(case), number(case.run.facts, "dataset_tokens")
     amounts = f": {tokens:,.4g} tokens over {unique:,.4g} unique ones" if tokens and unique else ""
-    # not bad at all while the validation loss still falls
+    # no problem while the validation loss still falls
     evals, severity = curve(case.run, "eval_loss").value, "error" if epochs > WASTEFUL_EPOCHS else "warning"
     falls = len(evals) >= 3 and int(np.argmin(evals)) >= 0.9 * (len(evals) - 1)
     return finding(

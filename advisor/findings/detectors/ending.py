@@ -1,6 +1,6 @@
-"""How a run ended, where it did not end well: what to do next, and what the rest would take.
+"""Runs that did not end well: how they ended, what to do next, and what the rest would take.
 
-A log that merely stops before its planned end is `comparison.detect_steps_missing`.
+If a log merely stops before its planned end, `comparison.detect_steps_missing` reports it.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from advisor.units import HOUR, format_percent, format_seconds, format_usd
 
 
 def _last(case: Case, *kinds: str) -> Event | None:
-    """The last event of these kinds."""
+    """Return the last event of these kinds."""
     events = [event for event in case.run.events if event.kind in kinds]
     return events[-1] if events else None
 
 
 def unsaid(case: Case, code: str) -> Insufficient | None:
-    """Returns that a log of numbers alone cannot tell of errors; None if the log has words without this error."""
+    """Return that a log of numbers alone cannot show errors, or None if the log has words without this error."""
     if has_words(case.run):
         return None
     return lacking(code, "what the program printed (stdout and stderr)")
 
 
 def _where(case: Case) -> str:
-    """The step at which the run ended, and of how many, in words; empty if the log has no steps."""
+    """Return the step at which the run ended, and of how many, in words; empty if the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     ended = next((part for part in reversed(case.run.runs) if part.status is case.run.status), None)
     if ended is not None and len(case.run.runs) > 1 and ended.last_step not in (None, done):
-        return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, another one was ended
+        return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, but another run ended
     if done is None:
-        # a file of errors alone may belong to a run that trained for days
+        # a file with only errors may belong to a run that trained for days
         return "" if len(case.run) else ", no step read"
     return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
 
 
 def _evidence(case: Case, event: Event | None) -> list[Evidence | str]:
-    """The last words of the run, and what the missing steps would take at the pace so far."""
+    """Return the last words of the run, and what the missing steps would take at the pace so far."""
     seconds, usd = remaining_seconds(case), price(case)
     cost = f", {format_usd(seconds / HOUR * usd)}" if seconds and usd else ""
     return [
@@ -51,7 +51,7 @@ def _evidence(case: Case, event: Event | None) -> list[Evidence | str]:
 
 
 def remaining_seconds(case: Case) -> float | None:
-    """Seconds of the steps that are missing, pauses included in proportion; None if pace or plan is unknown."""
+    """Return the seconds of the missing steps, with their part of the pauses, or None if pace or plan is unknown."""
     done, planned = steps_done(case.run), planned_steps(case)
     if done is None or not planned or done >= planned:
         return None
@@ -62,18 +62,18 @@ def remaining_seconds(case: Case) -> float | None:
 
 
 def detect_nccl_timeout(case: Case) -> Verdict:
-    """A collective operation that timed out: one rank never came, the others only waited."""
+    """A collective operation that timed out because one rank never came and the others waited for it."""
     title = f"Communication between the GPUs timed out{_where(case)}: whoever reports it only waited"
     return _by_words(case, "nccl_timeout", title)
 
 
 def detect_error_page(case: Case) -> Verdict:
-    """A data file that is an error page or a pointer to a file, by the log's own words."""
+    """A data file that is an error page or a pointer to a file, according to the log."""
     return _by_words(case, "error_page", "The data file is an error page or a pointer, not the data")
 
 
 def _by_words(case: Case, code: str, title: str) -> Verdict:
-    """The finding of an event that bears its name; a run that went on in spite of it has a warning."""
+    """Return the finding of an event that has its name. If the run went on in spite of the event, it is a warning."""
     event = _last(case, code)
     if event is None:
         return unsaid(case, code)
@@ -82,7 +82,7 @@ def _by_words(case: Case, code: str, title: str) -> Verdict:
 
 
 def detect_time_limit(case: Case) -> Verdict:
-    """Cut off by the scheduler: how much longer a job must be asked for."""
+    """A run that the scheduler ended, with the longer time that the job must request."""
     event = _last(case, "time_limit")
     if event is None and case.run.status is not Status.TIME_LIMIT:
         return unsaid(case, "time_limit")
@@ -107,11 +107,11 @@ def detect_time_limit(case: Case) -> Verdict:
 
 
 def detect_exception(case: Case) -> Verdict:
-    """Ended by an exception or a failed process."""
+    """A run that ended by an exception or a failed process."""
     run, main = case.run, main_part(case.run)
     if run.status is not Status.CRASHED or _last(case, "nccl_timeout"):
         failed = [seen(e.text, e.step) for e in run.events if e.kind in ("exception", "child_failed")]
-        # what failed in the same log although the training itself came to its end
+        # a failure in the same log, although the training itself was completed
         later = run.status is Status.COMPLETED and len(failed) > 0
         return finding("later_failure", evidence=failed[-3:]) if later else unsaid(case, "crashed")
     event = _last(case, "exception", "disk_full", "nccl_error", "child_failed")
@@ -130,7 +130,7 @@ def detect_exception(case: Case) -> Verdict:
 
 
 def detect_killed(case: Case) -> Verdict:
-    """Ended by a signal from outside: the machine's memory, preemption or a person."""
+    """A run that ended by a signal from outside: the machine's memory, preemption or a person."""
     host = _last(case, "host_memory")
     if case.run.status is not Status.KILLED and not (case.run.status is Status.OUT_OF_MEMORY and host):
         return unsaid(case, "killed")

@@ -1,4 +1,4 @@
-"""The first loss against the uniform guess, ln V: sums for means, other vocabularies, bad scales, random data."""
+"""The first loss compared with a uniform guess, ln V: sums for means, other vocabularies, bad scales, random data."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from advisor.laws.initial_loss import (
 )
 
 _SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
-_LATEST_HIGH = 200  # a loss above ln V + 1 this early is still about how the run started
+_LATEST_HIGH = 200  # up to this step, a loss above ln V + 1 says how the run started
 _LARGEST_VOCABULARY = 262_144  # Gemma 3
-_FAR_BEYOND = 2.0  # times its ln V: no second head or auxiliary loss explains it
-_FEW_STEPS = 50  # before so many steps nobody expects a model to beat the uniform guess
-_LONG_ENOUGH = 200  # by then the frequencies of tokens alone put a language model nats below ln V
-_WORSE = 0.1  # nats above ln V; the first rows of a healthy run lie within 0.3
+_FAR_BEYOND = 2.0  # times ln V; no second head or auxiliary loss explains this
+_FEW_STEPS = 50  # before this step, nobody expects a model to beat the uniform guess
+_LONG_ENOUGH = 200  # by this step, the frequencies of tokens alone put a language model nats below ln V
+_WORSE = 0.1  # nats above ln V; the first rows of a healthy run are within 0.3
 _AT_UNIFORM = 0.05  # nats; the noise of a batch of 4,000 tokens with σ ≈ 3 nats
 # rows of common embedding tables; e^L0 is compared with these by name
 _VOCABULARIES = {
@@ -53,7 +53,7 @@ _VOCABULARIES = {
 
 
 def detect_initial_loss(case: Case) -> Verdict:
-    """The first printed loss against ln V, with the likeliest reasons where it is too high or too low."""
+    """A first loss far above or below ln V, with the likeliest reasons."""
     losses, vocab, unit = curve(case.run, "loss"), vocabulary(case), nats_per_unit(case.run)
     if vocab is None and unit is not None and len(losses) and (found := _above_all(case, losses, unit)):
         return found
@@ -81,7 +81,7 @@ def detect_initial_loss(case: Case) -> Verdict:
 
 
 def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
-    """Returns the finding of a first loss that no vocabulary gives: a sum, or another unit."""
+    """Return the finding for a first loss that no vocabulary gives, so that it is a sum or has another unit."""
     first, step = float(losses.value[0]) * unit, float(losses.step[0])
     most = uniform_loss(_LARGEST_VOCABULARY)
     if not is_language(case) or not has_level(case, losses) or first <= most + FAULT_ABOVE or step > _LATEST_HIGH:
@@ -126,7 +126,7 @@ def _too_high(case: Case, step: float, loss: float, vocab: int) -> Finding:
 
 
 def _sums(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
-    """Causes in words: which sum instead of a mean gives this loss."""
+    """Return the causes in words: which sum instead of a mean gives this loss."""
     facts, work = case.run.facts, case.workload
     sizes = {
         "sequence length": sequence_length(case),
@@ -149,7 +149,7 @@ def _sums(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
 
 
 def _scale_causes(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
-    """The scale of the logits that gives such a first loss, and its likely causes."""
+    """Return the scale of the logits that gives such a first loss, and its likely causes."""
     deviation = logit_deviation(loss, vocab)
     words = [f"logits with a standard deviation of about {deviation:.3g} at the start instead of 1 or less"]
     width = case.workload.shape.width if case.workload else number(case.run.facts, "width")
@@ -161,7 +161,7 @@ def _scale_causes(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
 
 
 def _other_vocabulary(loss: float, vocab: int) -> list[str]:
-    """The vocabulary whose uniform guess has this loss: e^L0, or down to e^(L0 − 0.5) with random logits."""
+    """Return the vocabulary whose uniform guess has this loss: e^L0, or down to e^(L0 − 0.5) with random logits."""
     if not 3 < loss < 13:
         return []
     guessed = {size: name for size, name in _VOCABULARIES.items() if -0.05 <= loss - uniform_loss(size) <= SOUND}
@@ -171,7 +171,7 @@ def _other_vocabulary(loss: float, vocab: int) -> list[str]:
 
 
 def detect_end_against_uniform(case: Case) -> Verdict:
-    """A loss that ends at ln V or above it: the model knows nothing, however much the loss has fallen."""
+    """A loss that ends at or above ln V: the model knows nothing, however much the loss has fallen."""
     losses, vocab, unit = curve(case.run, "loss"), vocabulary(case), nats_per_unit(case.run)
     if vocab is None or unit is None or not len(losses):
         return lacking("worse_than_uniform", "the vocabulary's size and a loss per token")
@@ -204,19 +204,19 @@ def detect_end_against_uniform(case: Case) -> Verdict:
     )
 
 
-_SOLVED = 0.02  # nats per token: the next token is known with 98 %, which no text allows
-_NOTHING = 0.01  # the same wherever in the run: perplexity 1.01
-_MANY_CLASSES = 3.0  # nats: among 20 classes and more; regressions that start here end near 0 as well: a note
+_SOLVED = 0.02  # nats per token: the next token is known with 98 %, which is impossible for text
+_NOTHING = 0.01  # nats at any time in the run: perplexity 1.01
+_MANY_CLASSES = 3.0  # nats: a guess among 20 or more classes; regressions that start here also end near 0: a note
 _FEWEST_ROWS = 5
-_FRESH, _KNOWN = 7.0, 0.1  # nats: of weights that know nothing; of held-out text known with 90 %
-_LARGEST = 13.5  # nats: a guess among half a million tokens; what begins higher is of another unit
+_FRESH, _KNOWN = 7.0, 0.1  # nats: the loss of an untrained model; the loss of held-out text known with 90 %
+_LARGEST = 13.5  # nats: a guess among half a million tokens; a higher first loss has another unit
 _FEWEST_EVALS = 3
 _PERPLEXITIES = ("perplexity", "ppl")
 
 
 def detect_too_good(case: Case) -> Verdict:
     """A language model's training loss that is near 0 within the first epoch, or lower than any text allows."""
-    # the log itself prints a perplexity that no text has
+    # the log itself prints a perplexity that is impossible for text
     for event in case.run.events:
         for name, value in event.numbers.items():
             if name.lower() in _PERPLEXITIES and 1 <= value < math.exp(_SOLVED):
@@ -228,7 +228,7 @@ def detect_too_good(case: Case) -> Verdict:
                 )
     losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
     language = is_language(case)
-    # the first loss is that of a guess among a vocabulary, and no accuracy says that classes are guessed
+    # the first loss is that of a guess among a vocabulary, and no accuracy shows that classes are guessed
     scored = any(len(curve(case.run, name)) for name in ("accuracy", "eval_accuracy"))
     may_be = language or (len(losses) > 0 and losses.value[0] >= _MANY_CLASSES and not scored)
     if len(losses) < _FEWEST_ROWS or unit is None or not may_be:
@@ -236,12 +236,12 @@ def detect_too_good(case: Case) -> Verdict:
     if (found := _held_out(case, losses, unit, language)) is not None:
         return found
     if not language and len(curve(case.run, "eval_loss")):
-        return None  # its held-out loss is that of a model which has something left to learn
+        return None  # by its held-out loss, the model has something left to learn
     end = float(np.median(tail(losses.value, least=3))) * unit
     low = np.flatnonzero(trailing_median(losses.value, _FEWEST_ROWS) * unit < _SOLVED)
     if not has_level(case, losses) or not len(low) or not 0 <= end < _SOLVED:
         return None
-    # passes over the data: printed, else by the share of the planned steps
+    # passes over the data: as printed, or else by the share of the planned steps
     epochs, epoch = curve(case.run, "epoch"), None
     planned, steps = number(case.run.facts, "planned_epochs"), planned_steps(case)
     if len(epochs) == len(losses):
@@ -251,7 +251,7 @@ def detect_too_good(case: Case) -> Verdict:
     first_epoch = epoch is not None and epoch < 1
     least = _NOTHING if language else _NOTHING / 10
     if (not first_epoch and epoch is not None) or ((not first_epoch or not language) and end >= least):
-        return None  # after several epochs it is memorised, which is another finding
+        return None  # after several epochs the data are memorised, which is another finding
     step = float(losses.step[low[0]])
     when = f" {epoch:.2g} epochs into its data" if epoch is not None else ""
     known = f"the next token is known with {math.exp(-end):.1%}"
@@ -265,7 +265,7 @@ def detect_too_good(case: Case) -> Verdict:
 
 
 def _held_out(case: Case, losses: Curve, own_unit: float, language: bool) -> Finding | None:
-    """Returns the finding of a fresh model that predicts even held-out text almost perfectly."""
+    """Return the finding for a fresh model that predicts even held-out text almost perfectly."""
     evals = curve(case.run, "eval_loss")
     unit = nats_per_unit(case.run, "eval_loss_unit") or own_unit
     if len(evals) < _FEWEST_EVALS or not has_level(case, losses):
@@ -281,7 +281,7 @@ def _held_out(case: Case, losses: Curve, own_unit: float, language: bool) -> Fin
     return finding(
         "too_good",
         text="too_good_held_out",
-        severity="warning" if language else "note",  # a regression may begin and end there as well
+        severity="warning" if language else "note",  # a regression may begin and end at such losses too
         title=f"Too good to be true: validation loss {evals.value[0]:.4g} → {end:.2g} on "
         f"{'text' if language else 'data'} never seen",
         evidence=seen(f"perplexity {math.exp(end):.3f} since step {low[0]:g}: {known}", low[0], evals.step[-1]),

@@ -1,4 +1,4 @@
-"""What the device itself says: is it used at all, and is what it is called use, use?"""
+"""The GPU's own readings: whether it is used at all, and whether its utilisation is real use."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (sources §
 _LOW_MFU = 0.15
 _NO_LOAD_WATTS = 30.0
 _FEW_STEPS = 5
-_LOW_MEMORY = 0.5  # of the device: below, the micro-batch could be doubled at least
-_FILLED = 0.8  # of the device, by an advised micro-batch, if all memory grew with it
+_LOW_MEMORY = 0.5  # of the device; below this, the micro-batch could at least be doubled
+_FILLED = 0.8  # of the device, filled by an advised micro-batch if all memory grew with it
 _MOST_TIMES = 16
 
 
 def detect_cpu_fallback(case: Case) -> Verdict:
-    """Work that never reached the GPU: three or more signs of five, or the two of physics (sources §7.5)."""
+    """Work that never reached the GPU: three or more of five signs, or the two physical ones (sources §7.5)."""
     if run_metrics.on_cpu(case):
         return None
     signs = cpu_signs(_readings(case))
@@ -52,14 +52,14 @@ def detect_cpu_fallback(case: Case) -> Verdict:
 
 
 def _readings(case: Case) -> Readings:
-    """What the log and its telemetry say of one GPU."""
+    """Return what the log and its telemetry say about one GPU."""
     share, size = run_metrics.memory_used_share(case)
     spec, watts = run_metrics.card(case), telemetry(case, "power_watts")
     used = telemetry(case, "utilization")
     times = run_metrics.step_times(case)
     if times and (times.source != run_metrics.PRINTED or times.step[0] > 1 or len(times.seconds) < _FEW_STEPS):
         times = None
-    # achieved by one device; 6N where the shape is not known: near enough for a factor of 25
+    # achieved by one device; 6N if the shape is unknown, which is close enough for a factor of 25
     speed, count = run_metrics.pace(case), parameters(case)
     work = run_metrics.flops_per_token(case) or (6 * count if count else None)
     return Readings(
@@ -76,7 +76,7 @@ def _readings(case: Case) -> Readings:
 
 
 def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None:
-    """Median power of a GPU as a share of its limit, some readings left out; None if either is unknown."""
+    """Return the median power of a GPU as a share of its limit, without some readings; None if either is unknown."""
     watts, limit = telemetry(case, "power_watts"), run_metrics.power_limit_watts(case)
     if left_out is not None and len(watts):
         watts = np.delete(watts, left_out)
@@ -84,7 +84,7 @@ def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None
 
 
 def detect_utilization(case: Case) -> Verdict:
-    """Utilisation, which is the share of time with any kernel at all, checked against power and MFU."""
+    """A utilisation that is low, or that power and MFU contradict: it is the share of time with any kernel at all."""
     if run_metrics.on_cpu(case):
         return None
     busy, watts = telemetry(case, "utilization"), series.finite(telemetry(case, "power_watts"))
@@ -92,12 +92,12 @@ def detect_utilization(case: Case) -> Verdict:
         missing = "GPU telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
         if len(watts) < 10 or not series.median(watts) < _NO_LOAD_WATTS:
             return lacking("utilization", missing)
-        return finding(  # a power that no GPU draws under load
+        return finding(  # no GPU draws so little power under load
             "gpu_idle",
             title=f"The GPU draws {format_watts(series.median(watts))}: it computes nothing",
             evidence=f"median of {len(watts)} readings, highest {format_watts(float(watts.max()))}",
         )
-    idle = run_metrics.idle_stretches(case)  # minutes on end in which nothing ran are another finding
+    idle = run_metrics.idle_stretches(case)  # stretches of minutes in which nothing ran are another finding
     left_out = np.concatenate(idle) if idle else np.zeros(0, int)
     busy = np.delete(busy, left_out)
     readings = series.finite(busy)
@@ -129,7 +129,7 @@ def detect_utilization(case: Case) -> Verdict:
 
 
 def detect_underused(case: Case) -> Verdict:
-    """A GPU that uses little of its memory and of its time: a larger micro-batch or model would cost no more."""
+    """A GPU that uses little of its memory and time, so that a larger micro-batch or model would cost no more."""
     busy = series.finite(telemetry(case, "utilization"))
     if run_metrics.on_cpu(case):
         return None
@@ -143,7 +143,7 @@ def detect_underused(case: Case) -> Verdict:
     if not little or size is None or not IDLE_UTILIZATION <= series.median(busy) < _LOW_UTILIZATION:
         return None
     shares = used / size
-    # in powers of two, as if all memory grew with the micro-batch: weights and optimizer states do not, so that it fits
+    # in powers of two, as if all memory grew with the micro-batch. Weights and optimizer state do not, so that it fits.
     times = min(_MOST_TIMES, 2 ** int(np.log2(_FILLED / float(shares.max())))) if shares.max() > 0 else _MOST_TIMES
     micro = case.workload.micro_batch if case.workload else number(case.run.facts, "micro_batch")
     larger = f"micro_batch: {micro * times:g} instead of {micro:g}" if micro else f"a micro-batch {times}x as large"
@@ -176,7 +176,7 @@ def _range(shares: np.ndarray) -> str:
 
 
 def detect_nearly_full(case: Case) -> Verdict:
-    """A GPU within 3 % of its last byte: the next longer batch or evaluation runs out."""
+    """A GPU within 3 % of its last byte: the next longer batch or evaluation runs out of memory."""
     used, total = run_metrics.memory_used_share(case)
     if run_metrics.on_cpu(case) or case.run.status is Status.OUT_OF_MEMORY:
         return None
@@ -192,7 +192,7 @@ def detect_nearly_full(case: Case) -> Verdict:
 
 
 def detect_memory_growth(case: Case) -> Verdict:
-    """Memory that keeps growing through the run: a leak, until it runs out."""
+    """Memory that keeps growing through the run: a leak that ends when memory runs out."""
     if memory_of(case) is None:
         return lacking("memory_growth", f"GPU memory in at least {ROWS} rows")
     grown = memory_growth(case)

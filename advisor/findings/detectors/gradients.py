@@ -21,10 +21,10 @@ def _norms(case: Case) -> Curve:
 
 
 def detect_grad_norm_not_collected(case: Case) -> Verdict:
-    """Gradient norms of exactly 0 in every row while the loss moves: the log did not collect them."""
+    """Gradient norms of exactly 0 in every row while the loss moves, so the log did not collect them."""
     norms, losses = _norms(case), curve(case.run, "loss")
     if not len(norms):
-        # readers that know a placeholder of their framework drop it, and say so
+        # readers that know a placeholder of their framework drop it, and note this
         if "not collected" not in case.run.provenance.get("grad_norm", ""):
             return lacking("grad_norm_not_collected", "a column of gradient norms")
         norms = Curve(step=losses.step, value=np.zeros(len(losses)), counted=losses.counted)
@@ -45,7 +45,7 @@ def detect_grad_norm_not_collected(case: Case) -> Verdict:
 
 
 def detect_grad_norm_large(case: Case) -> Verdict:
-    """Norms far above the clipping threshold: those updates were scaled down to almost nothing."""
+    """Norms far above the clipping threshold, whose updates were scaled down to almost nothing."""
     norms = _norms(case)
     if not len(norms) or not norms.value.any():
         return lacking("grad_norm_large", "gradient norms before clipping")
@@ -73,8 +73,8 @@ def detect_grad_norm_large(case: Case) -> Verdict:
     )
 
 
-# Dynamic scaling halves from 2^16 … 2^32 at the start: up to about 30 skips. Later it doubles every 1,000 to 2,000
-# steps and skips one when that was too much, so a rate near 0.1 % is its normal life (sources §7, torch GradScaler).
+# Dynamic scaling halves from 2^16 … 2^32 at the start, with up to about 30 skips. Later it doubles every 1,000 to 2,000
+# steps and skips one step if that was too much, so a rate near 0.1 % is normal (sources §7, torch GradScaler).
 _START_STEPS = 50
 _ATTEMPTED = re.compile(r"loss scale: ([\d.]+(?:e[+-]?\d+)?), reducing to ([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 _OFTEN = 0.02
@@ -82,14 +82,14 @@ _BROKEN = 0.3
 
 
 def detect_loss_scale_skips(case: Case) -> Verdict:
-    """Skipped optimizer steps beyond what dynamic loss scaling does by nature."""
+    """More skipped optimizer steps than dynamic loss scaling normally causes."""
     events = [e for e in case.run.events if e.kind == "overflow"]
     column, scale = curve(case.run, "skipped"), curve(case.run, "loss_scale").value
     if not len(column) and not events:
         if str(case.run.facts.get("precision", "fp16")).lower() != "fp16":
-            return None  # nothing scales a loss in bf16 or fp32
+            return None  # bf16 and fp32 need no loss scaling
         return lacking("loss_scale_skips", "skipped steps or the loss scale")
-    # where the scale was "reduced" to what it was it cannot go lower
+    # if the scale was "reduced" to its present value, it cannot go lower
     attempts = [(event, _ATTEMPTED.search(event.text)) for event in events]
     stuck = [(event, scales[1]) for event, scales in attempts if scales is not None and scales[1] == scales[2]]
     if stuck:

@@ -1,4 +1,4 @@
-"""Training loss against everything else: overfitting, memorised data, scores at chance."""
+"""Training loss compared with everything else: overfitting, memorised data, scores at chance."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Status
 
 _FEWEST_EVALS = 3
-_RISE = 0.01  # of the best evaluation: less is not worth acting on
+_RISE = 0.01  # of the best evaluation; less is not worth acting on
 _BAD_RISE = 0.1
 _SLIGHT_RISE = 0.05  # a note
 _MOST_PAIRS = 0.6
-_FEW_EVALS = 12  # noise cannot be told from the course of fewer
+_FEW_EVALS = 12  # with fewer, noise cannot be told from the course
 _RISES = 3  # evaluations after the best, all above it
 _GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
 _BAD_WASTE = 0.2  # of the run after its best evaluation
 _SEVERAL = 6  # evaluations
-_BARELY_LOWER = 0.01  # of the examples: a score that much below its best has lost nothing
-_LATE = 0.05  # of the run after its best evaluation: so little was paid for nothing
+_BARELY_LOWER = 0.01  # of the examples: a score within this of its best has lost nothing
+_LATE = 0.05  # of the run after its best evaluation: so little was wasted
 _MANY_EPOCHS = 10
 _GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
-_OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of one
+_OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of a guess
 _BEGAN = 0.3  # of the loss of a guess: the first training loss, which may be the mean of an epoch
-_MOST_CLASSES = 7.0  # nats, of a thousand classes
+_MOST_CLASSES = 7.0  # nats, the loss of a guess among a thousand classes
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
-_STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
-# formats that may print scores, as YOLO does P, R and mAP, which no reader takes
+_STARTED = 1.0  # nats: a loss that began lower belongs to a task that naturally ends near 0
+# formats that may print scores that no reader takes, such as YOLO's P, R and mAP
 _EVALUATED_UNREAD = (GENERIC, "yolo")
 _HELD_OUT = ("eval_loss", "eval_accuracy", "eval_reward", "eval_bits_per_byte")
-_EPOCHS = 2.0  # passes over the data from which on training loss says nothing of new data
+_EPOCHS = 2.0  # passes over the data from which the training loss says nothing about new data
 _HALVED = 0.5  # of the first loss
 
 
@@ -48,7 +48,7 @@ _HALVED = 0.5  # of the first loss
 class _Rise:
     """A validation loss that has been rising since its best evaluation."""
 
-    name: str  # "": the log names no set
+    name: str  # "" if the log names no set
     evals: Curve
     best: int
     low: float
@@ -60,12 +60,12 @@ class _Rise:
 
 
 def detect_overfitting(case: Case) -> Verdict:
-    """A validation loss that has been rising since its best while the training loss falls; of several sets each."""
+    """A validation loss that has been rising since its best while the training loss falls; for several sets, each."""
     losses, sets = curve(case.run, "loss"), _held_out(case)
     if not has_level(case, losses):
         return lacking("overfitting", "a loss whose height means something, and no policy loss")
     if case.run.status is Status.DIVERGED:
-        return None  # what broke is no overfitting
+        return None  # a broken run is no overfitting
     if _is_guessed(case, losses):
         return _at_chance(case, losses)
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
@@ -75,7 +75,7 @@ def detect_overfitting(case: Case) -> Verdict:
 
 
 def _is_guessed(case: Case, losses: Curve) -> bool:
-    """Whether a guess among some number of classes knows held-out data as well as the model ever did."""
+    """Return True if a guess among some number of classes predicts held-out data as well as the model ever did."""
     evals, scores = curve(case.run, "eval_loss"), curve(case.run, "eval_accuracy").value
     if len(evals) < _FEWEST_EVALS or is_language(case) or evals.value[0] <= 0:
         return False
@@ -83,16 +83,16 @@ def _is_guessed(case: Case, losses: Curve) -> bool:
     chance = math.log(max(classes, 1))
     known = len(scores) > 0 and float(np.median(scores)) > _GUESSED / max(classes, 1)
     near = all(abs(value - chance) <= _OF_CHANCE * chance for value in (evals.value[0], evals.value.min()))
-    # who guesses at first does so on the training data too: any loss is near the logarithm of some number
+    # a model that guesses at first also does so on the training data: any loss is near the logarithm of some number
     begun = bool(np.all(np.abs(losses.value[:1] - chance) <= _BEGAN * chance))
     return classes > 1 and near and begun and not known
 
 
 def _at_chance(case: Case, losses: Curve) -> Finding | None:
-    """Returns the finding of a model that learnt nothing that holds on held-out data."""
+    """Return the finding for a model that learned nothing that holds on held-out data."""
     evals, scored = curve(case.run, "eval_loss"), len(curve(case.run, "eval_accuracy")) > 0
     if len(losses) < _FEWEST_EVALS or float(np.median(tail(losses.value))) > _FALLEN * float(losses.value[0]):
-        return None  # nothing is learnt at all, which is another finding
+        return None  # nothing is learned at all, which is another finding
     classes = round(math.exp(float(evals.value[0])))
     best = f"validation loss {evals.value.min():.4g} at its best, {evals.value[-1]:.4g} at the end"
     return finding(
@@ -105,7 +105,7 @@ def _at_chance(case: Case, losses: Curve) -> Finding | None:
 
 
 def _held_out(case: Case) -> dict[str, Curve]:
-    """Validation losses by the name of their set, "" where the log evaluates one."""
+    """Return the validation losses by the name of their set, "" if the log evaluates only one."""
     named = case.run.facts.get("eval_losses")
     sets = {}
     for name, evals in named.items() if isinstance(named, dict) else ():
@@ -123,11 +123,11 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     low = float(evals.value[best])
     after = evals.value[best + 1 :]
     if evals.step[-1] - evals.step[best] <= _LATE * (evals.step[-1] - min(float(evals.step[0]), 0.0)):
-        return None  # what the last few do is the noise of an evaluation, or no matter yet
-    alone = len(after) < (2 if len(evals) >= _SEVERAL else 1)  # one worse evaluation behind the best may be chance
+        return None  # a rise of the last few is the noise of an evaluation, or does not matter yet
+    alone = len(after) < (2 if len(evals) >= _SEVERAL else 1)  # a single worse evaluation after the best may be chance
     if low <= 0 or alone or end - low < _RISE * low:
         return None
-    # most pairs of values rise: the trend of a few, deaf to one outlier
+    # most pairs of values rise: the trend of a few values, in spite of one outlier
     one, other = np.triu_indices(len(after), 1)
     steadily = len(after) >= _RISES and np.mean(after[other] > after[one]) >= _MOST_PAIRS and len(evals) < _FEW_EVALS
     if (not steadily and end - low < 3 * row_noise(evals.value)) or not _train_falls(losses, evals, best):
@@ -136,24 +136,24 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
 
 
 def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:
-    """The finding on the set that has risen most."""
+    """Return the finding about the set that has risen most."""
     worst = max(rises, key=lambda rise: rise.relative)
     evals, low, end = worst.evals, worst.low, worst.end
     step, last = float(evals.step[worst.best]), float(evals.step[-1])
     began = min(float(losses.step[0]), float(evals.step[0])) if len(losses) else float(evals.step[0])
     waste = (last - step) / max(last - min(began, step), 1e-9)
-    # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
+    # a part of a loss, such as a detector's boxes, may rise while the rest falls; so may one of many sets
     a_part = nats_per_unit(case.run) is None
-    slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # of classifiers accuracy counts, and may still rise
-    stopped = any(event.kind == "early_stop" for event in case.run.events)  # then its owner watches it
-    # held-out accuracy was best well after that, or is still there: the loss then rises by surety alone
+    slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # for classifiers accuracy counts, and it may still rise
+    stopped = any(event.kind == "early_stop" for event in case.run.events)  # in this case, its owner watches it
+    # held-out accuracy was best well after this, or still is: the loss then rises only because of confidence
     scores, improves = curve(case.run, "eval_accuracy"), False
     if len(scores) >= _FEWEST_EVALS:
         top = int(np.argmax(scores.value))
         holds = scores.value[top] - float(np.median(tail(scores.value, share=0.05, least=1))) <= _BARELY_LOWER
         improves = bool(holds or (scores.step[top] > step and top >= 0.75 * (len(scores) - 1)))
     mild = a_part or stopped or worst.relative < slight or improves
-    lost = is_language(case) or end > float(evals.value[0])  # of classifiers the accuracy counts, not its surety
+    lost = is_language(case) or end > float(evals.value[0])  # for classifiers accuracy counts, not confidence
     bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
     of_set, gap = f" of {worst.name}" if sets > 1 else "", ""
     if len(losses) >= 4 and losses.counted == evals.counted:
@@ -186,12 +186,12 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
 
 
 def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
-    """Returns the finding of a wide gap, for a log with too few validation losses to show a course."""
+    """Return the finding for a wide gap, for a log with too few validation losses to show a course."""
     few = lacking("overfitting", f"{_FEWEST_EVALS} validation losses")
     if not len(evals) or not len(losses):
         return few
     before = losses.value[losses.step <= evals.step[-1]] if losses.counted == evals.counted else losses.value
-    if not len(before):  # an evaluation of what was not trained yet
+    if not len(before):  # an evaluation of an untrained model
         return few
     train, held_out = float(np.median(tail(before))), float(evals.value[-1])
     if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
@@ -205,7 +205,7 @@ def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
 
 
 def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
-    """Whether the training loss is no higher at the end than where the validation loss was best (or not logged)."""
+    """Return True if the training loss ends no higher than at the best validation loss, or is not logged."""
     if len(losses) < 4 or losses.counted != evals.counted:
         return True
     after = losses.value[losses.step >= evals.step[best]]
@@ -216,7 +216,7 @@ def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
 
 
 def detect_memorised(case: Case) -> Verdict:
-    """A training loss that falls to almost nothing, with no validation loss that follows it."""
+    """A training loss that falls to almost nothing without a validation loss that follows it."""
     losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
     if len(losses) < 10:
         return lacking("memorised", "ten rows with a training loss")
@@ -224,10 +224,10 @@ def detect_memorised(case: Case) -> Verdict:
     if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
         return None
     if len(evals) and (evals.value[-1] < 3 * max(end, _NEAR_ZERO) or not is_language(case)):
-        return None  # a task that can be solved: validation data are solved too; of other tasks `overfitting` tells
+        return None  # a solvable task: validation data are solved too; `overfitting` reports other tasks
     below, epochs = losses.step[losses.value < _NEAR_ZERO], curve(case.run, "epoch").value
-    # nothing repeats within an epoch: what is solved there is too easy or leaks (too_good); and where nothing says that
-    # data came round again it is too good as well, rather than memorised
+    # Nothing repeats within an epoch, so data solved there are too easy or leak (too_good). Without a sign that data
+    # repeated, the loss is also too good rather than memorised.
     if (len(epochs) and epochs.max() <= 1) or not (len(evals) or len(epochs)):
         return None
     sure = is_language(case) or (len(epochs) > 0 and float(epochs.max()) >= _MANY_EPOCHS and not len(evals))
@@ -247,7 +247,7 @@ def detect_memorised(case: Case) -> Verdict:
 
 
 def detect_accuracy_gap(case: Case) -> Verdict:
-    """An accuracy on held-out data far below that on the training data, or one that has fallen from its best."""
+    """An accuracy on held-out data that is far below that on training data, or that has fallen from its best."""
     own, held_out = curve(case.run, "accuracy"), curve(case.run, "eval_accuracy")
     if len(held_out) < _FEWEST_EVALS or len(own) < _FEWEST_EVALS:
         return lacking("accuracy_gap", f"accuracies of {_FEWEST_EVALS} evaluations beside training's")
@@ -268,9 +268,9 @@ def detect_accuracy_gap(case: Case) -> Verdict:
 
 
 def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
-    """Benchmark scores the log states: name → (fraction, step), the last of each.
+    """Return the last of each benchmark score that the log states: name → (fraction, step).
 
-    From events of kind "score", whose numbers are name → value, and facts of the same names.
+    They come from events of kind "score", whose numbers are name → value, and from facts of the same names.
     """
     scores = {}
     stated = {name: value for name, value in case.run.facts.items() if benchmark_of(name)}
@@ -283,7 +283,7 @@ def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
 
 
 def detect_scores_at_chance(case: Case) -> Verdict:
-    """Benchmark scores that guessing reaches as well: they say nothing of the model."""
+    """Benchmark scores that guessing reaches too, so that they say nothing about the model."""
     scores = scores_of(case)
     if not scores:
         return lacking("scores_at_chance", "benchmark scores")
@@ -295,19 +295,19 @@ def detect_scores_at_chance(case: Case) -> Verdict:
             evidence.append(seen(f"{name} {value:.3f}; guessing gives {low:.3f} to {high:.3f}", step, step))
     if not shown:
         return None
-    # a model that has learnt something still guesses at what is hard for it
+    # a model that has learned something still guesses at hard questions
     title = f"{len(shown)} of {len(scores)} scores at chance: {', '.join(shown)}"
     return finding("scores_at_chance", title=title, evidence=evidence)
 
 
 def detect_no_validation(case: Case) -> Verdict:
-    """Several passes over the data without one evaluation: whether the model learnt or memorised stays unknown."""
+    """Several passes over the data without an evaluation: nobody knows whether the model learned or memorised."""
     losses, epochs = curve(case.run, "loss"), epochs_of(case)
     if len(losses) < 5 or epochs is None:
         return lacking("no_validation", "a training loss and the number of epochs")
     if any(len(curve(case.run, name)) for name in _HELD_OUT) or not has_level(case, losses):
         return None
-    # that finding says that nothing was held out
+    # the finding `memorised` already says that nothing was held out
     if isinstance(detect_memorised(case), Finding):
         return None
     if case.run.format in _EVALUATED_UNREAD:

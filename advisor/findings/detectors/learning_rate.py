@@ -1,4 +1,4 @@
-"""The learning rate: zero, off the published laws by far, too high at the start, never decayed."""
+"""Learning rates that are zero, far from the published laws, too high at the start, or never decayed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from advisor.laws.annealing import FULL_DECAY_NATS, GAIN_SPREAD
 from advisor.laws.hyperparameters import LAW_PARAMETERS, off_laws, peak_rates, times_off
 from advisor.readers.run_table import RunTable, Status
 
-_MOVED = 0.1  # relative fall of a loss that no run with a learning rate of truly 0 shows
-_JUMP = 1.15  # times the first loss: the start was too hard
-_JUMP_ROWS = 2  # above that, or one of half as much again: a single noisy batch is no jump
+_MOVED = 0.1  # relative fall of a loss that is impossible with a true learning rate of 0
+_JUMP = 1.15  # times the first loss: the start was too fast
+_JUMP_ROWS = 2  # rows above that, or one row half as much higher, because one noisy batch is no jump
 _SURE_JUMP = 1.5
 _JUMP_NOISES = 5.0  # standard deviations of a row
-_SHORT = 40  # steps: of a run so short nobody asks how it began, if it recovered
-_SOON = 0.01  # of the run: a jump healed by then has cost nothing
-_FAR_OFF = 10.0  # times: small models bear more than laws of large ones say
-_HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
+_SHORT = 40  # steps: in such a short run, the start does not matter if the loss recovered
+_SOON = 0.01  # of the run: a jump that has recovered by then has cost nothing
+_FAR_OFF = 10.0  # times: small models tolerate more than laws for large models say
+_HIGH_PHASE = 0.5  # of the peak at the end: the loss is higher than that of a decayed run
 
 
 def rate_is_zero(run: RunTable) -> bool:
-    """Whether every printed learning rate (three at least) is exactly 0."""
+    """Return True if every printed learning rate (at least three) is exactly 0."""
     printed = curve(run, "learning_rate").value
     return len(printed) >= 3 and not printed.any()
 
 
 def detect_learning_rate_zero(case: Case) -> Verdict:
-    """A learning rate of 0 in every row: nothing can be learnt (unless its digits were cut off in print)."""
+    """A learning rate of 0 in every row: nothing can be learned (unless its digits were cut off in print)."""
     rates = curve(case.run, "learning_rate")
     if not len(rates):
         return lacking("learning_rate_zero", "the learning rate of each step")
@@ -66,7 +66,7 @@ def detect_learning_rate_zero(case: Case) -> Verdict:
 
 
 def detect_learning_rate_off_law(case: Case) -> Verdict:
-    """A peak learning rate far outside the band of published laws, for AdamW pre-training from scratch only."""
+    """A peak learning rate far outside the band of published laws, only for AdamW pre-training from scratch."""
     rates, scratch = curve(case.run, "learning_rate").value, from_scratch(case)
     peak = float(rates.max()) if len(rates) and rates.max() > 0 else number(case.run.facts, "learning_rate")
     steps, per_step = planned_steps(case) or steps_done(case.run), step_tokens(case)
@@ -99,10 +99,10 @@ def detect_learning_rate_off_law(case: Case) -> Verdict:
 
 
 def early_jump(losses: Curve) -> tuple[float, float] | None:
-    """Step and height of a loss that rises well above its first value within the first 100 steps, or None.
+    """Return step and height of a loss that rises well above its first value within the first 100 steps, or None.
 
-    The rise is more than 15 % and more than one unit, in two rows at least or by half as much again: single noisy
-    batches stay below that.
+    The rise is more than 15 % and more than one unit, in at least two rows or by half as much again. Single noisy
+    batches stay below this.
     """
     if len(losses) < 2 or losses.step[0] > 20:
         return None
@@ -115,7 +115,7 @@ def early_jump(losses: Curve) -> tuple[float, float] | None:
 
 
 def detect_early_loss_jump(case: Case) -> Verdict:
-    """A loss that jumps above its starting value in the first steps, whether it comes back or not."""
+    """A loss that jumps above its starting value in the first steps, whether it recovers or not."""
     losses = curve(case.run, "loss")
     if len(losses) < 2:
         return lacking("early_loss_jump", "a training loss of the first steps")
@@ -130,7 +130,7 @@ def detect_early_loss_jump(case: Case) -> Verdict:
     whole = planned_steps(case) or steps_done(case.run) or float(losses.step[-1])
     scatters = top - first < _JUMP_NOISES * row_noise(losses.value)
     if scatters or (len(back) and whole < _SHORT):
-        return None  # batches of unlike difficulty; a benchmark of a few steps
+        return None  # batches of unequal difficulty, or a benchmark of a few steps
     recovered = f"back under {first:.4g} at step {back[0]:g}" if len(back) else "never back under it in this log"
     until = (float(back[0]) if len(back) else float(losses.step[-1])) - float(losses.step[0])
     soon = "note" if len(back) and until <= _SOON * whole else "warning"
@@ -147,7 +147,7 @@ def detect_early_loss_jump(case: Case) -> Verdict:
 
 
 def detect_never_decays(case: Case) -> Verdict:
-    """A run that ends at a high learning rate: with a decay, the same steps would end at a lower loss."""
+    """A run that ends at a high learning rate; with a decay, the same steps would end at a lower loss."""
     rates = rate_curve(case.run)
     if len(rates) < 20:
         return lacking("ends_at_high_learning_rate", "the learning rate of each step")
@@ -158,7 +158,7 @@ def detect_never_decays(case: Case) -> Verdict:
     done, planned = steps_done(case.run), planned_steps(case)
     complete = case.run.status is Status.COMPLETED or bool(done and planned and done >= planned)
     if not complete and (planned is None or done is None or done < 0.5 * planned):
-        return None  # cut short before any schedule decays: the run's status says it
+        return None  # cut short before any schedule decays, which the run's status says
     low, high = FULL_DECAY_NATS * (1 - GAIN_SPREAD), FULL_DECAY_NATS * (1 + GAIN_SPREAD)
     return finding(
         "ends_at_high_learning_rate",
@@ -175,9 +175,9 @@ def detect_never_decays(case: Case) -> Verdict:
 
 
 def phase_of_schedule(run: RunTable, step: float) -> float | None:
-    """Learning rate at `step` as a share of the run's peak; None if the log has no rate near it.
+    """Return the learning rate at `step` as a share of the run's peak, or None if the log has no rate near it.
 
-    The peak is the highest rate printed; of a run whose log ends within its warm-up, the one declared.
+    The peak is the highest printed rate. If the log ends within the warm-up, it is the declared rate.
     """
     rates = rate_curve(run)
     if not len(rates) or rates.value.max() <= 0 or not rates.step[0] <= step <= rates.step[-1]:

@@ -16,20 +16,20 @@ from advisor.findings.series import stretches
 _WARM_UP_STEPS = 100  # sources §7.2: skip warm-up and the first 100 steps
 _Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (sources §7.2)
 
-_PERSISTS = 3  # rows: an alarm, not one bad batch
-_LEAST_HEIGHT = 0.015  # of the loss: less is not worth a word however quiet the curve
+_PERSISTS = 3  # rows: an alarm and not only one bad batch
+_LEAST_HEIGHT = 0.015  # of the loss; a smaller spike is not worth reporting, however quiet the curve
 _FEWEST_ROWS = 60
-_MATERIAL = 0.02  # of all that was learnt by then: a lower spike costs nobody anything
-_GRAVE = 0.1  # of the same, and slow to heal: a warning
+_MATERIAL = 0.02  # of all progress so far; a lower spike does no harm
+_GRAVE = 0.1  # of the same, with a slow recovery: a warning
 _SLOW_TO_HEAL = 0.01  # of the steps printed
-_LONG_TAIL = 200  # rows a spike: where they come more often, they are what single rows of this loss are like
-_START = 0.01  # of the steps: before, no checkpoint is worth keeping
+_LONG_TAIL = 200  # rows per spike: if spikes are more frequent, they are normal for single rows of this loss
+_START = 0.01  # of the steps: before this, no checkpoint is worth keeping
 _POSITIVE = "a loss that is positive, as a cross entropy is, and no policy loss"
 _RISE = 3.0  # standard deviations of single rows (sources §7.2)
-_TURNS = 3.0  # times the largest earlier rise, or fall on the way up: less is how this loss drifts
-_RISE_SHARE = 0.25  # of all that was learnt: less may be harder data
+_TURNS = 3.0  # times the largest earlier rise, or fall on the way up; less is the normal drift of this loss
+_RISE_SHARE = 0.25  # of all progress: a smaller rise may come from harder data
 _RISE_LASTS = 0.01  # of the rows
-_FOLLOWS_JUMP = 0.02  # of the steps: so soon after a jump of the learning rate a rise is its doing
+_FOLLOWS_JUMP = 0.02  # of the steps: a rise so soon after a jump of the learning rate is caused by it
 _LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
 
@@ -43,14 +43,14 @@ class Spike:
     peak: float
     z: float  # largest robust z
     rows: int
-    recovered_step: float | None  # first step after it at the level before; None: never in this log
+    recovered_step: float | None  # first step after the spike at the level before it; None: not in this log
 
 
 def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike, ...]:
-    """Spikes of a loss curve: rows of robust z over 7, or three and more in a row over 3.5, against the rows before.
+    """Return the spikes of a loss curve: rows with robust z over 7, or at least three in a row over 3.5.
 
-    Residuals from the trailing median of 20 to 100 rows are centred and scaled by their own trailing median and MAD:
-    a falling or smoothed curve is not taken for noise (sources §7.2).
+    Residuals from the trailing median of 20 to 100 rows are centred and scaled by their own trailing median and MAD. A
+    falling or smoothed curve therefore does not count as noise (sources §7.2).
     """
     if len(losses) < _FEWEST_ROWS:
         return ()
@@ -59,7 +59,7 @@ def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike,
     residual = values - before
     center = trailing_median(residual, window)
     scale = trailing_median(np.abs(residual - center), window) / 0.6745
-    # a flat stretch of rounded numbers has no spread; the least height guards there
+    # a flat stretch of rounded numbers has no spread; there the minimum height applies
     scale = np.maximum(scale, 0.8 * spread(residual[window:] - center[window:]))
     height = residual - center
     z = height / np.maximum(scale, 1e-12)
@@ -84,27 +84,27 @@ def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike,
 
 
 def detect_loss_spikes(case: Case) -> Verdict:
-    """Stretches of loss far above the rows before them, single bad batches told apart from lasting ones."""
+    """Stretches of loss far above the rows before them; single bad batches are separated from lasting spikes."""
     losses = curve(case.run, "loss")
     if len(losses) < _FEWEST_ROWS:
         return lacking("loss_spikes", f"{_FEWEST_ROWS} rows with a training loss")
     if not has_level(case, losses):
         return lacking("loss_spikes", _POSITIVE)
     all_spikes = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
-    # they undo a part of what was learnt; where rows scatter with a long tail, none of those that heal count
+    # Spikes undo a part of the progress. If rows scatter with a long tail, spikes that recover do not count.
     if len(all_spikes) > max(2, len(losses) / _LONG_TAIL):
         all_spikes = tuple(s for s in all_spikes if s.recovered_step is None)
     all_spikes = tuple(s for s in all_spikes if s.peak - s.before > _MATERIAL * _learnt(losses, s))
-    # a rise that a printed jump of the learning rate brings about, as of a warm restart, is its price
+    # a rise caused by a printed jump of the learning rate, as in a warm restart, is its normal price
     jumps, reach = rate_jumps(case.run), _FOLLOWS_JUMP * float(losses.step[-1] - losses.step[0])
     explained = [np.any((s.first_step - reach <= jumps) & (jumps <= s.last_step)) for s in all_spikes]
     all_spikes = tuple(s for s, known in zip(all_spikes, explained, strict=True) if not known)
     bad = case.run.column("loss_is_nan")[main_rows(case.run)] > 0
     if bad.any() and (began := _beginning(case, float(case.run.column("step")[main_rows(case.run)][bad][0]))):
-        all_spikes = tuple(s for s in all_spikes if s.first_step != began.first_step)  # `loss_not_finite` tells of it
+        all_spikes = tuple(s for s in all_spikes if s.first_step != began.first_step)  # `loss_not_finite` reports it
     if not all_spikes:
         return None
-    # those that last, undo a tenth of what was learnt and take a hundredth of the run to heal
+    # spikes that last, undo a tenth of the progress and need a hundredth of the run to recover
     whole, end = float(losses.step[-1] - losses.step[0]), float(losses.step[-1])
     slow = [s for s in all_spikes if (s.recovered_step or end) - s.first_step > _SLOW_TO_HEAL * whole]
     lasting = [s for s in slow if s.rows >= _PERSISTS and s.peak - s.before > _GRAVE * _learnt(losses, s)]
@@ -112,7 +112,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
     lost = sum((s.recovered_step or s.last_step) - s.first_step for s in all_spikes)
     height = f"{worst.before:.4g} → {worst.peak:.4g} at step {worst.first_step:g}"
     count = "One loss spike" if len(all_spikes) == 1 else f"{len(all_spikes)} loss spikes"
-    opened = [s for s in all_spikes if s.recovered_step is None]  # whether they do harm is not to be seen
+    opened = [s for s in all_spikes if s.recovered_step is None]  # whether they do harm is unknown
     ended = ", not back by the end of the log" if worst in opened else f", back at step {worst.recovered_step:g}"
     harmless, actions = "" if lasting or opened else "; none does lasting harm", texts()["loss_spikes"]["actions"]
     if not lasting:
@@ -132,7 +132,8 @@ def detect_loss_spikes(case: Case) -> Verdict:
 
 
 def _learnt(losses: Curve, spike: Spike) -> float:
-    """How far the loss had fallen by then, at least a tenth of its level: a fine-tune hardly falls."""
+    """Return how far the loss had fallen by then, but at least a tenth of its level, because a fine-tune hardly
+    falls."""
     return max(float(losses.value[0]) - spike.before, 0.1 * abs(spike.before))
 
 
@@ -143,22 +144,22 @@ def _spike_evidence(s: Spike) -> Evidence:
 
 
 def detect_loss_divergence(case: Case) -> Verdict:
-    """A loss that turns upwards and stays up: what was learnt is being lost."""
+    """A loss that turns upwards and stays up, so that progress is being lost."""
     losses = curve(case.run, "loss")
     if len(losses) < 3:
         return lacking("loss_divergence", "three rows with a training loss")
-    if not has_level(case, losses) or losses.value[0] == 0:  # of a part that is not trained yet
+    if not has_level(case, losses) or losses.value[0] == 0:  # a part that is not trained yet
         return lacking("loss_divergence", _POSITIVE)
     turned = _turned(losses)
     if turned is None or is_rate_sweep(case.run):
         return None
     best, end, start = turned
-    # a learning rate that jumped up after the best row is a restart, if the loss has lost less than half of its fall
+    # a jump of the learning rate after the best row is a restart if the loss has lost less than half of its fall
     fall = float(np.median(losses.value[:5])) - best
     if np.any(rate_jumps(case.run) > losses.step[start]) and end - best <= _LOST_TO_JUMP * fall:
         return None
     last = float(losses.step[-1])
-    # curricula, annealed terms and other data raise a loss by design; only what was worse than the start is lost
+    # curricula, annealed terms and other data raise a loss by design; only a loss above the start is surely lost
     sure = is_language(case) or end > float(np.median(losses.value[:5]))
     return finding(
         "loss_divergence",
@@ -175,27 +176,28 @@ def detect_loss_divergence(case: Case) -> Verdict:
 
 
 def _again(losses: Curve, step: float) -> str:
-    """Where to restart the run: from a checkpoint, or anew if nothing was learnt before `step`."""
+    """Return where to restart the run: from a checkpoint, or from the beginning if nothing was learned before
+    `step`."""
     if step - losses.step[0] <= _START * max(100.0, float(losses.step[-1] - losses.step[0])):
         return "start anew"
     return f"restart from a checkpoint before step {step:g}"
 
 
 def _turned(losses: Curve) -> tuple[float, float, int] | None:
-    """Best level, end level and the row of the best, where a curve ends far above its best; None if it does not."""
+    """Return best level, end level and row of the best if a curve ends far above its best, else None."""
     values = losses.value
     if len(values) < 20:
         best, end = float(values.min()), float(values[-1])
-        # few rows: only what no noise can do
+        # few rows: only a rise that noise cannot explain
         return (best, end, int(values.argmin())) if end > 1.5 * values[0] and end > values[0] + 1 else None
     window = max(5, len(values) // 50)
     level = trailing_median(values, window)
     low = int(np.argmin(level))
-    best, end = float(level[low]), float(level[-1])  # of as many rows: fewer scatter more
+    best, end = float(level[low]), float(level[-1])  # both over equally many rows, because fewer rows scatter more
     fall = max(0.0, float(level[: max(1, low + 1)].max()) - best)
-    # a row is part of the median beside it, which makes the distance small: neighbours differ by the whole noise
+    # A row is part of the median beside it, which makes the distance small. Neighbours differ by the whole noise.
     noise = max(spread(values[window:] - level[window:]), spread(np.diff(values)) / 2**0.5)
-    # a loss that drifts turns often: it rose on the way down to its best level, or fell on the way up from there
+    # a drifting loss turns often: it rose on the way down to its best level, or fell on the way up from there
     down, up = level[: low + 1], level[low:]
     turns = max((down - np.minimum.accumulate(down)).max(), (np.maximum.accumulate(up) - up).max())
     lasts = len(values) - low > max(5, _RISE_LASTS * len(values))
@@ -204,20 +206,20 @@ def _turned(losses: Curve) -> tuple[float, float, int] | None:
 
 
 def detect_loss_not_finite(case: Case) -> Verdict:
-    """Losses printed as NaN or infinite: since when, how many, and what causes them at that place."""
+    """Losses printed as NaN or infinite: since when, how many, and the likely causes at that place."""
     rows = main_rows(case.run)
     bad = np.nan_to_num(case.run.column("loss_is_nan")[rows]) > 0
     printed = bad | np.isfinite(case.run.column("loss")[rows])
     if not printed.any():
         return lacking("loss_not_finite", "a training loss")
-    if not bad.any() or is_rate_sweep(case.run):  # a search for a rate ends where the loss breaks
+    if not bad.any() or is_rate_sweep(case.run):  # a search for a learning rate ends where the loss breaks
         return None
     step = case.run.column("step")[rows]
     place = step if np.isfinite(step[bad]).any() else np.arange(1.0, len(rows) + 1)
     order = np.flatnonzero(printed)
     run_to_end = len(order) - 1 - int(np.flatnonzero(~bad[order])[-1]) if (~bad[order]).any() else len(order)
     if run_to_end == 0 and bad[order][: int(bad.sum())].all():
-        return None  # not computed yet, as before an agent learns: no number, then always one
+        return None  # not computed yet, as before an agent learns: first no number, then always one
     first = int(np.flatnonzero(bad)[0])
     start, last = float(place[first]), float(place[order[-1]])
     losses = Curve(step=place[printed], value=place[printed])
@@ -247,20 +249,20 @@ def detect_loss_not_finite(case: Case) -> Verdict:
 
 
 def _beginning(case: Case, broken: float) -> Spike | None:
-    """The rise from which the loss never recovered before it broke at a step; None if it broke at once."""
+    """Return the rise from which the loss never recovered before it broke at a step, or None if it broke at once."""
     losses = curve(case.run, "loss")
     rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
     return rising[-1] if rising and not np.any((losses.step > rising[-1].last_step) & (losses.step < broken)) else None
 
 
 def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
-    """The last checkpoint in the log from before `step`, at which the loss was sound, as an action."""
+    """Return the action to resume from the last checkpoint in the log before `step`, when the loss was sound."""
     sound = last_checkpoint(case, step)
     return f"resume from the checkpoint of step {sound:g}" if sound else _again(losses, step)
 
 
 def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tuple[Evidence, ...]:
-    """What loss and gradient norm did in the rows before the first bad one."""
+    """Return what loss and gradient norm did in the rows before the first bad row."""
     loss = case.run.column("loss")[rows][:first]
     finite = np.flatnonzero(np.isfinite(loss))
     if not len(finite):

@@ -1,7 +1,7 @@
-"""Other work on the machine, by the run's own reference kernel: what it slowed is not the run's fault.
+"""Other work on the machine, detected by the run's own reference kernel. Its slowdown is not the run's fault.
 
-The trainer times a fixed small kernel between steps on a CPU (`witness` records). Where that kernel takes much longer
-than at its quietest, something else has the cores; other detectors then judge the quiet steps only.
+The trainer times a fixed small kernel between steps on a CPU (`witness` records). If that kernel takes much longer than
+in its fastest readings, something else uses the cores. Other detectors then judge the quiet steps only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.run_metrics import StepTimes
 from advisor.units import format_number, format_percent, format_seconds
 
-_BUSY = 1.5  # times the quietest readings: on an otherwise idle shared host readings scatter by ±20 %
-_QUIETEST = 0.10  # the quantile that counts as quiet: one lucky reading is none
+_BUSY = 1.5  # times the fastest readings: on an otherwise idle shared host, readings scatter by ±20 %
+_QUIETEST = 0.10  # the quantile that counts as quiet, because a single lucky reading does not
 _FEW_STEPS = 5
-_COST = 0.02  # of the time, to be worth a word
+_COST = 0.02  # of the time; less is not worth reporting
 _DEAR = 0.05
 _STOLEN = 0.05  # of the CPU time, given to other guests by the hypervisor
 
@@ -30,29 +30,29 @@ class Readings:
 
     step: np.ndarray
     seconds: np.ndarray
-    quiet_seconds: float  # what it takes when nothing else runs
+    quiet_seconds: float  # its time when nothing else runs
 
     @property
     def busy(self) -> np.ndarray:
-        """Which readings found other work on the machine."""
+        """Return which readings found other work on the machine."""
         return self.seconds > _BUSY * self.quiet_seconds
 
     def busy_at(self, steps: np.ndarray) -> np.ndarray:
-        """Which steps have other work in the reading before or after them."""
+        """Return which steps have other work in the reading before or after them."""
         after = np.searchsorted(self.step, steps)
         before = np.maximum(after - 1, 0)
         return self.busy[before] | self.busy[np.minimum(after, len(self.step) - 1)]
 
 
 def readings(case: Case) -> Readings | None:
-    """The run's witness records; None if it has none. The calibration's reading counts where it is quieter."""
+    """Return the run's witness records, or None if there are none. The calibration's reading counts if it is faster."""
     facts = case.run.facts
     steps, seconds = facts.get("witness_steps"), facts.get("witness_seconds")
     if not isinstance(steps, list) or not isinstance(seconds, list) or not steps or len(steps) != len(seconds):
         return None
     at, place = np.unique(np.array(steps, dtype=float), return_inverse=True)
     took = np.zeros(len(at))
-    np.maximum.at(took, place, seconds)  # of several after one step the slowest
+    np.maximum.at(took, place, seconds)  # the slowest of several readings after one step
     calibrated = [case.plan.reference_seconds if case.plan else facts.get("witness_quiet_seconds")]
     calibrated += [case.profile.reference_seconds if case.profile else None]
     quiet = min([float(np.quantile(took, _QUIETEST)), *(reading for reading in calibrated if reading)])
@@ -60,7 +60,7 @@ def readings(case: Case) -> Readings | None:
 
 
 def quiet_times(case: Case) -> StepTimes | None:
-    """Step times without the steps that other work on the machine slowed; all of them if that is unknown."""
+    """Return the step times without steps slowed by other work on the machine, or all of them if this is unknown."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or not kernel.busy.any():
         return times
@@ -71,7 +71,7 @@ def quiet_times(case: Case) -> StepTimes | None:
 
 
 def lost_seconds(case: Case) -> float:
-    """How many seconds longer steps took when the device was busy than when it was quiet; 0 if unknown."""
+    """Return how many seconds longer steps took with other work on the machine than without; 0 if unknown."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or times.source != run_metrics.PRINTED:
         return 0.0
@@ -80,7 +80,7 @@ def lost_seconds(case: Case) -> float:
 
 
 def slowdown(case: Case) -> float:
-    """How many times longer the median step took than it would have on a quiet machine; 1 if that is unknown."""
+    """Return the factor by which the median step is longer than on a quiet machine; 1 if unknown."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or not kernel.busy.any():
         return 1.0
@@ -88,7 +88,7 @@ def slowdown(case: Case) -> float:
 
 
 def _normal_seconds(case: Case, times: StepTimes) -> float:
-    """A step on the quiet machine: the median of quiet ones, else the median step by the kernel's own slowdown."""
+    """Return a step's time on the quiet machine: the median of quiet steps, else the median over the slowdown."""
     quiet, kernel = quiet_times(case), readings(case)
     assert quiet is not None and kernel is not None
     if len(quiet.steady_seconds) >= _FEW_STEPS:
@@ -98,7 +98,7 @@ def _normal_seconds(case: Case, times: StepTimes) -> float:
 
 
 def detect_machine_busy(case: Case) -> Verdict:
-    """Other work on the machine while the run went on, by the reference kernel that the trainer times."""
+    """Other work on the machine during the run, detected by the reference kernel that the trainer times."""
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None:
         return lacking("machine_busy", "a reference kernel timed between steps (our own trainer)")
@@ -131,5 +131,5 @@ def detect_machine_busy(case: Case) -> Verdict:
         causes=f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"
         if by_host
         else "other processes on the same cores",
-        # no saving: what others do on the machine is not the reader's to stop
+        # no saving, because the reader cannot stop other people's work on the machine
     )

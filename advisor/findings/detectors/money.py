@@ -1,4 +1,4 @@
-"""What is paid for and not used: time beside the steps, idle devices, work done twice, checkpoints and their lack."""
+"""What is paid for and not used: time outside the steps, idle devices, work done twice, too few or many checkpoints."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
 
-_GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
+_GOODPUT = 0.90  # of the wall clock in steps: a well run training reaches this (sources §6.3)
 
-_BAD_GOODPUT = 0.80  # start-up and evaluations of short runs take a tenth and more
-_LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
+_BAD_GOODPUT = 0.80  # start-up and evaluations of short runs take a tenth or more
+_LEAST_WALL_SECONDS = 60.0  # a run that starts and stops within a minute is a test
 _IDLE_SHARE = 0.05
-_IDLE_DEAR = 0.25  # of the time watched: before and after a job readings are idle by nature
+_IDLE_DEAR = 0.25  # of the observed time: before and after a job, readings are naturally idle
 _HELD_BYTES = 1e9  # more than a driver's context
 _TWICE, _TWICE_LEAST = 0.01, 0.001  # of the steps: a warning, a note
 
-_WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
+_WRITE_BYTES_PER_SECOND = 6e8  # if none was measured (predict/profile.py: 0.2 to 2 GB/s)
 
-_MOST_OF_RUN = 0.5  # longer between two checkpoints, the run has none but its last
-_FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
-_OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
+_MOST_OF_RUN = 0.5  # with a longer time between checkpoints, the run has only its last one
+_FACTOR = 3.0  # off Daly's interval in either direction, because the optimum is flat
+_OVERHEAD = 0.02  # of the run spent writing; less is not worth reporting
 
 
 def detect_cost(case: Case) -> Verdict:
-    """Says what is missing if dollars cannot be computed."""
+    """Data that are missing to compute dollars."""
     if price(case) is None and not run_metrics.on_cpu(case):
         why = case.notes.get("price") or "or a GPU that the price lists know"
         return lacking("cost", f"the price per hour (--price, {why})")
@@ -42,7 +42,7 @@ def detect_cost(case: Case) -> Verdict:
 
 
 def detect_goodput(case: Case) -> Verdict:
-    """The share of the wall clock that steps take: the rest is start-up, evaluations, checkpoints and waiting."""
+    """A low share of the wall clock in steps: the rest is start-up, evaluations, checkpoints and waiting."""
     times, covered = run_metrics.step_times(case), steps_covered(case)
     if times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
         return lacking("goodput", "step times beside the wall clock")
@@ -51,8 +51,8 @@ def detect_goodput(case: Case) -> Verdict:
     wall = moved[0] if moved else positive(case.run.facts, "total_seconds")
     if wall is None:
         return lacking("goodput", "the wall clock: time stamps, elapsed or total seconds")
-    # steps that other work on the machine slowed are training all the same, and another finding
-    waited = seconds_beside(case) * covered  # so is waiting for data, where the steps' own times leave it out
+    # steps slowed by other work on the machine are still training, and another finding
+    waited = seconds_beside(case) * covered  # so is waiting for data, if the steps' own times exclude it
     working = series.median(times.steady_seconds) / slowdown(case) * covered + lost_seconds(case) + waited
     share = working / wall
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
@@ -85,7 +85,7 @@ def detect_idle_device(case: Case) -> Verdict:
     if not len(busy) or len(clock) != len(busy):
         return lacking("idle_device", "GPU telemetry: utilisation with time stamps")
     watched, stretches = float(np.nanmax(clock) - np.nanmin(clock)), run_metrics.idle_stretches(case)
-    # when no GPU had work: a GPU without work beside others that have it is another finding
+    # when no GPU had work; a GPU without work beside working GPUs is another finding
     numbers = run_metrics.telemetry(case, "gpu")
     count = max(1, len(np.unique(series.finite(numbers)))) if len(numbers) == len(clock) else 1
     idle, without_work, since = 0.0, 0, 0.0
@@ -115,12 +115,12 @@ def detect_work_done_twice(case: Case) -> Verdict:
     if not len(case.run):
         return lacking("work_done_twice", "steps, to see which were done again")
     again = restarts(case.run)
-    # steps between where a restart took up the run and where the attempt before had got to
+    # steps between the point where a restart resumed and the point that the attempt before had reached
     ends = [(event.numbers.get("first_step"), event.numbers.get("last_step")) for event in again]
     lost = sum(max(0.0, last - first + 1) for first, last in ends if first is not None and last is not None)
     seconds, covered = run_metrics.step_seconds(case), steps_covered(case)
     if not again or not covered or lost <= max(len(again), _TWICE_LEAST * covered):
-        return None  # the step that a restart prints again is none
+        return None  # a step that the restart only prints again does not count
     took = f" ({format_seconds(lost * seconds)}{_dollars(case, lost * seconds)})" if seconds else ""
     return finding(
         "work_done_twice",
@@ -132,17 +132,17 @@ def detect_work_done_twice(case: Case) -> Verdict:
 
 
 def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
-    """Seconds of work between two checkpoints and seconds to write one, by events, columns and settings."""
+    """Return seconds of work between two checkpoints and seconds to write one, by events, columns and settings."""
     events, step_pace = [e for e in case.run.events if e.kind == "checkpoint"], mean_step_seconds(case)
     written, every = curve(case.run, "checkpoint_seconds"), number(case.run.facts, "checkpoint_every_steps")
-    # the step a checkpoint is of: as its line says, else the last one before that line
+    # the step of a checkpoint: as its line says, or else the last step before that line
     steps = sorted({step for e in events if (step := e.numbers.get("step", e.step)) is not None}) or list(written.step)
     gap = float(np.median(np.diff(steps))) if len(steps) > 1 else max(0.0, every or 0.0)  # some say "never" as -1
-    interval = (gap * step_pace.value or None) if gap and step_pace else None  # no time at all is none that is known
+    interval = (gap * step_pace.value or None) if gap and step_pace else None  # zero time means that it is unknown
     seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
     if seconds:
         write = float(np.median(seconds))
-        return interval, write if write > 0 else None  # else of a clock that stood still
+        return interval, write if write > 0 else None  # otherwise the clock stood still
     sizes, size = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")], None
     if sizes:
         size = float(np.median(sizes))
@@ -154,7 +154,7 @@ def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
 
 
 def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
-    """Hours of work lost to interruptions: (run / M) interruptions, each losing half an interval on average."""
+    """Return the hours of work lost to interruptions: (run / M) interruptions that lose half an interval each."""
 
     def hours(mean: float) -> float:
         return min(run_seconds / mean, 50.0) * min(interval_seconds, run_seconds) / 2 / 3600
@@ -168,7 +168,7 @@ def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
 
 
 def detect_checkpoint_interval(case: Case) -> Verdict:
-    """Checkpoints much rarer or more frequent than Daly's interval, with what the difference costs."""
+    """Checkpoints much rarer or more frequent than Daly's interval, with the cost of the difference."""
     (interval, write), pace = _between_checkpoints(case), mean_step_seconds(case)
     seconds = pace.value * (planned_steps(case) or steps_done(case.run) or 0.0) if pace else 0.0
     if interval is None or write is None or pace is None or seconds <= 0:
@@ -186,7 +186,7 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
     return finding(
         "checkpoints_too_frequent" if often else "checkpoints_too_rare",
         text="checkpoint_interval",
-        severity="warning" if often else "note",  # what may come is a choice, what is written is paid
+        severity="warning" if often else "note",  # possible losses are a choice, but writing is paid for
         title=f"Checkpoints every {format_seconds(interval)} are {word}: Daly's interval is {format_seconds(best)}",
         evidence=(
             f"writing takes {format_seconds(write)}, {overhead:.1%} of the time",

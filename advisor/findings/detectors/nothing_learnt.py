@@ -27,43 +27,43 @@ from advisor.findings.run_facts import (
 from advisor.findings.savings import cost_of_steps
 
 _FEWEST_ROWS = 30
-_FEWEST_FLAT = 12  # rows: epochs count few
-_SMALL_LOSS = 5.0  # nats per token: no fresh language model starts below it
-_GUESS = 0.01  # of ln K: a loss this near to guessing among K classes
+_FEWEST_FLAT = 12  # rows; a log of epochs has only few
+_SMALL_LOSS = 5.0  # nats per token: no fresh language model starts below this
+_GUESS = 0.01  # of ln K: a loss this close to guessing among K classes
 _CLASSES = (2, 3, 4, 5, 10, 20, 50, 100, 200, 1000)  # of the usual data sets
-_SURE, _RISEN = 0.05, 0.05  # of the loss: noise that hides no fall worth having; a rise that is another finding
-_FLAT = 0.01  # of the loss: a fall of less over a whole run is no learning
-_FLAT_ZERO_RATE = 0.05  # with a learning rate of 0 the batches alone move the ends this far
+_SURE, _RISEN = 0.05, 0.05  # of the loss: noise that hides no useful fall; a rise that is another finding
+_FLAT = 0.01  # of the loss: a smaller fall over a whole run is no learning
+_FLAT_ZERO_RATE = 0.05  # with a learning rate of 0, the batches alone move the ends this far
 _LN2 = math.log(2)
-_AT_CHANCE = 0.02  # nats about ln 2 in which preference losses start: both answers equally likely
-_PREFERENCE_END = 0.64  # a DPO loss still above this has moved the margin by less than 0.1
+_AT_CHANCE = 0.02  # nats around ln 2, where preference losses start: both answers are equally likely
+_PREFERENCE_END = 0.64  # a DPO loss above this at the end has moved the margin by less than 0.1
 _ERRORS = 2.0  # standard errors of the difference of two medians
-_ROUGH = 0.01  # of the loss: noise below this misleads nobody
-_OUTLIER = 5.0  # standard deviations: more is no scatter
-# The frequencies of tokens alone give about 70 % of ln V (sources §7.1): 7.3 nats of 32,000 tokens, 7.6 of 50,257. A
-# model is called stuck above 7, of a smaller vocabulary above three quarters of ln V.
+_ROUGH = 0.01  # of the loss: smaller noise misleads nobody
+_OUTLIER = 5.0  # standard deviations: more is not scatter
+# The frequencies of tokens alone give about 70 % of ln V (sources §7.1): 7.3 nats for 32,000 tokens, 7.6 for 50,257. A
+# model counts as stuck above 7 nats, or with a smaller vocabulary above three quarters of ln V.
 _STUCK_LOSS, _STUCK_SHARE = 7.0, 0.75
 _STUCK_STEPS, _STUCK_ROWS = 1000, 4
-_STUCK_FALL = 0.15  # nats while the steps double; a healthy model at this level falls by 0.5 and more
-_HALF, _LATE = (0.35, 0.65), 0.85  # of the last step: which rows are compared
-_HIGHEST_GUESS, _AT_GUESS = 12.6, 0.3  # nats: no vocabulary has a higher ln V; near it nothing at all is learnt
-_MASKED = re.compile(r"bert|mlm|mask|electra")  # which may rest at this level for thousands of steps, and leave it
-_MISLEADS = 1.5  # standard deviations between the last row and the level it scatters about
-_FROZEN_EVALS, _FROZEN_ROWS = 3, 10  # the last ones identical: rounding alone repeats a few training losses
+_STUCK_FALL = 0.15  # nats while the steps double; a healthy model at this level falls by 0.5 or more
+_HALF, _LATE = (0.35, 0.65), 0.85  # of the last step: the rows that are compared
+_HIGHEST_GUESS, _AT_GUESS = 12.6, 0.3  # nats: no vocabulary has a higher ln V; near ln V nothing at all is learned
+_MASKED = re.compile(r"bert|mlm|mask|electra")  # these may stay at this level for thousands of steps, and then leave it
+_MISLEADS = 1.5  # standard deviations between the last row and the level around which it scatters
+_FROZEN_EVALS, _FROZEN_ROWS = 3, 10  # identical values at the end; rounding alone repeats a few training losses
 _FROZEN_SHARE = 0.3  # of the run, at its end
 _DIGITS = 4  # significant ones that must repeat
 _STUCK_ROWS_DEAD, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
-_TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of what it gained
+_TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of its gain
 _ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
-_FOLLOWS = 0.1  # of its first value: a held-out loss that falls so far is learning
+_FOLLOWS = 0.1  # of its first value: a held-out loss that falls this far is learning
 _SOLVED = 1e-3  # a held-out loss below it: nothing is left to learn
 _HARDLY = 0.75  # of the first loss: the frequencies of tokens alone put a language model at about 0.7
-_UNLEARNT = (7.0, 13.5)  # nats: what fresh models of a thousand to half a million tokens begin with
+_UNLEARNT = (7.0, 13.5)  # nats: the first losses of fresh models with a thousand to half a million tokens
 _LONG_EPOCHS, _LONG_STEPS, _LONG_ROWS = 5, 2000, 20
 
 
 def detect_no_learning(case: Case) -> Verdict:
-    """A loss as high at the end as at the start."""
+    """A loss that is as high at the end as at the start."""
     losses = curve(case.run, "loss")
     if len(losses) < _FEWEST_FLAT:
         return lacking("no_learning", f"{_FEWEST_FLAT} rows with a training loss")
@@ -73,18 +73,18 @@ def detect_no_learning(case: Case) -> Verdict:
     if first <= 0 or _is_preference(case, losses):
         return None
     zero = rate_is_zero(case.run)
-    # the standard error of the difference of two medians; 1.2533 = √(π/2) is a median's over a mean's
+    # the standard error of the difference of two medians; 1.2533 = √(π/2) is the error of a median over that of a mean
     scatter = 1.2533 * row_noise(losses.value)
     noise = _ERRORS * scatter * math.sqrt(1 / len(head(losses.value)) + 1 / len(tail(losses.value)))
     fall, flat = first - end, (_FLAT_ZERO_RATE if zero else _FLAT) * first
-    hidden = not zero and noise < _SURE * first and fall <= noise  # more noise than that could hide a real fall
+    hidden = not zero and noise < _SURE * first and fall <= noise  # more noise than this could hide a real fall
     if (fall > flat and not hidden) or -fall > max(_RISEN * first, noise):
         return None
-    # among how many classes a guess gives this loss from start to end
+    # the number of classes for which a guess gives this loss from start to end
     near = [k for k in _CLASSES if max(abs(x / math.log(k) - 1) for x in (first, end)) < _GUESS]
     guess = None if is_language(case) or not near else near[0]
     fresh = zero or guess is not None or from_scratch(case) is True
-    # a flat loss may be that of weights trained before: a run taken up again, a late part, a fine-tune
+    # a flat loss may come from weights that were trained before: a resumed run, a late part, a fine-tune
     late = losses.counted and losses.step[0] > max(100.0, 0.1 * float(losses.step[-1] - losses.step[0]))
     tuned = late or (is_language(case) and float(losses.value[0]) < _SMALL_LOSS)
     known = bool(number(case.run.facts, "resumed_from_step")) or tuned or not losses.counted
@@ -94,7 +94,7 @@ def detect_no_learning(case: Case) -> Verdict:
     medians = f"median of the first rows {first:.5g}, of the last {end:.5g}, noise of a row"
     return finding(
         "no_learning",
-        severity="error" if fresh else "note",  # diffusion, GANs and late parts are flat by nature
+        severity="error" if fresh else "note",  # losses of diffusion, GANs and late parts are naturally flat
         title=title + (f", as guessing among {guess} classes gives" if guess else ""),
         evidence=seen(f"{medians} {row_noise(losses.value):.3g}", losses.step[0], losses.step[-1]),
         confidence="high" if zero or (fresh and len(losses) >= 100) else "medium",
@@ -106,7 +106,7 @@ def detect_no_learning(case: Case) -> Verdict:
 def detect_stuck_at_frequencies(case: Case) -> Verdict:
     """A language model's loss that stays where the frequencies of the words alone put it, after a thousand steps.
 
-    A few rows are enough where they span the steps: what counts is how far the loss fell while the steps doubled.
+    A few rows are enough if they span the steps, because only the fall of the loss while the steps doubled counts.
     """
     losses, unit, vocab = curve(case.run, "loss"), nats_per_unit(case.run), vocabulary(case)
     if not len(losses) or not losses.counted or unit is None:
@@ -121,7 +121,7 @@ def detect_stuck_at_frequencies(case: Case) -> Verdict:
     if not is_language(case) or end < level or before - end > _STUCK_FALL or end > _HIGHEST_GUESS:
         return None
     if vocab is not None and end > math.log(vocab) - _AT_GUESS:
-        return None  # no better than the uniform guess: another finding
+        return None  # no better than the uniform guess, which is another finding
     declared = vocab is not None or sequence_length(case) is not None or step_tokens(case) is not None
     left = max(0.0, (planned_steps(case) or last) - last)
     course = f"loss {before:.4g} at about step {float(np.median(losses.step[midway])):,.0f}"
@@ -143,13 +143,13 @@ def detect_stuck_at_frequencies(case: Case) -> Verdict:
 
 
 def _words(case: Case) -> str:
-    """How the run's program, format, file and model are called."""
+    """Return the names of the run's program, format, file and model."""
     family = case.run.facts.get("family") or ""
     return f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name} {family}".lower()
 
 
 def _is_preference(case: Case, losses: Curve) -> bool:
-    """Whether this looks like preference training (DPO and kin): the loss starts at ln 2, or the log says so."""
+    """Return True for signs of preference training (DPO and similar): a loss that starts at ln 2, or words."""
     words = _words(case)
     named = any(word in words for word in ("dpo", "orpo", "kto", "trl"))
     return named and abs(float(losses.value[0]) - _LN2) < _AT_CHANCE
@@ -176,13 +176,13 @@ def detect_preference_at_chance(case: Case) -> Verdict:
 
 
 def detect_noise_floor(case: Case) -> Verdict:
-    """A last printed loss that is off the level it scatters about: quoting it would mislead."""
+    """A last printed loss that is far from the level around which it scatters, so that quoting it would mislead."""
     losses = curve(case.run, "loss")
     if len(losses) < _FEWEST_ROWS:
         return lacking("loss_noise", f"{_FEWEST_ROWS} rows with a training loss")
     recent = tail(losses.value, share=0.05, least=20)
     noise, level, last = row_noise(losses.value[-200:]), float(np.median(recent)), float(losses.value[-1])
-    # far outside it is no noise: a spike, or another thing than the rows before
+    # far outside the noise it is a spike, or something else than the rows before
     scatters = level != 0 and noise >= _ROUGH * abs(level)
     if not scatters or not _MISLEADS * noise <= abs(last - level) <= _OUTLIER * noise or not has_level(case, losses):
         return None
@@ -198,7 +198,7 @@ def detect_noise_floor(case: Case) -> Verdict:
 
 
 def detect_frozen(case: Case) -> Verdict:
-    """A loss that repeats to the last digit: no weight moves, or nothing of what moves reaches the loss."""
+    """A loss that repeats to the last digit: no weight moves, or no change of the weights reaches the loss."""
     evals, losses = curve(case.run, "eval_loss"), curve(case.run, "loss")
     if len(evals) < _FROZEN_EVALS and len(losses) < _FROZEN_ROWS:
         return lacking("loss_frozen", f"{_FROZEN_EVALS} validation losses or {_FROZEN_ROWS} rows")
@@ -207,10 +207,10 @@ def detect_frozen(case: Case) -> Verdict:
         ("training", losses, _FROZEN_ROWS, "accuracy"),
     ):
         if not len(values) or values.value[-1] == 0 or is_solved(case, values, accuracy):
-            continue  # it stands still where nothing is left to learn
+            continue  # it stands still because nothing is left to learn
         other = np.flatnonzero(values.value != values.value[-1])
         same = len(values) - (int(other[-1]) + 1 if len(other) else 0)
-        digits = len(f"{abs(values.value[-1]):.12f}".strip("0."))  # chance repeats few
+        digits = len(f"{abs(values.value[-1]):.12f}".strip("0."))  # by chance, only few digits repeat
         if digits < _DIGITS or same < max(fewest, math.ceil(_FROZEN_SHARE * len(values))):
             continue
         since, last = float(values.step[-same]), float(values.step[-1])
@@ -225,7 +225,7 @@ def detect_frozen(case: Case) -> Verdict:
 
 
 def detect_stuck_accuracy(case: Case) -> Verdict:
-    """An accuracy that stays where it began, however the loss falls."""
+    """An accuracy that stays where it began, however much the loss falls."""
     found = [c for name in ("eval_accuracy", "accuracy") if len(c := curve(case.run, name)) >= _STUCK_ROWS_DEAD]
     if not found:
         return lacking("accuracy_stuck", f"an accuracy in {_STUCK_ROWS_DEAD} rows")
@@ -247,7 +247,7 @@ def detect_stuck_accuracy(case: Case) -> Verdict:
 
 
 def _no_trend(values: np.ndarray) -> bool:
-    """Whether the last third is no higher than the first, within what single rows scatter."""
+    """Return True if the last third is no higher than the first, within the scatter of single rows."""
     if len(values) < _TREND_ROWS:
         return False
     third = len(values) // 3
@@ -256,14 +256,14 @@ def _no_trend(values: np.ndarray) -> bool:
 
 
 def detect_loss_zero(case: Case) -> Verdict:
-    """A training loss of exactly 0 to the end: no target counts, or the task is solved without being learnt."""
+    """A training loss of exactly 0 until the end: no target counts, or the task is solved without learning."""
     losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
     if len(losses) < _ZERO_LOSSES or not has_level(case, losses):
         return lacking("loss_zero", f"{_ZERO_LOSSES} training losses, none of a policy")
     other = np.flatnonzero(losses.value != 0)
     zeros = len(losses) - (int(other[-1]) + 1 if len(other) else 0)
     if zeros < max(_ZERO_LOSSES, _ZERO_LOSS_SHARE * len(losses)) or is_solved(case, losses):
-        return None  # what is answered rightly costs nothing, to the digits printed
+        return None  # right answers have no loss, to the printed digits
     since, last = float(losses.step[-zeros]), float(losses.step[-1])
     follows = len(evals) > 0 and float(evals.value[-1]) <= max(_FOLLOWS * float(evals.value[0]), _SOLVED)
     held_out = f", while the validation loss stays at {evals.value[-1]:.4g}" if len(evals) and not follows else ""
@@ -279,7 +279,7 @@ def detect_loss_zero(case: Case) -> Verdict:
 
 
 def detect_hardly_learns(case: Case) -> Verdict:
-    """A language model that after epochs has not even learnt how frequent each token is."""
+    """A language model that after several epochs has not even learned how frequent each token is."""
     losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
     if len(losses) < _LONG_ROWS or unit is None or not has_level(case, losses):
         return lacking("hardly_learns", f"{_LONG_ROWS} rows with a loss per token")
@@ -290,7 +290,7 @@ def detect_hardly_learns(case: Case) -> Verdict:
     long = (counted or 0) >= _LONG_EPOCHS or steps >= max(_LONG_STEPS, 0.1 * (planned_steps(case) or 0))
     started = _UNLEARNT[0] <= first <= _UNLEARNT[1]
     if isinstance(detect_stuck_at_frequencies(case), Finding):
-        return None  # the same, known more surely
+        return None  # the same knowledge with more confidence
     if not long or not started or not _HARDLY * first < end < 0.99 * first or from_scratch(case) is False:
         return None
     return finding(

@@ -1,4 +1,4 @@
-"""Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
+"""Out of memory: which allocation failed, what held the rest, and what would have fitted by the memory model."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from advisor.readers.run_table import Event, Status
 from advisor.records import Prediction, Workload
 from advisor.units import GIB, format_bytes, format_estimate, format_number
 
-_GOOD_STEPS = 20  # after which memory that is enough for every batch alike does not run out
+_GOOD_STEPS = 20  # after this, memory that is enough for equal batches does not run out
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
-_MOST_SEQUENCES = 65_536  # of a micro-batch worth looking at
+_MOST_SEQUENCES = 65_536  # of a micro-batch worth trying
 GROWTH = 0.05  # of memory over the second half of the run
 _EACH = 0.01  # from each eighth of the run to the next
 ROWS = 50
 
 
 def detect_out_of_memory(case: Case) -> Verdict:
-    """Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
+    """Out of memory: which allocation failed, what held the rest, and what would have fitted by the memory model."""
     events = [event for event in case.run.events if event.kind == "out_of_memory"]
-    # where it was the machine's memory that ran out, `ending.detect_killed` speaks of that
+    # if the machine's memory ran out, `ending.detect_killed` reports it
     of_host = any(event.kind == "host_memory" for event in case.run.events)
     if not events and (case.run.status is not Status.OUT_OF_MEMORY or of_host):
         return unsaid(case, "out_of_memory")
@@ -48,7 +48,7 @@ def detect_out_of_memory(case: Case) -> Verdict:
     if requested:
         title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
     fitting, actions = what_fits(case, event.numbers)
-    grown = memory_growth(case)  # then what fits at the start runs out later
+    grown = memory_growth(case)  # in this case, what fits at the start runs out later
     growing = f"GPU memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
     held, leak, longer, cap = texts()["memory_growth"], "", "", ""
     longest = options_of(case.run.format).longest  # trainers that pack or cut all sequences to one length have none
@@ -73,7 +73,7 @@ def detect_out_of_memory(case: Case) -> Verdict:
 
 
 def _held(case: Case, numbers: dict[str, float]) -> list[str]:
-    """The predicted parts of the memory, beside what the message says was held."""
+    """Return the predicted parts of the memory, except what the message says was held."""
     parts = _parts(case)
     if parts is None:
         return []
@@ -97,17 +97,17 @@ def _parts(case: Case, workload: Workload | None = None) -> MemoryParts | None:
 
 
 def _appetite(parts: MemoryParts, numbers: dict[str, float]) -> float:
-    """How many times the predicted activations one allocation alone asked for; 1 where it asked for less.
+    """Return the factor by which one allocation alone exceeds the predicted activations; 1 if it is smaller.
 
-    Other programs keep more than the advisor's own trainer (whole logits, unfused attention): what fits is then
-    judged with activations that much larger.
+    Other programs keep more than the advisor's own trainer (whole logits, unfused attention). What fits is then judged
+    with activations that are larger by this factor.
     """
     comes_and_goes = parts.activations_bytes + parts.logits_bytes
     return max(1.0, numbers.get("requested_bytes", 0.0) / comes_and_goes) if comes_and_goes > 0 else 1.0
 
 
 def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str, tuple[str, ...]]:
-    """The largest micro-batch that fits, plain and with activation checkpointing, as evidence and as actions.
+    """Return the largest micro-batch that fits, plain and with activation checkpointing, as evidence and as actions.
 
     `numbers` are the sizes of an out-of-memory message.
     """
@@ -130,10 +130,10 @@ def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str,
 
 
 def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | None = None) -> Prediction | None:
-    """The prediction with the largest micro-batch below the present one that fits; None if none is known to.
+    """Return the prediction with the largest micro-batch below the present one that fits, or None if none is known.
 
-    Micro-batches that divide the accumulated batch, so that the optimizer sees the same tokens. What `numbers` say
-    of other processes and of this program's appetite counts.
+    Micro-batches must divide the accumulated batch, so that the optimizer sees the same tokens. The memory of other
+    processes and this program's need for memory, as in `numbers`, count.
     """
     if case.profile is None:
         return None
@@ -149,7 +149,7 @@ def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | Non
         if p.fits and not known:
             return p
         if p.fits and now and then and p.peak_reserved_bytes and p.device_memory_bytes:
-            # whether it also fits beside other processes and with this program's appetite
+            # whether it also fits beside other processes, with this program's need for memory
             more = (_appetite(now, numbers) - 1) * (then.activations_bytes + then.logits_bytes)
             room = FIT_MARGIN * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
             if p.peak_reserved_bytes.high + more <= room:
@@ -158,13 +158,13 @@ def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | Non
 
 
 def _sizes(own: Options, now: tuple[int, int], then: tuple[int, int]) -> str:
-    """Two sizes of a batch in the names of the trainer; where it has no accumulation, this follows from the rest."""
+    """Return two sizes of a batch in the names of the trainer, without accumulation if it has no such option."""
     words = f"{own.micro_batch}: {then[0]}" + (f", {own.grad_accum}: {then[1]}" if own.grad_accum else "")
     return f"{words} (instead of {now[0]} x {now[1]})" if own.grad_accum else f"{words} (instead of {now[0]})"
 
 
 def _smaller(case: Case) -> str:
-    """Half the micro-batch with twice the accumulation, in the trainer's own names and, where said, its numbers."""
+    """Return half the micro-batch with twice the accumulation, in the trainer's names and with any stated numbers."""
     own = options_of(case.run.format)
     micro, accum = (number(case.run.facts, name) for name in ("micro_batch", "grad_accum"))
     if micro and micro >= 2 and micro % 2 == 0 and (accum or not own.grad_accum):
@@ -175,7 +175,7 @@ def _smaller(case: Case) -> str:
 
 
 def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
-    """The causes, likeliest first, by what the message says of the device."""
+    """Return the causes, likeliest first, from what the message says about the device."""
     total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
     own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
     idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")
@@ -193,7 +193,7 @@ def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
 
 
 def _which_allocation(case: Case, requested: float) -> str:
-    """The tensors of this workload whose size is the requested one, within 2 % and rounding to 2 MiB; "" for none."""
+    """Return the tensors of this workload with the requested size, within 2 % and rounding to 2 MiB; "" for none."""
     w, parts = case.workload, _parts(case)
     if w is None:
         return ""
@@ -216,7 +216,7 @@ def _which_allocation(case: Case, requested: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """Bytes halfway through the run and at its end, and how many each step adds."""
+    """Bytes halfway through the run and at its end, and the growth in each step."""
 
     early: float
     late: float
@@ -224,7 +224,7 @@ class Growth:
 
 
 def memory_of(case: Case) -> tuple[np.ndarray, np.ndarray] | None:
-    """Steps and device memory of the main phase's rows; None if too few rows print it."""
+    """Return steps and device memory of the main phase's rows, or None if too few rows print it."""
     rows = main_rows(case.run)
     for name in ("memory_bytes", "reserved_bytes"):
         values = case.run.column(name)[rows]
@@ -234,7 +234,7 @@ def memory_of(case: Case) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def memory_growth(case: Case) -> Growth | None:
-    """The growth over the second half of the run, while the first may still fill caches; None if there is none."""
+    """Return the growth in the second half of the run, or None; the first half may still fill caches."""
     recorded = memory_of(case)
     if recorded is None:
         return None
@@ -251,16 +251,16 @@ def memory_growth(case: Case) -> Growth | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Names as their users write them. None: the trainer has no such option."""
+    """Names as the trainer's users write them. None means that the trainer has no such option."""
 
     micro_batch: str = "micro_batch"
     grad_accum: str | None = "grad_accum"  # None: it follows from the global batch
     recompute: str | None = "activation_checkpointing: full"
-    longest: str | None = None  # sequence; of trainers whose batches are not all of one length
+    longest: str | None = None  # sequence, for trainers whose batches have unequal lengths
 
 
 @cache
 def options_of(format: str) -> Options:
-    """The names of the trainer whose log has this format; the advisor's own where it is not known."""
+    """Return the names of the trainer whose log has this format, or the advisor's own names if it is unknown."""
     rows = yaml.safe_load(Path(__file__).parents[1].joinpath("trainer_options.yaml").read_text(encoding="utf-8"))
     return next((Options(**row) for row in rows if format in row.pop("formats")), Options())

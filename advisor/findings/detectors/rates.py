@@ -1,4 +1,4 @@
-"""Can the logged speed be true? MFU from exact FLOPs and the dense peak."""
+"""Check by exact FLOPs and the dense peak whether the logged speed can be true."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from advisor.units import format_flops, format_percent, format_rate
 
 _LOGGED_MFU_TOLERANCE = 0.10
 _NEXT_TO_NOTHING = 0.02  # even small models on large GPUs reach 5 %
-# Peaks that wrong denominators are made of: what logs divide by instead of the GPU's dense peak.
+# Peaks behind wrong denominators: what logs divide by instead of the GPU's dense peak.
 _WRONG_PEAKS = (
     (312e12, "an A100's 312 TFLOP/s"),
     (989e12, "an H100's 989 TFLOP/s"),
@@ -19,7 +19,7 @@ _WRONG_PEAKS = (
 
 
 def detect_impossible_mfu(case: Case) -> Verdict:
-    """An MFU above 80 % of the dense peak, recomputed from exact FLOPs: some number of the log cannot be."""
+    """An MFU above 80 % of the dense peak, recomputed from exact FLOPs: some number in the log cannot be true."""
     share = run_metrics.share_of_peak(case)
     if share is None:
         return lacking("impossible_mfu", "the model's shape, the GPU and step times (or a rate) to compute the MFU")
@@ -41,14 +41,14 @@ def detect_impossible_mfu(case: Case) -> Verdict:
 
 
 def detect_logged_mfu(case: Case) -> Verdict:
-    """An MFU printed by the log that differs from the one its own times give."""
+    """An MFU printed by the log that differs from the MFU by its own times."""
     logged = series.finite(run_metrics.main_column(case.run, "mfu"))
     logged = logged[logged > 0]
     if not len(logged):
         return lacking("logged_mfu", "an MFU that the log prints, to be checked")
     share = run_metrics.mfu(case)
     printed = series.median(logged[series.steady_start(1 / logged) :])
-    if share is None and printed < _NEXT_TO_NOTHING:  # the GPU, or the formula, is another than the log assumes
+    if share is None and printed < _NEXT_TO_NOTHING:  # the GPU, or the formula, differs from what the log assumes
         return finding(
             "logged_mfu",
             text="mfu_tiny",
@@ -71,7 +71,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
 
 
 def _mfu_causes(case: Case, ratio: float) -> tuple[str, ...]:
-    """Wrong denominators and numerators that give this ratio within 10 %, else the usual ones."""
+    """Return wrong denominators and numerators that give this ratio within 10 %, or else the usual ones."""
     best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
     assert best is not None and work is not None and case.workload is not None
     shape = case.workload.shape

@@ -1,4 +1,4 @@
-"""Rewards of a policy: exactly 0, no higher than at the start, gained and lost again."""
+"""Rewards of a policy: exactly 0, no higher than at the start, or gained and lost again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _COLLAPSE_NOISES = 5.0  # standard deviations of a row
 
 
 def detect_dead_signal(case: Case) -> Verdict:
-    """A policy loss or reward that is exactly 0 in most rows: such steps teach nothing."""
+    """A policy loss or reward that is exactly 0 in most rows, so that these steps teach nothing."""
     losses, rewards = curve(case.run, "loss"), curve(case.run, "reward")
     policy = "policy" in str(case.run.facts.get("loss_unit") or "") or len(rewards) > 0
     if not policy or max(len(losses), len(rewards)) < _ZERO_ROWS:
         return lacking("dead_signal", f"rewards or policy losses of {_ZERO_ROWS} steps")
-    # a policy loss is 0 by construction where each batch is used once: only rewards tell
+    # a policy loss is always 0 if each batch is used once, so only rewards count
     known = len(rewards) >= _ZERO_ROWS
     name, values = ("reward", rewards) if known else ("policy loss", losses)
     share = float((values.value[len(values) // 2 :] == 0).mean())
@@ -64,11 +64,11 @@ def detect_reward_collapse(case: Case) -> Verdict:
     if len(held_out) < _COLLAPSE_EVALS and len(own) < _COLLAPSE_ROWS:
         missing = f"rewards of {_COLLAPSE_EVALS} evaluations or {_COLLAPSE_ROWS} rows"
         return lacking("reward_collapse", missing)
-    # single evaluations are averages; of single rollouts a running median
+    # single evaluations are averages; single rollouts get a running median
     level = rewards.value if rewards is held_out else trailing_median(rewards.value, max(3, len(rewards) // 20))
     best = int(np.argmax(level))
     end, top = float(np.median(tail(level, least=2))), float(level[best])
-    # below where a quarter of the way up had been: most of what was gained is lost
+    # below the level a quarter of the way up: most of the gain is lost
     lost = end < float(np.quantile(level[: best + 1], 0.25)) and best >= 3
     if best >= len(level) - 2 or not lost or top - end < max(_COLLAPSE_NOISES * row_noise(rewards.value), 1e-9):
         return None

@@ -1,4 +1,4 @@
-"""Logs of several runs: how many, what went wrong in those beside the longest, and runs that are one run twice."""
+"""Logs of several runs: how many, what went wrong in runs other than the longest, and identical runs."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ _FEWEST_ROWS = 3
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.DIVERGED)
 
 _MANY_STARTS = 3
-_SAME_ROWS = 5  # losses equal to the last digit printed: no chance, and no other setting
+_SAME_ROWS = 5  # losses equal to the last printed digit: neither chance nor another setting
 _SAME_SHARE = 0.8
-_NOISES = 6.0  # standard deviations of a row: another run's level
-# the finding of how the run ended says that steps are missing, and why
+_NOISES = 6.0  # standard deviations of a row: the level of another run
+# the finding about the end of the run says that steps are missing, and why
 _SAID = (Status.OUT_OF_MEMORY, Status.TIME_LIMIT, Status.DIVERGED, Status.CRASHED, Status.KILLED)
-_STARTED_SECONDS = 1800.0  # a start takes less
+_STARTED_SECONDS = 1800.0  # a start takes less time
 _FEWEST = 5  # rows before and after a restart
-_LOST = 0.5  # of all that was learnt by then
+_LOST = 0.5  # of all progress so far
 _FEWEST_TIMED = 4
 _SHORT = 0.1  # of the longest task's time
-# what each run beside the longest is asked: its loss alone answers
+# the detectors for each run but the longest: they only need its loss
 _ASKED: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_loss_not_finite, detect_loss_divergence, detect_learning_rate_zero, detect_no_learning, detect_frozen),
 )
 
 
 def _parts(run: RunTable) -> list[tuple[int, Phase]]:
-    """The phases that hold enough rows to be called a run, with their numbers."""
+    """Return the phases with enough rows to be called a run, with their numbers."""
     return [(n, p) for n, p in enumerate(run.phases) if p.last_row - p.first_row + 1 >= _FEWEST_ROWS]
 
 
 def detect_several_runs(case: Case) -> Verdict:
-    """More than one run or stage in a log: which was judged, and what the others did."""
+    """More than one run or stage in a log: which one was judged, and what the others did."""
     parts = _parts(case.run)
     if not len(case.run):
         return lacking("several_runs", "rows with a training loss")
@@ -73,12 +73,12 @@ def detect_several_runs(case: Case) -> Verdict:
 
 
 def _called(run: RunTable, number: int) -> str:
-    """The name of a phase in the table of runs."""
+    """Return the name of a phase in the table of runs."""
     return next((part.name for part in run.runs if part.phase == number), run.phases[number].name)
 
 
 def detect_failed_runs(case: Case) -> Verdict:
-    """A log of several runs or starts of which many failed, or ended before their first step."""
+    """A log of several runs or starts, of which many failed or ended before their first step."""
     parts = [part for part in case.run.runs if not part.elsewhere]
     # the last of them may be starting while the log is read
     over = [part for part in parts if part is not parts[-1] or part.status in _FAILED]
@@ -103,7 +103,7 @@ def detect_failed_runs(case: Case) -> Verdict:
 
 
 def _stated_failures(run: RunTable) -> tuple[int, int | None]:
-    """How many jobs the log's own table or summary calls failed, and of how many if it says so."""
+    """Return how many jobs the log's own table or summary calls failed, and of how many if it says so."""
     stated = [event for event in run.events if event.kind == "failed_job"]
     summed = [event for event in stated if "jobs" in event.numbers]
     rows = int(sum(event.numbers.get("count", 1) for event in stated if "jobs" not in event.numbers))
@@ -114,7 +114,7 @@ def _stated_failures(run: RunTable) -> tuple[int, int | None]:
 
 
 def detect_other_runs(case: Case) -> Verdict:
-    """What is wrong with the runs of a log beside the one that is judged in full."""
+    """Problems in runs of a log other than the one that is judged in full."""
     parts = [(n, phase) for n, phase in _parts(case.run) if n != case.run.main_phase]
     if not parts:
         return None if len(case.run) else lacking("other_runs", "rows with a training loss")
@@ -137,7 +137,7 @@ def detect_other_runs(case: Case) -> Verdict:
 
 
 def detect_same_results(case: Case) -> Verdict:
-    """Runs whose losses agree to the last digit: what was varied between them had no effect."""
+    """Runs whose losses agree to the last digit, so that what was varied between them had no effect."""
     parts = [(phase, values) for _, phase in _parts(case.run) if len(values := _losses(case.run, phase)) >= _SAME_ROWS]
     if len(parts) < 2:
         return lacking("same_results", "two runs in one log") if not len(case.run) else None
@@ -167,14 +167,14 @@ def _losses(run: RunTable, phase: Phase) -> np.ndarray:
 
 
 def detect_steps_missing(case: Case) -> Verdict:
-    """Steps declared against steps done: a run that ended early, or went on too long."""
+    """Fewer or more steps than declared: a run that ended early, or went on too long."""
     status, planned, done = case.run.status, planned_steps(case), steps_done(case.run)
     if status is Status.RUNNING or status in _SAID:
         return None
     ended = f"status {status.value}: {case.run.status_reason or 'no word in the log'}"
     if planned and done is None and status is Status.INCOMPLETE and not len(case.run):
         ran = spent_seconds(case) or file_seconds(case) or 0.0
-        went_on = ran > _STARTED_SECONDS  # then its steps are only not printed
+        went_on = ran > _STARTED_SECONDS  # in this case its steps are only not printed
         none = f"The log prints none of {planned:,.0f} steps, although it goes on for {format_seconds(ran)}"
         return finding(
             "steps_missing",
@@ -194,11 +194,11 @@ def detect_steps_missing(case: Case) -> Verdict:
             evidence=seen(f"{done / planned:.2f}× the declared steps", last=done),
         )
     intended = status in (Status.STOPPED, Status.COMPLETED)
-    early = intended and any(event.kind == "early_stop" for event in case.run.events)  # the plan was a limit
+    early = intended and any(event.kind == "early_stop" for event in case.run.events)  # the plan was only a limit
     if early or done + print_gap(case.run) >= COMPLETE_SHARE * planned:
         return None
-    # how it ended is said by its status; that a log ends is no fault of the run: it may have been copied while it went.
-    # Of a run that is over by its own word nothing is to come.
+    # Its status says how the run ended. An incomplete log is no fault of the run, because it may have been copied while
+    # the run went on. A run that says that it is over has nothing left to do.
     hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done)
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
@@ -212,7 +212,7 @@ def detect_steps_missing(case: Case) -> Verdict:
 
 
 def _epochs_missing(case: Case, ended: str) -> Finding | None:
-    """The same by epochs, where the log counts no steps."""
+    """Return the same finding by epochs, if the log counts no steps."""
     planned, epochs = number(case.run.facts, "planned_epochs"), curve(case.run, "epoch").value
     if planned is None or not len(epochs) or case.run.status is Status.COMPLETED:
         return None
@@ -227,13 +227,13 @@ def _epochs_missing(case: Case, ended: str) -> Finding | None:
 
 
 def detect_resume_lost(case: Case) -> Verdict:
-    """A resumed run whose loss is not where it had been: its weights were not loaded, or other weights were."""
+    """A resumed run whose loss is not where it had been: its weights were not loaded, or other weights were loaded."""
     losses, again = curve(case.run, "loss"), restarts(case.run)
     if not len(losses) or not has_level(case, losses):
         return lacking("resume_lost", "a training loss, none of a policy")
     step, vocab, unit = number(case.run.facts, "resumed_from_step"), vocabulary(case), nats_per_unit(case.run)
     resumed = [event.numbers.get("first_step") for event in again] + ([step + 1] if step else [])
-    found = []  # the levels before and after each, where most of what was learnt is gone
+    found = []  # the levels before and after each restart that lost most of the progress
     for at in resumed:
         if at is not None and losses.counted:
             left, right = losses.value[losses.step < at][-_FEWEST:], losses.value[losses.step >= at][:_FEWEST]
@@ -248,7 +248,7 @@ def detect_resume_lost(case: Case) -> Verdict:
             return None if again else lacking("resume_lost", "a restart, with losses about it")
         since = losses.value[losses.step > step] if losses.counted else losses.value
         if not len(since) or losses.step[-len(since)] > step + 2 * _FEWEST:
-            return None  # no row of what was done since
+            return None  # no row since the restart
         first = float(since[0])
         if first * unit < uniform_loss(vocab) - FAULT_BELOW:
             return None

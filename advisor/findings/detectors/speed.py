@@ -1,4 +1,4 @@
-"""Is the speed what this GPU gives at this shape, and would a larger batch be faster?"""
+"""Whether the speed is what this GPU gives at this shape, and whether a larger batch would be faster."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from advisor.units import (
 )
 
 _SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
-_CERTAIN_FACTOR = 10.0  # no guess about the workload is off by this much
-# Predicted gain. Doublings of micro-batches of 8 and more that one owner measured on some twenty kinds of GPU gained 0
-# to 5 %, two fifths of what other people's runs had predicted: 12 % are about 5 %.
+_CERTAIN_FACTOR = 10.0  # no assumption about the workload is off by this much
+# Predicted gain. One owner measured doublings of micro-batches of 8 and more on some twenty kinds of GPU. They gained 0
+# to 5 %, two fifths of the prediction from other people's runs, so 12 % are about 5 %.
 BATCH_MUST_PAY = 0.12
 _MOST_DOUBLINGS = 6
-_SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of fp32's bytes at the least
+_SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move at least half of fp32's bytes
 
 
 def detect_software_bound(case: Case) -> Verdict:
-    """Far slower than this GPU is at this shape: the software path, not the GPU or the batch."""
+    """A run far slower than this GPU is at this shape because of its software path, not the GPU or the batch."""
     promised, speed = promised_rate(case), run_metrics.pace(case)
     if promised is None or speed is None:
         return lacking("software_bound", "the shape, a known GPU and step times, to compare with what it should give")
@@ -50,7 +50,7 @@ def detect_software_bound(case: Case) -> Verdict:
     of_peak = ""
     if share and normal:
         of_peak = f" ({format_percent(share)} of peak where {format_centre(normal, format_percent)} is normal)"
-    # the prior about a guess accuses nobody: the GPU was calibrated, or the workload is known in full
+    # a prior with an assumed workload accuses nobody: the GPU must be calibrated, or the workload fully known
     known = not case.unsure or (case.profile is not None and case.profile.calibrated)
     choice, best = best_batch(case), ""
     if choice is not None:
@@ -77,7 +77,7 @@ def detect_software_bound(case: Case) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchChoice:
-    """Another micro-batch that fits, and what it is predicted to give over the present one (0.05: 5 % more)."""
+    """Another micro-batch that fits, and its predicted gain over the present one (0.05: 5 % more)."""
 
     micro_batch: int
     grad_accum: int
@@ -87,10 +87,10 @@ class BatchChoice:
 
 
 def best_batch(case: Case) -> BatchChoice | None:
-    """The smallest micro-batch within 2 % of the best of those that fit, by the predicted curve; None if unknown.
+    """Return the smallest micro-batch within 2 % of the best that fits, by the predicted curve; None if unknown.
 
-    Accumulation shrinks as the micro-batch grows, so that the optimizer sees the same batch; micro-batches beyond
-    that batch change it and are weighed only where nothing is accumulated.
+    Accumulation shrinks as the micro-batch grows, so that the optimizer sees the same batch. Micro-batches beyond that
+    batch change it and are only considered without accumulation.
     """
     w, profile, now = case.workload, case.profile, promised_rate(case)
     if w is None or profile is None or now is None:
@@ -126,7 +126,7 @@ def best_batch(case: Case) -> BatchChoice | None:
 
 
 def detect_bigger_batch(case: Case) -> Verdict:
-    """A bigger micro-batch, advised only where the predicted curve says that it pays and memory says that it fits."""
+    """A larger micro-batch, advised only if the predicted curve says that it pays and memory says that it fits."""
     w, promised = case.workload, promised_rate(case)
     if w is None or case.profile is None or promised is None:
         return lacking("bigger_batch", "the shape, micro-batch and a known GPU, to predict other micro-batches")
@@ -134,10 +134,8 @@ def detect_bigger_batch(case: Case) -> Verdict:
     slow = speed is not None and promised.value > BROKEN_FACTOR * speed.tokens_per_second
     fast = speed is not None and speed.tokens_per_second > promised.high
     if choice is None or slow or fast or choice.gain < BATCH_MUST_PAY:
-        return (
-            None  # nothing bigger fits or pays, or the curve is not this run's: it is slower or faster than all of it
-        )
-    # both predictions share their errors; what is left is taken as half of the gain either way
+        return None  # nothing larger fits or pays, or the run is slower or faster than the whole curve
+    # both predictions share their errors; the remaining error is taken as half of the gain on either side
     gain, basis = choice.gain, choice.tokens_per_second.basis
     faster = Estimate(value=1 + gain, low=1 + gain / 2, high=1 + 1.5 * gain, basis=basis)
     words = "the same global batch" if choice.same_global_batch else "a bigger global batch, which changes training"
@@ -168,7 +166,7 @@ def detect_optimizer_floor(case: Case) -> Verdict:
     shards = 1 if case.run.framework == "training-advisor" else run_metrics.devices(case)
     moved = OPTIMIZER_BYTES * count / shards
     floor, timed = moved / spec.memory_bytes_per_second, series.median(seconds[seconds > 0])
-    # an optimizer that is known to keep less state than AdamW has another floor
+    # an optimizer with less state than AdamW has another floor
     name = str(case.run.facts.get("optimizer", "adamw")).lower()
     if timed >= floor or not any(word in name for word in ("adam", "lamb")):
         return None

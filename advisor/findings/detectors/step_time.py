@@ -1,4 +1,4 @@
-"""Time that is not training: waiting for data, pauses that come back, epochs that took many times as long as others."""
+"""Time that is not training: waiting for data, recurring pauses, and epochs that took many times as long as others."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.units import HOUR, format_percent, format_seconds
 
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
-_DEAR_SHARE, _BAD_SHARE = 0.15, 0.5  # loaders of pictures take a tenth of the time by habit
+_DEAR_SHARE, _BAD_SHARE = 0.15, 0.5  # loaders of images usually take a tenth of the time
 
 _PAUSE = 1.5  # times the running median
 _PAUSE_NEIGHBOURS = 51
-_PAUSE_COST = 0.01  # of the time, to be worth a word
+_PAUSE_COST = 0.01  # of the time; less is not worth reporting
 _DEAR_PAUSE = 0.05
-_DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints were asked for (and pauses that come back often are either)
+_DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints are intended (and frequent pauses are either of them)
 _GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
 
-_FEWEST = 4  # epochs: of fewer nobody can say what is usual
+_FEWEST = 4  # epochs; with fewer, nothing is usual
 _TIMES = 3.0  # the median epoch
-_LEAST_SECONDS = 600.0  # lost in all: less is not worth a word
+_LEAST_SECONDS = 600.0  # lost in total; less is not worth reporting
 _SHARE = 0.1  # of the time
-_FIRST = 1  # epochs at the start: caches fill, kernels are compiled
+_FIRST = 1  # epochs at the start, in which caches fill and kernels are compiled
 
 
 def detect_data_stall(case: Case) -> Verdict:
-    """Waiting for data, as the log times it."""
+    """Waiting for data, as timed by the log."""
     times = run_metrics.step_times(case)
     waited = waits(case, times) if times is not None else None
     if waited is None:
@@ -55,18 +55,18 @@ def detect_data_stall(case: Case) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Steps much slower than their neighbours, those in a row taken as one pause."""
+    """Steps much slower than their neighbours; several in a row count as one pause."""
 
-    step: np.ndarray  # where each pause begins
+    step: np.ndarray  # start of each pause
     excess_seconds: np.ndarray  # of each pause, beyond the running median
     share: float  # of the steady time
     period: series.Period | None
 
 
 def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
-    """Stretches of rows of more than 1.5 times the running median; None if there are none.
+    """Return stretches of rows with more than 1.5 times the running median, or None if there are none.
 
-    `left_out_seconds`: what other steps took that are not among `times`.
+    `left_out_seconds` is the time of steps that are not among `times`.
     """
     seconds, step = times.steady_seconds, times.steady_step
     if len(seconds) < 20:
@@ -78,18 +78,18 @@ def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
         return None
     first = [begin for begin, _ in series.stretches(slow)]
     excess = np.add.reduceat(np.where(slow, seconds - normal, 0.0), first)
-    # rows that were not printed took their time too
+    # rows that were not printed took time too
     whole = float(normal.sum()) * times.stride + float(excess.sum()) + left_out_seconds
     period = series.period_of(step[first], tolerance=times.stride)
     return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=period)
 
 
 def detect_periodic_pauses(case: Case) -> Verdict:
-    """Slow steps that come back: matched to evaluations, checkpoints and garbage collection."""
+    """Slow steps that recur, matched to evaluations, checkpoints and garbage collection."""
     every, times = run_metrics.step_times(case), quiet_times(case)
     if every is None or times is None or times.source == FROM_CLOCK:
         return lacking("periodic_pauses", "step times printed by the run itself")
-    # what other work on the machine slowed is another finding
+    # slowdowns by other work on the machine are another finding
     slow = pauses(times, (float(every.seconds.sum()) - float(times.seconds.sum())) * every.stride)
     if slow is None or slow.period is None or slow.share < _PAUSE_COST:
         return None
@@ -105,17 +105,17 @@ def detect_periodic_pauses(case: Case) -> Verdict:
         confidence="high" if cause != "cause unknown" else "medium",
         causes=cause,
         actions=actions,
-        # no one saves all of it: half as often saves half
+        # nobody saves all of it: half as often saves half
         saved=saved_share(case, slow.share / 2, slow.share / 4, slow.share),
     )
 
 
 def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str, ...]]:
-    """What happens at these steps, by the log's own evaluations and checkpoints, its settings, else its length."""
+    """Return what happens at these steps: by the log's own evaluations and checkpoints, its settings, or the length."""
     near = max(1.0, 0.02 * min(every, float(np.median(np.diff(slow.step)))))
 
     def comes_with(steps: np.ndarray, setting: str) -> bool:
-        """Whether most pauses lie beside one of these steps, or come as often as is configured."""
+        """Return True if most pauses are next to one of these steps, or occur as often as is configured."""
         declared, others = positive(case.run.facts, setting), np.sort(steps[np.isfinite(steps)])
         if len(others):
             place = np.clip(np.searchsorted(others, slow.step), 1, max(1, len(others) - 1))
@@ -141,28 +141,28 @@ def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str
 
 
 def evaluations(run: RunTable) -> np.ndarray:
-    """Steps at which the run evaluated."""
+    """Return the steps at which the run evaluated."""
     return run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
 
 
 def saves(run: RunTable) -> np.ndarray:
-    """Steps at which it wrote checkpoints."""
+    """Return the steps at which the run wrote checkpoints."""
     events = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
     return np.array([*events, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
 
 
 def detect_long_epochs(case: Case) -> Verdict:
-    """Epochs that took many times as long as those beside them, or a last one that never came to its end."""
+    """Epochs that took many times as long as their neighbours, or a last epoch that never ended."""
     epochs = _epoch_seconds(case)
     if len(epochs) < _FEWEST:
         return lacking("long_epochs", f"the seconds of {_FEWEST} epochs")
     usual, done = series.median(epochs.value), float(epochs.value.sum())
     long = (epochs.value > _TIMES * usual) & (np.arange(len(epochs)) >= _FIRST)
     excess = np.where(long, epochs.value - usual, 0.0)
-    # of a run that did not end well: what a progress bar counted after the last whole epoch
+    # for a run that did not end well: what a progress bar counted after the last whole epoch
     part, hung = main_part(case.run), 0.0
     if part is not None and part.clock == BAR and part.clock_seconds and case.run.status is not Status.COMPLETED:
-        # whether the bar is of the last epoch or of the whole run it does not say: the smaller reading counts
+        # the bar does not say whether it covers the last epoch or the whole run, so the smaller reading counts
         beyond = part.clock_seconds - usual - (done if part.clock_seconds >= done else 0.0)
         hung = beyond if beyond > (_TIMES - 1) * usual else 0.0
     lost = float(excess.sum()) + hung
@@ -186,7 +186,7 @@ def detect_long_epochs(case: Case) -> Verdict:
 
 
 def _epoch_seconds(case: Case) -> Curve:
-    """Seconds of each epoch, printed or, where each row is one, by the time stamps; at the epoch's number."""
+    """Return the seconds of each epoch at its number: as printed, or by time stamps if each row is an epoch."""
     rows = main_rows(case.run)
     epoch, seconds = case.run.column("epoch")[rows], case.run.column("epoch_seconds")[rows]
     times = step_times(case)
