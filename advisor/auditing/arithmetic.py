@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from advisor.auditing.quantity import ABOUT, EXACT, LEAST_SLACK, SHAPE, Quantity, parse_quantity
@@ -54,6 +55,8 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
     each end of a range must be reached.
     """
     value, readings = q.get("value"), list(spelt)
+    if q.claim.form == "change" and value.high < 0:  # "-8.1 % better": the sign says which way, as the words do
+        value = replace(value, low=-value.high, high=-value.low, text=value.text.replace("-", "", 1))
     for reading in () if spelt else q.get("readings"):
         with suppress(ValueError):  # its operands are quantities
             readings += [reading] if _terms(reading) else []

@@ -36,6 +36,8 @@ _ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of
 LEAST_SLACK = 0.01  # reports round intermediate results; one per cent is no error
 EXACT, ABOUT = 0.02, 0.06  # how far rounding may move a result, and a result that is said to be "about" so
 
+_MANY = 1e6
+_TIME_OF_DAY = re.compile(r"(?<![\d:])\d{1,2}:\d\d(?![\d:])")  # or minutes and seconds: no number with a unit
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 SHAPE = re.compile(
     rf"(?P<approximately>~\s*)?(?P<side>[<>]\s*)?(?P<dollar>\$\s*)?(?P<first>-?{_NUMBER})"
@@ -98,6 +100,8 @@ def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Qu
     """
     text = str(raw)
     found = figures(text)
+    if _TIME_OF_DAY.search(text):
+        raise ValueError(f"{raw!r} is a time of day, or a duration whose unit is not said: write it like 1 h 30 min")
     spelt = found[0].quantity if len(found) == 1 and not any(map(str.isdigit, text[found[0].end :])) else None
     try:
         plain = _parsed(text)
@@ -137,11 +141,13 @@ def _parsed(raw: str) -> Quantity:
         raise ValueError(f"{raw!r} is too large a number")
     step = min(_last_place(n) for n in (first, second)) * factor
     side = (match["side"] or "").strip()
+    # of tokens and parameters who writes 50 M may mean 52 M; 80 GB are 80 GB
+    rounded = dimension == "count" and low >= _MANY and all(map(_is_round, (first, second)))
     return Quantity(
         low=-math.inf if side == "<" else low,
         high=math.inf if side == ">" or match["more"] else high,
         dimension=dimension,
-        slack=step if match["approximately"] else step / 2,
+        slack=step if match["approximately"] or rounded else step / 2,
         text=text,
         binary=binary / factor,
     )
@@ -167,6 +173,12 @@ def _units() -> dict[str, tuple[str, float, float]]:
 def _unit(match: re.Match[str]) -> str:
     unit = (match["unit"] or "").strip()
     return "$" + unit if match["dollar"] else unit
+
+
+def _is_round(number: str) -> bool:
+    """Return whether only the first digit of a number is no zero."""
+    digits = number.replace(",", "")
+    return digits.isdigit() and len(digits) > 1 and not int(digits[1:])
 
 
 def _last_place(number: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -460,7 +461,15 @@ def _clipped_share(q: Question) -> Known:
     return share, share, f"{len(norms)} printed norms against {clip:g}"
 
 
+def _steps_trained(q: Question) -> Known:
+    """The step at which the claim's own words say that a loss was read; 1 if they name none."""
+    named = re.search(r"\b(?:step|iter(?:ation)?s?)\W{0,3}(\d+)", f"{q.claim.quote} {q.claim.text}", re.IGNORECASE)
+    step = float(named[1]) if named else 1.0
+    return step, step, f"{step:g}"
+
+
 FUNCTIONS: dict[str, Callable[..., Known]] = {
+    "steps_trained": _steps_trained,
     "fault_above": _fault_above,
     "chance": _chance,
     "phases_apart": _phases_apart,

@@ -222,3 +222,29 @@ def test_the_bytes_of_tokens_are_not_those_of_the_parameters(size, verdict):
     run = {"depth": 12, "width": 768, "vocab_size": 50257}
     row = one(text, run, kind="quantity", that="bytes", value=size, tokens="6 B", bytes_each="2")
     assert row["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("-8.1 %", "holds"), ("8.1 %", "holds"), ("-18 %", "wrong")])
+def test_a_sign_says_which_way_as_the_words_do(value, verdict):
+    text = f"The error fell from 0.712 to 0.654, {value}."
+    row = one(text, kind="arithmetic", that="change", value=value, way="less", **{"from": "0.712", "to": "0.654"})
+    assert row["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("step", "verdict"), [("step 0", "wrong"), ("step 10", "cannot be judged")])
+def test_a_loss_after_some_steps_is_none_of_an_untrained_model(step, verdict):
+    text = f"With a vocabulary of 50257 the loss at {step} is 8.96."
+    assert one(text, {"vocab_size": 50257}, kind="initial_loss", value="8.96")["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("50M", "holds"), ("50.0M", "wrong"), ("40M", "wrong")])
+def test_a_round_number_of_tokens_is_rounded(value, verdict):
+    text = f"800 steps of 65,536 tokens are {value} tokens."  # 52.4 M
+    row = one(text, kind="quantity", that="tokens", value=value, steps="800", step_tokens="65,536")
+    assert row["verdict"] == verdict
+
+
+def test_a_time_of_day_is_no_number():
+    text = "Started at 08:31 and 2.1 hours long, it ends at 10:38."
+    row = one(text, kind="arithmetic", that="expression", value="10:38", readings=["[8] + [2.1]"])
+    assert row["verdict"] == "unplaced" and "time of day" in row["claim"]
