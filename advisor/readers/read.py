@@ -83,7 +83,6 @@ def _of_telemetry(module: Any) -> FileReader:
 # of two that know a file equally well the first is taken
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
-    *(FileReader(program.name, program.score, program.read) for program in csv_table.PROGRAMS),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlperf, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
     *map(_of_telemetry, (dmon, gpu_csv, smi_tables)),
     _of(markdown_report),
