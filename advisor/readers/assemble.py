@@ -53,7 +53,7 @@ def assemble(
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    found = attempts(records, axis.values, phase_names, [event.line for event in events if event.kind == "finished"])
+    found = attempts(records, axis.values, phase_names)
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}

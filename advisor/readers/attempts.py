@@ -41,7 +41,6 @@ class Attempts:
     phases: list[Stretch] = field(default_factory=list)
     restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, step it goes back to, and from
     duplicates: int = 0  # training records dropped as printed twice
-    overwritten: int = 0  # records that a later attempt replaced
 
 
 def without_quote(records: Records) -> Records:
@@ -56,9 +55,8 @@ def without_quote(records: Records) -> Records:
     return records.take(np.arange(len(records)) != last) if quoted else records
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished: Sequence[int | None] = ()) -> Attempts:
-    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule,
-    `finished` are lines where a training says that it is over: what goes back behind one is another training."""
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
+    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
     found = Attempts()
     named = _names(names, records) if any(names) else _tasks(records)
     pieces = _cut(axis, named, records)
@@ -72,33 +70,14 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished:
             planned_epochs=_last(records.column("planned_epochs")[piece]),
             first=first,
         )
-        before = found.phases[-1] if found.phases else None
-        over = before is not None and (
-            _between(before.records, piece, records.line, finished) or _done(before, records)
-        )
-        _place(stretch, axis, found, anew=over)
+        _place(stretch, axis, found)
     return found
 
 
-def _done(phase: Stretch, records: Records) -> bool:
-    """Whether a phase came to the end of its own plan: what goes back behind that is another training."""
-    for name, plan in (("step", phase.planned), ("epoch", phase.planned_epochs)):
-        counted = records.column(name)[phase.records]
-        counted = counted[np.isfinite(counted)]
-        if plan and len(counted) and counted.max() >= plan - (counted.min() == 0):
-            return True
-    return False
-
-
-def _between(before: np.ndarray, piece: np.ndarray, lines: np.ndarray, finished: Sequence[int | None]) -> bool:
-    """Whether a training said between the last record of one piece and the first of the next that it is over."""
-    return any(line is not None and lines[before[-1]] < line < lines[piece[0]] for line in finished)
-
-
-def _place(new: Stretch, axis: np.ndarray, found: Attempts, anew: bool) -> None:
-    """Join a piece to the phase it continues, or begin a phase with it (`anew`: in any case)."""
+def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
+    """Join a piece to the phase it continues, or begin a phase with it."""
     before = found.phases[-1] if found.phases else None
-    if before is None or anew or new.name != before.name or not new.first > _begun(before, axis):
+    if before is None or new.name != before.name or not new.first > _begun(before, axis):
         found.phases.append(new)
         return
     kept = before.records[~(axis[before.records] >= new.first)]
@@ -106,7 +85,6 @@ def _place(new: Stretch, axis: np.ndarray, found: Attempts, anew: bool) -> None:
     if lost:
         last = float(np.nanmax(axis[before.records]))
         found.restarts.append((int(new.records[0]), new.first, last))
-        found.overwritten += lost
         before.restarts += 1
     before.records = np.concatenate((kept, new.records))
     before.planned = new.planned if new.planned is not None else before.planned

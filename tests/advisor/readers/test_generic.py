@@ -13,7 +13,7 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.findings.make_case import make_case
-from advisor.findings.savings import file_seconds, spent_seconds
+from advisor.findings.savings import spent_seconds
 from advisor.readers.formats import line_formats
 from advisor.readers.generic import NAME
 from advisor.readers.line_format import LOSS
@@ -533,17 +533,6 @@ def test_a_test_that_sums_up_its_own_time_is_not_the_run(tmp_path):
     assert spent_seconds(make_case(run)) == 25 * 60
 
 
-def test_what_begins_again_behind_the_words_of_an_end_is_another_training(tmp_path):
-    """Epochs 0.2 to 2.8 of a first task, then 2.2 to 8.8 of a second: no restart that repeats the last."""
-    first = [f"{{'loss': {1.6 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {n / 5:.1f}}}" for n in range(1, 15)]
-    then = [f"{{'loss': {1.3 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {2.2 * n:.1f}}}" for n in range(1, 5)]
-    summary = "{{'train_runtime': {}, 'train_samples_per_second': 23.8, 'train_loss': 0.1, 'epoch': {}}}"
-    run = read_run(written(tmp_path, [*first, summary.format(2331.5, 3.0), *then, summary.format(332.25, 10.0)]))
-    ended = [(part.status, part.first_loss, part.last_loss, part.starts, part.declared_seconds) for part in run.runs]
-    assert ended == [("completed", 1.6, 0.1143, 1, 2331.5), ("completed", 1.3, 0.325, 1, 332.25)]
-    assert file_seconds(make_case(run)) == 2331.5 + 332.25
-
-
 def test_jobs_that_lsf_appended_are_runs_of_their_own(tmp_path):
     job = ["Sender: LSF System <lsfadmin@node>", "Started at Mon Nov  2 17:41:19 2020", "#BSUB -W 10", "{}", ""]
     end = ["    Max Memory :      1024 MB", "", "The output (if any) is above this job summary.", ""]
@@ -561,15 +550,6 @@ def test_times_that_only_rise_beside_epochs_are_those_since_the_start(tmp_path):
     assert spent_seconds(make_case(run)) == 5 * 60
 
 
-def test_what_goes_back_behind_the_end_of_a_plan_is_another_training(tmp_path):
-    """20 epochs of 20, then, of a run whose beginning is cut off, epochs 4 to 20: nothing was done twice."""
-    rows = [f"Epoch {e}/20, Train Loss: {0.1 - e / 1000:.4f}" for e in range(1, 21)]
-    rows += [f"Epoch {e}/20, Train Loss: {0.5 - e / 1000:.4f}" for e in range(4, 21)]
-    run = read_run(written(tmp_path, rows))
-    ended = [(part.status, part.first_step, part.last_step, part.starts) for part in run.runs]
-    assert ended == [("completed", 1.0, 20.0, 1), ("completed", 4.0, 20.0, 1)]
-
-
 def test_a_unit_in_a_cell_of_its_own(tmp_path):
     head = "Epoch    Train Loss   Train Acc    Test Loss    Test Acc     Time    "
     rows = [f"{n:<9}{3 / n:<13.4f}0.2771       {4 / n:<13.4f}0.2771       0.55    s" for n in range(1, 11)]
@@ -578,13 +558,10 @@ def test_a_unit_in_a_cell_of_its_own(tmp_path):
     assert run.column("eval_loss")[0] == 4.0
 
 
-@pytest.mark.parametrize("first, own", [(11.8, False), (2.2, True)])
-def test_two_bare_columns_are_of_no_trainer_unless_they_begin_as_its_models_do(tmp_path, first, own):
-    rows = [f"{n}\t{first / n:.6f}" for n in range(1, 60)]
-    run = read_run(written(tmp_path, rows))
-    assert (run.rows, run.first_loss) == (59, first)
-    assert (run.facts.get("loss_unit") == "a number without a name") == own
-    assert (run.framework is None) == own
+def test_two_bare_columns_are_of_no_trainer(tmp_path):
+    run = read_run(written(tmp_path, [f"{n}\t{11.8 / n:.6f}" for n in range(1, 60)]))
+    assert (run.rows, run.first_loss, run.framework) == (59, 11.8, None)
+    assert run.facts["loss_unit"] == "a number without a name"
 
 
 @pytest.mark.parametrize("text, head", [("[{s}/800] loss={l:.4f} gpu_mem=31.2GiB it/s=4.0", ""),
