@@ -25,7 +25,7 @@ from advisor.readers.cells import (
     unix_times,
 )
 from advisor.readers.chunks import as_number
-from advisor.readers.names import BYTES, SECONDS, SHARES, STAMPS_FROM, Named, by_letters, in_unit
+from advisor.readers.names import BYTES, SECONDS, SHARES, STAMPS_FROM, Named, by_letters, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 from advisor.readers.run_table import Event, RunTable
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
@@ -307,6 +307,28 @@ def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named
     for number, one in enumerate(objects, 1):
         rows.add(one, number)
     return rows.finish()
+
+
+Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
+
+
+def rows_of_series(series: Mapping[str, Series]) -> Gathered:
+    """Records of scalars that were logged one by one, a row for each step; of a step logged twice the later counts."""
+    gatherer = Gatherer(name_of=lambda name: column_of(name) or column_of(name.rpartition("/")[2]))
+    axis = np.unique(np.concatenate([steps for _, _, steps in series.values()])) if series else np.zeros(0)
+    cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
+    printed: dict[str, np.ndarray] = {}
+    for name, (times, values, steps) in series.items():
+        # the step of a scalar is the row's own: one called a step only repeats it
+        named = gatherer.name_of(name)
+        if named is None or named.column in ("step", "unix_seconds"):
+            continue
+        rows = np.searchsorted(axis, steps)
+        cells[name], printed[name] = np.full(len(axis), math.nan), np.zeros(len(axis))
+        cells[name][rows], printed[name][rows] = values, np.isnan(values)
+        cells["unix_time"][rows] = times
+    gatherer.add(cells, np.arange(1, len(axis) + 1), printed)
+    return gatherer.finish()
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
