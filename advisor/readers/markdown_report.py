@@ -19,13 +19,10 @@ from advisor.readers.chunks import decode, read_text
 from advisor.readers.config_names import name_of, value_of
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.markdown_text import Pair, Table, parts, repaired
-from advisor.readers.names import BYTES, SECONDS, choose, scaled
-from advisor.readers.run_table import Event, RunTable, Status
+from advisor.readers.names import SECONDS, choose, scaled
+from advisor.readers.run_table import RunTable, Status
 
 NAME = "markdown"
-_PHASES = {"forward": "forward_seconds", "backward": "backward_seconds", "optimizer": "optimizer_seconds",
-           "data": "data_seconds", "grad norm": "grad_norm_seconds", "clip": "clip_seconds",
-           "flush": "flush_seconds", "total": "seconds"}  # fmt: skip
 _PRICE = re.compile(r"\$\s*(\d+(?:\.\d+)?)\s*(?:/|per )\s*(?:hr|hour|h)\b", re.IGNORECASE)
 _CARDS = re.compile(r"^\s*(\d{1,5})\s*[x×]\s+(.*)")
 _DURATIONS = ("wall_time", "training_time", "total_time", "duration", "wall_clock")
@@ -56,9 +53,7 @@ def read(path: Path) -> RunTable:
     steps = [table for table in tables if _is_steps(table)]
     gathered, unread = _rows(steps)
     facts, notes = _facts(found)
-    events = [event for one in tables for event in _checkpoints(one)]
-    table = gathered.table(path, NAME, facts=facts, events=events, notes=(*unread, *notes))
-    table = _with_breakdown(table, tables)
+    table = gathered.table(path, NAME, facts=facts, notes=(*unread, *notes))
     if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
     reason = "a report: somebody's word on how the run went; `advisor audit` judges what it claims"
@@ -173,43 +168,3 @@ def _in_unit(value: str, units: Mapping[str, float]) -> float | None:
     if found is None or found[1].lower() not in units:
         return None
     return float(scaled(np.array(found[0]), units[found[1].lower()]))
-
-
-def _checkpoints(table: Table) -> list[Event]:
-    """A table of checkpoints as events, with sizes where it has them."""
-    names = [name.lower() for name in table.header]
-    if not any("checkpoint" in name for name in names[:1]) or "step" not in names:
-        return []
-    size_at = next((i for i, name in enumerate(names) if "size" in name), None)
-    events = []
-    for number, row in enumerate(table.rows):
-        step = number_with_unit(row[names.index("step")])
-        if step is None:
-            continue
-        size = _in_unit(row[size_at], BYTES) if size_at is not None else None
-        numbers = {"step": step[0]} | ({"bytes": size} if size is not None else {})
-        events.append(
-            Event(kind="checkpoint", text=row[0][:200], line=table.line + 2 + number, step=step[0], numbers=numbers)
-        )
-    return events
-
-
-def _with_breakdown(table: RunTable, tables: list[Table]) -> RunTable:
-    """Put a table of the parts of one step into the last row: that is the step such tables are about."""
-    part = next(
-        (one for one in tables if one.header[0].lower() in ("phase", "part", "component") and len(one.header) > 1), None
-    )
-    if part is None or not len(table):
-        return table
-    columns, provenance = dict(table.columns), dict(table.provenance)
-    for row in part.rows:
-        column = next((column for word, column in _PHASES.items() if word in row[0].lower()), None)
-        seconds = _in_unit(row[1], SECONDS)
-        if column is None or seconds is None:
-            continue
-        values = columns.get(column, np.full(len(table), np.nan)).copy()
-        if np.isnan(values[-1]):
-            values[-1] = seconds
-            columns[column] = values
-            provenance[column] = f"the report's table {part.heading!r}, one step"
-    return dataclasses.replace(table, columns=columns, provenance=provenance)

@@ -113,21 +113,6 @@ def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
     return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)
 
 
-def uses_a_library(head: bytes, path: Path) -> bool:
-    """Whether a file without records is what a program printed that uses a library of trainings: whatever it did, no
-    step of a training is in it.
-    """
-    return path.suffix.lower() not in _NO_LOGS and regex("training_library").search(head) is not None
-
-
-def logged_failure(head: bytes) -> Event | None:
-    """The last line of a sample as a failure, where a program's own logger stamped it as an error; else None."""
-    lines = head.rstrip().split(b"\n")
-    if not regex("logged_error").match(lines[-1][:200]):
-        return None
-    return Event(kind="exception", text=lines[-1].strip()[:200].decode("utf-8", "replace"), line=len(lines))
-
-
 def preparations(head: bytes, path: Path) -> list[Event]:
     """The last words of a training that was prepared or begun, as an event; none where the sample has none."""
     if not tells_of_training(head, path):
