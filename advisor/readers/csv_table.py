@@ -13,7 +13,6 @@ from advisor.errors import AdvisorError
 from advisor.readers.cells import looks_like_date, plain_numbers
 from advisor.readers.chunks import decode, read_head
 from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
-from advisor.readers.fact_lines import facts_above
 from advisor.readers.gather import Gathered, Gatherer, not_read
 from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable, Status
@@ -24,9 +23,6 @@ from advisor.readers.telemetry_table import is_telemetry
 NAME = "csv"
 _SUFFIXES = (".csv", ".tsv")
 _SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9`: a record, no header
-_ROWS_THAT_FALL = 10  # at least, of a table without any name
-_FALLEN = 0.7  # of what it was
-_MOSTLY = 0.6  # of the rows below the one before
 _SUM = "train_runtime"
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
 
@@ -37,7 +33,7 @@ def score(head: bytes, path: Path) -> float:
     if dialect is None:
         return 0.0
     if not dialect.header:
-        return 0.3 if is_table_path(path) else 0.2 if _falls(decode(head), dialect) else 0.0
+        return 0.3 if is_table_path(path) else 0.0
     if any(_SAID.search(name) for name in dialect.header):
         return 0.0
     found = recognised(dialect.header)
@@ -47,19 +43,6 @@ def score(head: bytes, path: Path) -> float:
     if is_telemetry(dialect.header):
         return 0.0
     return 0.5 if losses or len(found) >= 3 else 0.2 if found and is_table_path(path) else 0.0
-
-
-def _falls(head: str, dialect: Dialect) -> bool:
-    """Whether bare numbers of a file that is not called a table are surely a run's: what would be its loss falls."""
-    rows = [line.split(dialect.delimiter) for line in head.splitlines()[:-1] if line.strip()]
-    if len(rows) < _ROWS_THAT_FALL or any(len(row) != dialect.width for row in rows):
-        return False
-    columns = [plain_numbers(list(column)) for column in zip(*rows, strict=True)]
-    loss = next((values for values in columns if not _counts(values) and _is_loss_like(values)), None)
-    if loss is None or not np.isfinite(loss).all():
-        return False
-    fifth = len(rows) // 5
-    return bool(loss[-fifth:].mean() < _FALLEN * loss[:fifth].mean() and np.mean(np.diff(loss) < 0) > _MOSTLY)
 
 
 def is_table_path(path: Path) -> bool:
@@ -99,8 +82,7 @@ def read(path: Path) -> RunTable:
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
             "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
         )
-    facts = {**facts_above(read_head(path), gathered.records), **known}
-    facts |= {} if total is None else {"total_seconds": total}
+    facts = known if total is None else {**known, "total_seconds": total}
     table = gathered.table(path, NAME, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
     return by_tracker(table, None if total is None else Status.COMPLETED, f"a row sums the training up ({_SUM})")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -177,9 +176,6 @@ def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) 
 
 MOST_BANNER_BYTES = 1 << 17  # before the first record: what is longer is no banner
 NOTHING_LEFT = 0.1  # nats: no text is known so well, so that a language model's loss has something wrong with it
-FEWEST_WORDS = 100  # of a vocabulary; characters are 65
-# times ln V: a classifier of few classes over text begins lower, a sum over many tokens higher
-LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
 _COUNT_TOKENS = ("tokens", "step_tokens", "tokens_per_second", "device_tokens_per_second")
 _FEWEST_SPOKEN = 2  # settings of one line: `block 3` alone may count anything
 _SHORTEST = 16  # of a sequence
@@ -256,7 +252,7 @@ class BannerFacts:
         of_words = (
             first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
         )
-        if of_words or _guesses(facts.get("vocab_size"), first_loss):
+        if of_words:
             return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
         of_language = of_tokens or "step_tokens" in facts or regex("of_tokens").search(banner) is not None
         if not (of_language and (of_sequences or "seq_len" in in_words)):
@@ -276,13 +272,6 @@ def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
     if micro is None or length is None or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
         return facts
     return facts if b"accum" in text.lower() else facts | {"step_tokens": micro * length}
-
-
-def facts_above(head: bytes, records: Records) -> dict[str, Any]:
-    """What the first lines of a file of records say of the run."""
-    banner, lines = BannerFacts(), head.split(b"\n")
-    banner.feed(head, np.arange(1, len(lines) + 1))
-    return banner.told(records, {})
 
 
 def spoken_name(name: str) -> str | None:
@@ -338,10 +327,3 @@ def _number(match: re.Match[bytes]) -> int:
     groups = match.groupdict()
     times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
     return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)
-
-
-def _guesses(vocabulary: Any, loss: float | None) -> bool:
-    """Whether a first loss can be that of guesses among so many words: near ln V, or far above it."""
-    if not isinstance(vocabulary, int | float) or vocabulary < FEWEST_WORDS or loss is None or not math.isfinite(loss):
-        return False
-    return LEAST_OF_A_GUESS * math.log(vocabulary) <= loss <= MOST_OF_A_GUESS * math.log(vocabulary)

@@ -25,10 +25,10 @@ from advisor.readers.cells import (
     unix_times,
 )
 from advisor.readers.chunks import as_number
-from advisor.readers.names import BYTES, SECONDS, SHARES, STAMPS_FROM, Named, by_letters, column_of, in_unit
+from advisor.readers.names import BYTES, SECONDS, SHARES, Named, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 from advisor.readers.run_table import Event, RunTable
-from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
+from advisor.readers.telemetry_names import KIND, column_or_card, converted
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
@@ -135,11 +135,8 @@ class Gatherer:
         """Say which key each column comes from; the surest of the first block that has any, for good."""
         found: dict[str, tuple[str, Named]] = {}
         stage = stage_of(list(cells))
-        known = by_letters(list(cells))
         for key in cells:
-            named = self.name_of(known.get(key, key)) or (self.name_of(key[len(stage) :]) if stage else None)
-            named = _with_unit(key, named, cells[key])
-            named = _by_size(named, cells[key]) if named is not None and named.kind == "time" else named
+            named = self.name_of(key) or (self.name_of(key[len(stage) :]) if stage else None)
             if named is None or named.per_device:
                 self._passed[key] = None
                 continue
@@ -181,27 +178,6 @@ class Gatherer:
                 chosen = {name: values[mask] for name, values in columns.items()}
                 self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
         self._store.end_of_chunk()
-
-
-def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
-    """What a column is whose name says no unit and whose cells do: `1094.5ms`, `56W`."""
-    if isinstance(cells, np.ndarray) or (named is not None and named.unit is not None):
-        return named
-    unit = unit_in_cells(cells)
-    if unit is None:
-        return named
-    if named is None or named.kind == KIND:
-        return card_column(key, unit) or named
-    factors = {"seconds": SECONDS, "time": SECONDS, "bytes": BYTES, "share": SHARES}.get(named.kind, {})
-    return replace(named, unit=unit) if unit in factors else named
-
-
-def _by_size(named: Named, cells: Cells) -> Named:
-    """A time that is a date by its size, which no other time of the rows stands in for."""
-    known = cells if isinstance(cells, np.ndarray) else plain_numbers(cells)
-    known = known[np.isfinite(known)]
-    stamps = len(known) > 0 and float(np.median(known)) > STAMPS_FROM
-    return replace(named, column="unix_seconds", kind="date") if stamps else named
 
 
 def stage_of(keys: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from advisor.readers.generic_lines import (
 )
 from advisor.readers.line_format import EVAL, MORE, UNITS, Found, Rule
 from advisor.readers.line_templates import number
-from advisor.readers.slots import COUNTED, LONGEST, slots, stamp
+from advisor.readers.slots import COUNTED, LONGEST, slots
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers
 from advisor.readers.telemetry_names import PREFIX
@@ -38,26 +38,15 @@ MOST_SHAPES = 6000  # lines of different shape that are read
 MOST_COUNTED = 2000  # lines in which rows of a table are counted
 SERIES = 400  # lines whose numbers are looked at
 FEWEST = 3  # rows that need no other sign of being a log
-MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
 _BAR_CLOCK = "clock of a bar"
 _ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
-_OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
-# what a line without a loss may say of the record above it
-_GOES_ON = frozenset(
-    (
-        *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
-        *("optimizer_seconds", "flush_seconds", "memory_bytes", "reserved_bytes", "tokens_per_second", "grad_norm"),
-        *("learning_rate", "clipped", "mfu"),
-    )
-)
-_MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +90,6 @@ class _Kind:
 @lru_cache(maxsize=2)
 def learn(head: bytes) -> Lesson:
     """The format of a log by a cleaned sample of it. A text that is no log teaches nothing."""
-    lesson = _taught(head)
-    return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
-
-
-def _taught(head: bytes) -> Lesson:
     table = _tables(head)
     lines = _read_lines(head)
     train = _kinds(lines, "loss")
@@ -164,7 +148,6 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         needs=needs,
         required=("loss", *sorted(counted)),
         targets_of=targets,
-        comma=_comma(main),
         bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
         step=BAR if main.bar else "",
         facts=_kind_of_loss(main) | _repeated_facts(head, main, needs),
@@ -172,7 +155,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
     notes += _passed_over(main, row)
-    rules = (row, *_evaluations(evals, main, True), *_beside(lines, main, row), *above)
+    rules = (row, *_evaluations(evals, main, True), *above)
     evaluations = sum(kind.count for kind in evals)
     return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes))
 
@@ -234,13 +217,6 @@ def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[
     return out
 
 
-def _is_page(head: bytes) -> bool:
-    """Whether a sample is a page of Markdown about runs: rows quoted in it are not those of a log."""
-    text = head[: 1 << 16]
-    lines = sum(1 for line in text.split(b"\n") if line.strip())
-    return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
-
-
 def _read_lines(head: bytes) -> list[_Line]:
     out: list[_Line] = []
     for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
@@ -285,14 +261,7 @@ def _is_other_bar(kind: _Kind, main: _Kind) -> bool:
 
 def _kind_of_loss(kind: _Kind) -> dict[str, str]:
     """What is known of a loss whose height says little: fact `loss_unit`."""
-    if all(_plays(line.read) for line in kind.lines):
-        return _OF_AGENTS
     return _OF_SEVERAL if all(is_one_of_several(line.text, line.read["loss"]) for line in kind.lines) else {}
-
-
-def _plays(read: Mapping[str, Reading]) -> bool:
-    """Whether a line counts games: their loss follows the play and has no height to come down from."""
-    return any(name in read and read[name].key.startswith("episode") for name in PROGRESS)
 
 
 def _needs(kind: _Kind) -> bytes:
@@ -335,7 +304,7 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         constant = len(values) >= FEWEST and len(set(values)) == 1
         if column == "tokens" and constant:
             out[column] = "step_tokens"
-        elif (column != "epoch" and constant) or not _rises(_within(series.get("epoch", []), values)):
+        elif (column != "epoch" and constant) or not _rises(values):
             out[column] = ""
     times = series.get("seconds", [])
     if len(times) >= FEWEST and _rises(times, 1.0) and times[-1] > 2 * times[0]:
@@ -396,26 +365,8 @@ def _rises(values: Sequence[float], share: float = RISING) -> bool:
     return not moves or sum(moves) >= share * len(moves)
 
 
-def _within(epochs: Sequence[float], values: list[float]) -> list[float]:
-    """A counter that starts again with every epoch, as one that goes on."""
-    if len(epochs) != len(values) or not values:
-        return values
-    return [epoch * (1 + max(values)) + value for epoch, value in zip(epochs, values, strict=True)]
-
-
 def _moves(series: dict[str, list[float]]) -> bool:
     return any(len(set(series.get(name, []))) > 1 for name in PROGRESS)
-
-
-def _comma(kind: _Kind) -> bytes:
-    """What a comma inside a number is on these lines: of milliseconds in a time stamp, else of thousands."""
-    thousands = any(
-        b"," in line.text[reading.slot.start : reading.slot.end]
-        for line in kind.lines
-        for reading in line.read.values()
-    )
-    stamped = any(b"," in line.text[stamp(line.text)[-1][2] :][:1] for line in kind.lines if stamp(line.text))
-    return b" " if stamped and not thousands else b""
 
 
 def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:
@@ -436,21 +387,6 @@ def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[Le
     if owned:
         rules.append(_evaluation(names, MORE, (), ""))
     return rules
-
-
-def _beside(lines: list[_Line], main: _Kind, row: LearntRow) -> list[LearntRow]:
-    """Rules of lines that go on with the record above them: its card, the parts of its step, its rate."""
-    counts: Counter[frozenset[str]] = Counter()
-    for line in lines:
-        columns = frozenset(line.read)
-        if columns and all(name.startswith(PREFIX) or name in _GOES_ON for name in columns):
-            counts[columns] += line.count
-    often = [columns for columns, count in counts.items() if count >= max(FEWEST, main.count / 2)]
-    return [
-        LearntRow(kind=MORE, required=tuple(sorted(columns)), only=columns, stamps=False)
-        for columns in often
-        if not all(column in main.lines[0].read and row.targets_of.get(column) != "" for column in columns)
-    ]
 
 
 def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], step: str) -> LearntRow:

@@ -233,7 +233,6 @@ class LineReader:
             phase_names=[row.phase for row in rows],
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
             starts=began,
-            apart=starts.apart(began),
             plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)

@@ -43,7 +43,6 @@ class Cuts:
     lines: np.ndarray  # of all records
     train_lines: np.ndarray  # of all training records, all ranks
     starts: Sequence[int]  # lines where a program began again
-    apart: Collection[int]  # those that are surely no other process of the same run
     plans: Sequence[Planned]  # settings that say how far it goes
     by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
 
@@ -61,7 +60,7 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         failed=_lines(events, _OWN_FAULT),
         broken=_lines(events, FAILURES),
     )
-    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines), cuts.apart)
+    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
