@@ -17,7 +17,6 @@ from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
 JITTER = 2  # logged steps that ranks printing into one file may be apart
-FEWEST_OF_TASK = 3  # records
 LONG = 20  # records of a run that had a later checkpoint than its first record's
 REPEATED_BY_RANKS = 0.3  # of the records: more than a restart repeats, less than two ranks do
 
@@ -58,7 +57,7 @@ def without_quote(records: Records) -> Records:
 def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
     """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
     found = Attempts()
-    named = _names(names, records) if any(names) else _tasks(records)
+    named = _names(names, records) if any(names) else None
     pieces = _cut(axis, named, records)
     for piece in _without_repeats(pieces, records, found):
         steps = axis[piece]
@@ -165,18 +164,6 @@ def _names(names: Sequence[str], records: Records) -> np.ndarray:
     """The phase of each record; validation belongs to any phase where the format does not say."""
     named = np.asarray(names, object)[records.rule]
     return np.where((named == "") & (records.kind == TRAIN), "training", named)
-
-
-def _tasks(records: Records) -> np.ndarray | None:
-    """The task of each record, where a log trains one after the other; None where it has one, or takes turns."""
-    task = records.column("task")
-    train = np.flatnonzero((records.kind == TRAIN) & np.isfinite(task))
-    changes = np.flatnonzero(np.diff(task[train])) + 1
-    if not len(changes) or len(changes) + 1 != len(distinct(task[train])):
-        return None
-    if min(len(rows) for rows in np.split(train, changes)) < FEWEST_OF_TASK:
-        return None
-    return np.array([f"task {number:g}" if np.isfinite(number) else "" for number in task], object)
 
 
 def _name(named: np.ndarray | None, piece: np.ndarray) -> str:

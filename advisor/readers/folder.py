@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from advisor.errors import AdvisorError
-from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
+from advisor.readers import gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
 from advisor.readers.chunks import sample
 from advisor.readers.config_names import read_config
 from advisor.readers.line_clock import with_clocks
@@ -279,7 +279,7 @@ def _is_telemetry(path: Path) -> bool:
         head = sample(path, head_bytes=1 << 16)
     except AdvisorError:
         return False
-    return any(module.score(head, path) > 0.5 for module in (dmon, gpu_csv, smi_tables))
+    return any(module.score(head, path) > 0.5 for module in (gpu_csv, smi_tables))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -38,7 +38,6 @@ _COUNTERS = {
         ("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up", "cycle", "generation"),
         "step",
     ),
-    "task": "task",  # of continual learning: each has losses of its own
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }

@@ -13,7 +13,6 @@ import numpy as np
 from advisor.errors import AdvisorError, close_matches
 from advisor.readers import (
     csv_table,
-    dmon,
     gpu_csv,
     hf_trainer_state,
     jsonl,
@@ -84,7 +83,7 @@ def _of_telemetry(module: Any) -> FileReader:
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlperf, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of_telemetry, (dmon, gpu_csv, smi_tables)),
+    *map(_of_telemetry, (gpu_csv, smi_tables)),
     _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
     *map(_of, (jsonl, csv_table, sheets, tasks)),

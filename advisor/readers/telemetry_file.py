@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers import dmon, gpu_csv, smi_tables
+from advisor.readers import gpu_csv, smi_tables
 from advisor.readers.chunks import as_number, chunks, clean, json_object, read_head
 from advisor.readers.gather import flatten
 from advisor.readers.run_table import RunTable
@@ -65,7 +65,7 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
         telemetry = _parquet([path])
         return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
     head = clean(raw)[0]
-    for module in (dmon, gpu_csv, smi_tables):
+    for module in (gpu_csv, smi_tables):
         if module.score(head, path) > 0:
             return module.read_readings(path)
     if head.lstrip()[:1] == b"{":
