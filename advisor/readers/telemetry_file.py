@@ -10,14 +10,16 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import gpu_csv, smi_tables
-from advisor.readers.chunks import as_number, chunks, clean, json_object, read_head
-from advisor.readers.gather import flatten
+from advisor.readers.chunks import chunks, clean, json_object, read_head
+from advisor.readers.gather import rows_of
+from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable
-from advisor.readers.telemetry_names import MEASURED, in_unit, reading_of
+from advisor.readers.telemetry_names import KIND, MEASURED, PREFIX, reading_of
 from advisor.readers.telemetry_table import Telemetry, telemetry_run
 
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"
+_CLOCKS = ("_timestamp", "_runtime")  # of W&B, the surer first
 # column of `trainer/telemetry_files.py` → column here and what it is divided by
 OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),
@@ -135,35 +137,20 @@ def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 
 def system_metrics(objects: Iterable[Mapping[str, Any]]) -> Telemetry | None:
-    """W&B's system metrics, an object per reading with its `_timestamp`; None where none is of a card."""
-    rows: list[tuple[float, int, str, float]] = []
-    for found in objects:
-        time = as_number(found.get("_timestamp")) or as_number(found.get("_runtime"))
-        if time is not None:
-            rows += _readings(found, time)
-    if not rows:
+    """W&B's system metrics, an object per reading with its `_timestamp`; None where none is of a GPU."""
+    return rows_of(objects, _of_wandb).table("", NAME).telemetry
+
+
+def _of_wandb(key: str) -> Named | None:
+    """What W&B calls a reading: its memory is the share of time with memory traffic."""
+    if key in _CLOCKS:
+        return Named(column="unix_seconds", kind="plain", unit=None, rank=_CLOCKS.index(key))
+    reading = reading_of(key.replace("/", "."))
+    if reading is None or reading.card is None or "process" in key:
         return None
-    moments = sorted({(time, card) for time, card, _, _ in rows})
-    place = {moment: row for row, moment in enumerate(moments)}
-    telemetry: Telemetry = {
-        "unix_seconds": np.array([time for time, _ in moments]),
-        "gpu": np.array([float(card) for _, card in moments]),
-    }
-    for time, card, column, value in rows:
-        telemetry.setdefault(column, np.full(len(moments), np.nan))[place[(time, card)]] = value
-    return telemetry
-
-
-def _readings(found: Mapping[str, Any], time: float) -> list[tuple[float, int, str, float]]:
-    out = []
-    for key, value in flatten(found):
-        reading, number = reading_of(key.replace("/", ".")), as_number(value)
-        if reading is None or number is None or reading.card is None or "process" in key:
-            continue
-        column, unit = reading.column, reading.unit
-        if key.endswith(".memory"):
-            column, unit = "memory_utilization", "%"  # W&B: share of time with memory traffic
-        if column in MEASURED:
-            unit = unit or {"memory_used_bytes": "b", "utilization": "%"}.get(column)
-            out.append((time, reading.card, column, float(in_unit(column, unit, np.array([number]))[0][0])))
-    return out
+    column, unit = reading.column, reading.unit or {"memory_used_bytes": "b", "utilization": "%"}.get(reading.column)
+    if key.endswith(".memory"):
+        column, unit = "memory_utilization", "%"
+    if column not in MEASURED:
+        return None
+    return Named(column=f"{PREFIX}{reading.card} {column}", kind=KIND, unit=unit, rank=0)
