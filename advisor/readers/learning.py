@@ -38,15 +38,16 @@ MOST_SHAPES = 6000  # lines of different shape that are read
 MOST_COUNTED = 2000  # lines in which rows of a table are counted
 SERIES = 400  # lines whose numbers are looked at
 FEWEST = 3  # rows that need no other sign of being a log
+MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
-_BAR_CLOCK = "clock of a bar"
 _ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
+_MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,11 @@ class _Kind:
 @lru_cache(maxsize=2)
 def learn(head: bytes) -> Lesson:
     """The format of a log by a cleaned sample of it. A text that is no log teaches nothing."""
+    lesson = _taught(head)
+    return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
+
+
+def _taught(head: bytes) -> Lesson:
     table = _tables(head)
     lines = _read_lines(head)
     train = _kinds(lines, "loss")
@@ -217,6 +223,13 @@ def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[
     return out
 
 
+def _is_page(head: bytes) -> bool:
+    """Whether a sample is a page of Markdown about runs: rows quoted in it are not those of a log."""
+    text = head[: 1 << 16]
+    lines = sum(1 for line in text.split(b"\n") if line.strip())
+    return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
+
+
 def _read_lines(head: bytes) -> list[_Line]:
     out: list[_Line] = []
     for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
@@ -288,8 +301,8 @@ def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
             clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
             bar = reading.kind == "clock"
             out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number(text))
-            if reading.slot.parts and (bar or column in _HANDS):
-                out.setdefault(_BAR_CLOCK if bar else _HANDS[column], []).append(clock)
+            if reading.slot.parts and not bar and column in _HANDS:
+                out.setdefault(_HANDS[column], []).append(clock)
         rows += 1
         if rows >= SERIES:
             break
@@ -313,15 +326,7 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["elapsed_seconds"] = ""
     if ("step" not in series or out.get("step") == "") and "seconds" not in out:
         out["seconds"] = ""
-    if _of_each_epoch(series.get("epoch", []), series.get(_BAR_CLOCK, [])):
-        out["elapsed_seconds"] = "epoch_seconds"
     return out
-
-
-def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
-    """Whether every row closes the bar of an epoch of its own: its clock began with that."""
-    apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in zip(epochs, epochs[1:], strict=False))
-    return apart and 0 < clocks[-1] < 1.5 * clocks[0]
 
 
 def _by_hands(clock: Sequence[float], column: str, kind: _Kind) -> str:

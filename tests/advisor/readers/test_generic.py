@@ -350,13 +350,6 @@ def test_few_epochs_that_begin_again(tmp_path):
     assert [(run.first_step, run.last_step) for run in table.runs] == [(1, 3), (1, 1)]
 
 
-def test_a_loss_beside_episodes_is_an_agents(tmp_path):
-    lines = [f"Episode {e}/40 | Score: {e % 7} | Loss: {2 + e / 3:.3f}" for e in range(1, 30)]
-    table = read_run(written(tmp_path, lines))
-    assert "policy" in table.facts["loss_unit"]
-    assert table.first_loss == pytest.approx(2.333)
-
-
 def test_a_bar_whose_end_is_not_known(tmp_path):
     bars = [f"{s}it [{s // 60:02d}:{s % 60:02d},  1.00s/it]" for s in range(60, 241, 20)]
     table = read_run(written(tmp_path, ["training the encoder", "\r".join(bars)]))
@@ -417,41 +410,6 @@ def test_a_counter_may_stand_before_its_name(tmp_path):
 
 def test_a_pause_of_five_epoch_is_no_counter():
     assert not [slot for slot in slots(b"after 5 epoch of warm-up the loss is read") if slot.name == "epoch"]
-
-
-@pytest.mark.parametrize(
-    ("step", "loss"),
-    [("passo", "perdita"), ("stap", "verlies"), ("schritt", "verlust"), ("étape", "perte"), ("krok", "ztráta")],
-)
-def test_logs_in_other_languages_of_latin_letters(tmp_path, step, loss):
-    rows = [f"{step} {n:5d} | {loss} {4 - n / 500:.4f} | lr 1.0e-04 | {n / 4:7.1f}s" for n in range(0, 1001, 100)]
-    (tmp_path / "l.txt").write_text("\n".join(rows) + "\n")
-    table = read_run(tmp_path / "l.txt")
-    assert (table.first_step, table.last_step, table.first_loss, table.last_loss) == (0, 1000, 4.0, 2.0)
-
-
-def test_bare_columns_of_which_one_falls_are_a_run_and_others_are_data(tmp_path):
-    falling = "".join(f"{3 / (n + 1) + 0.4:.6f},{n * 2.5:.4f}\n" for n in range(30))
-    (tmp_path / "run.txt").write_text(falling)
-    table = read_run(tmp_path / "run.txt")
-    assert (table.rows, table.first_loss, table.last_loss) == (30, 3.4, 0.5)
-    assert any("column 1 taken as the loss" in note for note in table.notes)
-    (tmp_path / "data.txt").write_text("".join(f"{1 + n * 7 % 5 / 10:.3f},{n * 11 % 7:.3f}\n" for n in range(30)))
-    with pytest.raises(AdvisorError, match="nothing that looks like a training log"):
-        read_run(tmp_path / "data.txt")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "/opt/env/lib/python3.11/site-packages/transformers/models/x.py:17: UserWarning: install something",
-        "Using device: cuda:0",
-    ],
-)
-def test_a_log_with_a_librarys_words_alone_says_nothing_of_a_run(tmp_path, said):
-    (tmp_path / "out.log").write_text(f"nohup: ignoring input\n{said}\n")
-    table = read_run(tmp_path / "out.log")
-    assert (table.rows, table.status) == (0, Status.UNKNOWN) and "nothing in the log says" in table.status_reason
 
 
 @pytest.mark.parametrize(
