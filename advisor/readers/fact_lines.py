@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -176,6 +177,9 @@ def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) 
 
 MOST_BANNER_BYTES = 1 << 17  # before the first record: what is longer is no banner
 NOTHING_LEFT = 0.1  # nats: no text is known so well, so that a language model's loss has something wrong with it
+FEWEST_WORDS = 100  # of a vocabulary; characters are 65
+# times ln V: a classifier of few classes over text begins lower, a sum over many tokens higher
+LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
 _COUNT_TOKENS = ("tokens", "step_tokens", "tokens_per_second", "device_tokens_per_second")
 _FEWEST_SPOKEN = 2  # settings of one line: `block 3` alone may count anything
 _SHORTEST = 16  # of a sequence
@@ -252,7 +256,7 @@ class BannerFacts:
         of_words = (
             first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
         )
-        if of_words:
+        if of_words or _guesses(facts.get("vocab_size"), first_loss):
             return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
         of_language = of_tokens or "step_tokens" in facts or regex("of_tokens").search(banner) is not None
         if not (of_language and (of_sequences or "seq_len" in in_words)):
@@ -327,3 +331,10 @@ def _number(match: re.Match[bytes]) -> int:
     groups = match.groupdict()
     times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
     return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)
+
+
+def _guesses(vocabulary: Any, loss: float | None) -> bool:
+    """Whether a first loss can be that of guesses among so many words: near ln V, or far above it."""
+    if not isinstance(vocabulary, int | float) or vocabulary < FEWEST_WORDS or loss is None or not math.isfinite(loss):
+        return False
+    return LEAST_OF_A_GUESS * math.log(vocabulary) <= loss <= MOST_OF_A_GUESS * math.log(vocabulary)

@@ -41,6 +41,7 @@ FEWEST = 3  # rows that need no other sign of being a log
 MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
+_BAR_CLOCK = "clock of a bar"
 _ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
@@ -301,8 +302,8 @@ def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
             clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
             bar = reading.kind == "clock"
             out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number(text))
-            if reading.slot.parts and not bar and column in _HANDS:
-                out.setdefault(_HANDS[column], []).append(clock)
+            if reading.slot.parts and (bar or column in _HANDS):
+                out.setdefault(_BAR_CLOCK if bar else _HANDS[column], []).append(clock)
         rows += 1
         if rows >= SERIES:
             break
@@ -326,7 +327,15 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["elapsed_seconds"] = ""
     if ("step" not in series or out.get("step") == "") and "seconds" not in out:
         out["seconds"] = ""
+    if _of_each_epoch(series.get("epoch", []), series.get(_BAR_CLOCK, [])):
+        out["elapsed_seconds"] = "epoch_seconds"
     return out
+
+
+def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
+    """Whether every row closes the bar of an epoch of its own: its clock began with that."""
+    apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in zip(epochs, epochs[1:], strict=False))
+    return apart and 0 < clocks[-1] < 1.5 * clocks[0]
 
 
 def _by_hands(clock: Sequence[float], column: str, kind: _Kind) -> str:

@@ -94,14 +94,6 @@ def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
 def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
     """The facts without a duration that another of several runs declared of itself."""
     facts = dict(table.facts)
-    if (
-        not table.phases
-        and "total_seconds" in facts
-        and (told := [p.declared_seconds for p in parts if p.declared_seconds])
-    ):
-        facts["total_seconds"] = max(
-            facts["total_seconds"], sum(told)
-        )  # of several trainings the last declared its own
     if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
         own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
         del facts["total_seconds"]

@@ -153,4 +153,4 @@ def _of_wandb(key: str) -> Named | None:
         column, unit = "memory_utilization", "%"
     if column not in MEASURED:
         return None
-    return Named(column=f"{PREFIX}{reading.card} {column}", kind=KIND, unit=unit, rank=0)
+    return Named(column=f"{PREFIX}{reading.card} {column}", kind=KIND, unit=unit, rank=reading.unit is None)
