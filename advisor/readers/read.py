@@ -18,7 +18,6 @@ from advisor.readers import (
     jsonl,
     markdown_report,
     mlflow_files,
-    mlperf,
     own_log,
     parquet_table,
     sheets,
@@ -82,7 +81,7 @@ def _of_telemetry(module: Any) -> FileReader:
 # of two that know a file equally well the first is taken
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
-    *map(_of, (wandb_folder, wandb_file, tfevents, mlperf, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
+    *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
     *map(_of_telemetry, (gpu_csv, smi_tables)),
     _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),

@@ -275,13 +275,13 @@ def test_mlperf_with_losses():
     assert (table.format, table.rows, table.first_step, table.last_step) == ("mlperf", 2, 10, 20)
     assert (table.first_loss, table.last_loss) == (11.75, 9.25)
     assert table.columns["eval_loss"][1] == 9.5
-    assert (table.status, table.facts["total_seconds"], table.facts["step_samples"]) == (Status.STOPPED, 30, 32)
+    assert (table.status, table.runs[0].clock_seconds, table.facts["step_samples"]) == (Status.STOPPED, 30, 32)
 
 
 def test_mlperf_of_2018_has_no_losses():
     table = read_run(RECORDED / "mlperf_v05.txt")
-    assert (table.rows, table.status, table.facts["total_seconds"]) == (0, Status.COMPLETED, 200)
-    accuracies = [event.numbers["accuracy"] for event in table.events if event.kind == "evaluation"]
+    assert (table.rows, table.status, table.runs[0].clock_seconds) == (0, Status.COMPLETED, 200)
+    accuracies = [event.numbers["accuracy"] for event in table.events if event.kind == "score"]
     assert accuracies == [24.5]
 
 
