@@ -37,7 +37,6 @@ from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
 PARTIAL = 0.5  # of the time stamps' span: less is an account of something else
-AGREE = 0.05  # of the longer of two clocks
 COVERED = 0.8  # of the bytes of a run's rows lie before its last stamp and behind its first
 WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
 PART_BYTES = 1 << 15  # of the beginning and the end
@@ -70,17 +69,7 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
         # what lies between two runs is of the log as long as somebody may have sat beside it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
         seconds = sum(clock.seconds for clock in clocks) + sum(gaps)
-    notes = dict.fromkeys((*table.notes, *(words for run in runs if (words := _disagreement(run)))))
-    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds, notes=tuple(notes))
-
-
-def _disagreement(run: RunPart) -> str:
-    """That a run's own account and its time stamps differ, in words; empty where they agree or one is missing."""
-    own, clock = run.declared_seconds, run.clock_seconds
-    if not own or not clock or run.clock != STAMPS or abs(clock - own) <= AGREE * max(own, clock):
-        return ""
-    took, spans = format_seconds(own), format_seconds(clock)
-    return f"{run.name} says that it took {took}, its time stamps span {spans}: its own word is taken"
+    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
 
 
 @dataclass

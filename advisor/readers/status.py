@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.run_table import NOT_FOUND, Event, RunPart, RunTable, Status
+from advisor.readers.run_table import Event, RunPart, RunTable, Status
 
 # kinds that can end a run; the others only describe it
 CAUSES = {
@@ -192,15 +192,11 @@ def _cause(ending: Sequence[Event]) -> Event | None:
     if any(event.kind == "host_memory" for event in leaders):  # who killed it says why
         leaders = [event for event in leaders if event.kind != "killed"]
     # a shell goes on behind what it could not find
-    leaders = [event for event in leaders if not _is_not_found(event)] or leaders
+    leaders = [event for event in leaders if not event.text.endswith(NOT_FOUND)] or leaders
     for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):
         if group:
             return group[0]
     return None
-
-
-def _is_not_found(event: Event) -> bool:
-    return event.text.endswith(NOT_FOUND)
 
 
 def _could_have_ended(event: Event) -> bool:
