@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.run_table import NOT_FOUND, Event, RunPart, RunTable, Status
 
 # kinds that can end a run; the others only describe it
 CAUSES = {
