@@ -1,8 +1,7 @@
 """Where a log's program was started again, by its own first lines: what it prints first it prints at every start.
 
 The lines before the first record are the banner (imports' warnings, the configuration, the data's size). Where at least
-half of its distinct lines, or six of them, come again close together, digits aside, another process began. Behind a
-scheduler's summary of a job, which LSF appends to the file, stands what another job wrote.
+half of its distinct lines, or six of them, come again close together, digits aside, another process began.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ LOOPED = 5  # times as often as the first lines come again
 FEWEST = 3  # distinct lines that make a banner: one or two may be the head of every epoch
 MOST_HITS = 100_000
 _SHORTEST = 8  # characters of a line, digits and blanks aside, that tell it from another
-_SUMMARY = b"The output (if any) is above this job summary"  # LSF, bsub -o
-_POSTSCRIPT = re.compile(rb"PS:$|Readfile<")  # of such a summary
-_PROGRESS = re.compile(rb"(?i)\bepoch\W{0,3}\d|\bcompleted\b|\bsaved\b|shuffl")  # comes again within one run
 _DELETED = b"0123456789.,+-% \t"
 
 
@@ -33,19 +29,10 @@ class StartLines:
     _banner: dict[bytes, int] = field(default_factory=dict)  # distinct line → the number of its first one
     _seen: int = 0
     _hits: list[tuple[int, int]] = field(default_factory=list)  # line, line of the banner that it repeats
-    _summaries: list[int] = field(default_factory=list)  # last lines of jobs
-    _last: int = 0  # line with anything on it
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
         """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
         shapes = text.translate(None, _DELETED).split(b"\n")[: len(lines)]
-        if _SUMMARY in text:
-            here = (int(line) for line, one in zip(lines, text.split(b"\n"), strict=False) if _SUMMARY in one)
-            self._summaries += list(here)[:MOST_HITS]
-        told = (
-            int(lines[at]) for at in range(len(shapes) - 1, -1, -1) if shapes[at] and not _POSTSCRIPT.match(shapes[at])
-        )
-        self._last = next(told, self._last)
         learning = self._seen < BANNER_LINES
         if not learning and self._banner.keys().isdisjoint(shapes):
             return
@@ -60,11 +47,6 @@ class StartLines:
 
     def finish(self, end: float) -> list[int]:
         """Lines at which a program began again: the banner ends before line `end`, the first record or failure."""
-        jobs = [line + 1 for line in self._summaries if line < self._last]
-        # the summaries of a scheduler repeat their own lines, and cut the log by themselves
-        return jobs or [line for line in sorted(set(self._again(end))) if line <= self._last]
-
-    def _again(self, end: float) -> list[int]:
         banner = {line for line in self._banner.values() if line < end}
         hits = [hit for hit in self._hits if hit[1] in banner]
         # What comes again far more often than the log's first lines do is a loop's (downloads, examples), no banner's.
@@ -82,7 +64,7 @@ class StartLines:
             seen.add(repeated)
             if len(seen) >= max(FEWEST, min(SURE, len(banner) / 2)) and began not in starts[-1:]:
                 starts.append(int(began))
-        return starts
+        return sorted(set(starts))
 
 
 @dataclass(frozen=True, kw_only=True)

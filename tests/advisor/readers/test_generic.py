@@ -491,17 +491,6 @@ def test_a_test_that_sums_up_its_own_time_is_not_the_run(tmp_path):
     assert spent_seconds(make_case(run)) == 25 * 60
 
 
-def test_jobs_that_lsf_appended_are_runs_of_their_own(tmp_path):
-    job = ["Sender: LSF System <lsfadmin@node>", "Started at Mon Nov  2 17:41:19 2020", "#BSUB -W 10", "{}", ""]
-    end = ["    Max Memory :      1024 MB", "", "The output (if any) is above this job summary.", ""]
-    killed = "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit."
-    late = "TERM_RUNLIMIT: job killed after reaching LSF run time limit."
-    rows = [f"Epoch {n}/9 loss {2 - n / 10:.2f}" for n in range(1, 6)]
-    lines = ["/x/1.shell: line 14: 94460 Killed       python main.py", *job, killed, *end, *rows, *job, late, *end]
-    run = read_run(written(tmp_path, lines))
-    assert [(part.status, part.last_loss) for part in run.runs] == [("out_of_memory", None), ("time_limit", 1.5)]
-
-
 def test_times_that_only_rise_beside_epochs_are_those_since_the_start(tmp_path):
     rows = [f"epoch= {n} \t time= {0.125 * (n + 1)} min \t loss= {2 / (n + 1):.4f}" for n in range(40)]
     run = read_run(written(tmp_path, rows))
