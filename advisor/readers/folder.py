@@ -89,12 +89,11 @@ def read_folder(folder: Path, best: Best) -> RunTable:
 def own_run(folder: Path) -> RunTable:
     """Our own run folder: the log says everything but telemetry."""
     table = dataclasses.replace(own_log.read(folder / "log.jsonl"), source=str(folder))
-    has_telemetry = (folder / "telemetry.parquet").is_file() or any((folder / "telemetry").glob("part-*.parquet"))
-    if not has_telemetry:
+    if not (paths := telemetry_file.files_of(folder)):
         return table
     try:
-        telemetry = telemetry_file.of_folder(folder)[0]
-        host = {} if telemetry else telemetry_file.host_of_folder(folder)
+        telemetry = telemetry_file.of_files(paths)
+        host = {} if telemetry else telemetry_file.of_files(paths, host=True)
     except AdvisorError as error:
         return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
     if telemetry:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.chunks import Progress, sample
-from advisor.readers.events import EventScanner
+from advisor.readers.events import scan_text
 from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
@@ -40,7 +40,8 @@ class GenericReader:
         )
         if rows:
             return rows
-        if (said := _said(head)) & FAILURES:
+        # of a log without a record its events may say how its run ended
+        if (said := {event.kind for event in scan_text(head)}) & FAILURES:
             return _ERRORS
         return _BEGUN if tells_of_training(head, path, over=bool(said & _OVER)) else 0.0
 
@@ -51,14 +52,6 @@ class GenericReader:
         if not table.rows and lesson.without_loss:
             return without_losses(table)
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
-
-
-def _said(head: bytes) -> set[str]:
-    """The kinds of events in a sample: of a log without a record they may say how its run ended."""
-    text = head if head.endswith(b"\n") else head + b"\n"
-    scanner = EventScanner()
-    scanner.feed(text, np.arange(1, text.count(b"\n") + 1))
-    return {event.kind for event in scanner.finish()}
 
 
 def without_losses(table: RunTable) -> RunTable:

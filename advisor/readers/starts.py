@@ -6,7 +6,6 @@ half of its distinct lines, or six of them, come again close together, digits as
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

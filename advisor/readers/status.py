@@ -239,7 +239,6 @@ def _signal_of(exitcode: float) -> float:
 # What the last rows of a run show of its end where no word and no plan tells of one.
 
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
-FEWEST_TURNS = 4  # rows that were as far apart as the ones before
 FEWEST_ROWS = 10  # of a run whose last number says something by being round
 BY_CHANCE = 0.005  # of the places where a run may be cut are as round: every hundredth step is none that says something
 ROUND = "is a round number, where few runs are cut"

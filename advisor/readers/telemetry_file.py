@@ -60,11 +60,12 @@ def read(path: Path) -> RunTable:
 
 
 def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    if path.is_dir():
-        return of_folder(path)
-    raw = read_head(path)
-    if raw.startswith(_MAGIC):
-        telemetry = _parquet([path])
+    paths = files_of(path) if path.is_dir() else [path]
+    if not paths:
+        raise AdvisorError(f"{path} has no telemetry.parquet", "give the telemetry file itself")
+    raw = read_head(paths[0])
+    if raw.startswith(_MAGIC) or path.is_dir():
+        telemetry = of_files(paths)
         return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
     head = clean(raw)[0]
     for module in (gpu_csv, smi_tables):
@@ -78,27 +79,14 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     )
 
 
-def of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """A run folder's telemetry, the joined file and the parts that are not in it yet: columns (none of a run on a CPU),
-    number of readings, notes. AdvisorError where there is none or it is damaged."""
-    paths = _files(folder)
-    if not paths:
-        raise AdvisorError(f"{folder} has no telemetry.parquet", "give the telemetry file itself")
-    telemetry = _parquet(paths)
-    return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
-
-
-def host_of_folder(folder: Path) -> Telemetry:
-    """A run folder's readings of the host, none of a card; empty where there are none. AdvisorError if damaged."""
-    return _parquet(_files(folder), host=True)
-
-
-def _files(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
+    """A run folder's telemetry: the joined file and the parts that are not in it yet."""
     parts = sorted((folder / "telemetry").glob("part-*.parquet"))
     return [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
 
 
-def _parquet(paths: list[Path], *, host: bool = False) -> Telemetry:
+def of_files(paths: list[Path], *, host: bool = False) -> Telemetry:
+    """The readings of GPUs in our own files, or those of the host; AdvisorError where one is damaged."""
     import pyarrow as pa
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
