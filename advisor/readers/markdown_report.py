@@ -17,9 +17,10 @@ import numpy as np
 from advisor.readers.cells import number_with_unit
 from advisor.readers.chunks import decode, read_text
 from advisor.readers.config_names import name_of, value_of
+from advisor.readers.delimited import recognised
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.markdown_text import Pair, Table, parts, repaired
-from advisor.readers.names import SECONDS, choose, scaled
+from advisor.readers.names import SECONDS, scaled
 from advisor.readers.run_table import RunTable, Status
 
 NAME = "markdown"
@@ -50,10 +51,8 @@ def read(path: Path) -> RunTable:
     """Read a report; a RunTable without rows where it has no step table. AdvisorError where it cannot be read."""
     found = list(parts(repaired(read_text(path))))
     tables = [part for part in found if isinstance(part, Table)]
-    steps = [table for table in tables if _is_steps(table)]
-    gathered, unread = _rows(steps)
     facts, notes = _facts(found)
-    table = gathered.table(path, NAME, facts=facts, notes=(*unread, *notes))
+    table = _rows([table for table in tables if _is_steps(table)]).table(path, NAME, facts=facts, notes=notes)
     if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
     reason = "a report: somebody's word on how the run went; `advisor audit` judges what it claims"
@@ -61,40 +60,24 @@ def read(path: Path) -> RunTable:
 
 
 def _is_steps(table: Table) -> bool:
-    """A table of measured steps: a step and a loss that is a number in most rows."""
-    chosen = choose(list(table.header))
-    column = chosen.get("loss", chosen.get("eval_loss"))
-    if "step" not in chosen or column is None:
+    """A table of measured steps: a step and a loss that are numbers in most rows."""
+    found = recognised(table.header)
+    loss = found.get("loss", found.get("eval_loss"))
+    if "step" not in found or loss is None:
         return False
-    numbers = [number_with_unit(row[column]) for row in table.rows]
-    steps = [number_with_unit(row[chosen["step"]]) for row in table.rows]
-    return sum(n is not None for n in numbers) > len(numbers) / 2 and sum(s is not None for s in steps) > len(steps) / 2
+    at = [table.header.index(name) for name in (found["step"], loss)]
+    measured = sum(all(number_with_unit(row[place]) is not None for place in at) for row in table.rows)
+    return measured > len(table.rows) / 2
 
 
-def _rows(tables: list[Table]) -> tuple[Gathered, list[str]]:
-    """Records of the longest step table, and notes on others that do not merely repeat it."""
+def _rows(tables: list[Table]) -> Gathered:
+    """Records of the longest step table: shorter ones repeat some of it, as a rule."""
     gatherer = Gatherer()
-    if not tables:
-        return gatherer.finish(), []
-    main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
-    cells = {name: [row[i] for row in main.rows] for i, name in enumerate(main.header) if name}
-    gatherer.add(cells, np.arange(main.line + 1, main.line + 1 + len(main.rows)))
-    known = _steps_and_losses(main)
-    notes = []
-    for table in tables:
-        if table is main:
-            continue
-        if _steps_and_losses(table) <= known:
-            notes.append(f"the table under {table.heading!r} repeats the one under {main.heading!r}")
-        else:
-            notes.append(f"another step table, under {table.heading!r}, is not read: the longest is")
-    return gatherer.finish(), notes
-
-
-def _steps_and_losses(table: Table) -> set[tuple[Any, Any]]:
-    chosen = choose(list(table.header))
-    column = chosen["loss"] if "loss" in chosen else chosen["eval_loss"]
-    return {(number_with_unit(row[chosen["step"]]), number_with_unit(row[column])) for row in table.rows}
+    if tables:
+        main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
+        cells = {name: [row[i] for row in main.rows] for i, name in enumerate(main.header) if name}
+        gatherer.add(cells, np.arange(main.line + 1, main.line + 1 + len(main.rows)))
+    return gatherer.finish()
 
 
 def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
