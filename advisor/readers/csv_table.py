@@ -51,8 +51,8 @@ def is_table_path(path: Path) -> bool:
 
 
 _OF_EPOCHS = "the loss is the mean over each epoch"
-# programs that their header gives away: framework, header, facts, notes
-_PROGRAMS: tuple[tuple[str, str, Mapping[str, Any], tuple[str, ...]], ...] = (
+# programs that their header gives away: framework, header, facts, notes; the first that fits
+_PROGRAMS: tuple[tuple[str | None, str, Mapping[str, Any], tuple[str, ...]], ...] = (
     (  # one row an epoch, counted from 1, three losses that are no cross-entropy
         "ultralytics",
         r".*\btrain/box_loss\b.*",
@@ -63,6 +63,7 @@ _PROGRAMS: tuple[tuple[str, str, Mapping[str, Any], tuple[str, ...]], ...] = (
     ("lightning", r"(?=.*\bepoch\b)(?=.*\bstep\b).*_(?:step|epoch)\b.*", {}, ()),
     # the epoch, then all metrics sorted by name
     ("keras", r"epoch(?:,(?:[a-k]|l[a-n])\w*)*,loss(?:,(?:l[p-z]|[m-z])\w*)*", {}, (_OF_EPOCHS,)),
+    (None, r"(?s).*", {}, ()),  # any other
 )
 
 
@@ -70,9 +71,7 @@ def read(path: Path) -> RunTable:
     """Read a table with a header or without; AdvisorError where it is none, or has no column that is known."""
     dialect = layout(path)
     head = ",".join(dialect.header)
-    framework, known, notes = next(
-        ((name, *more) for name, pattern, *more in _PROGRAMS if re.fullmatch(pattern, head)), (None, {}, ())
-    )
+    framework, _, known, notes = next(row for row in _PROGRAMS if re.fullmatch(row[1], head))
     if not dialect.header:
         dialect, told = _named_by_numbers(path, dialect)
         notes = (told,)

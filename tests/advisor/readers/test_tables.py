@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from advisor.errors import AdvisorError
 from advisor.readers import csv_table
 from advisor.readers.cells import number_with_unit, plain_numbers, unix_times
-from advisor.readers.names import choose, column_of, in_unit
+from advisor.readers.names import column_of, in_unit
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
 
@@ -64,9 +64,11 @@ def test_column_names(name, column):
     assert (found.column if found else None) == column
 
 
-def test_step_metrics_win_over_epoch_means():
-    header = ["train_loss_epoch", "train_loss_step", "_step", "global_step"]
-    assert choose(header) == {"loss": 1, "step": 3}
+def test_step_metrics_win_over_epoch_means(tmp_path):
+    rows = "".join(f"9.5,{5 - n / 10},{n},{10 * n}\n" for n in range(1, 9))
+    (tmp_path / "a.csv").write_text(f"train_loss_epoch,train_loss_step,_step,global_step\n{rows}")
+    table = read_run(tmp_path / "a.csv")
+    assert (table.first_loss, table.last_step) == (4.9, 80)
 
 
 @pytest.mark.parametrize(
