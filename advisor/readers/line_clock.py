@@ -6,7 +6,9 @@ through midnights, stamps without a year through new years. Days without a line 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gzip
 import math
 import mmap
 import re
@@ -18,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.cells import clock_seconds, seconds_of
-from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
+from advisor.readers.chunks import ANSI, UTF16, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.stamps import (
@@ -72,30 +74,19 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
     return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
 
 
-@dataclass
-class _opened:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[bytes | mmap.mmap]:
     """The bytes of a file: mapped, or unpacked where it is packed and not too large (else none)."""
-
-    path: Path
-    _map: mmap.mmap | None = None
-
-    def __enter__(self) -> bytes | mmap.mmap:
-        if not self.path.is_file() or not (size := self.path.stat().st_size):
-            return b""
-        with open_binary(self.path) as stream:
-            head = read_block(stream, 2)
-            if (
-                not hasattr(stream, "fileno")
-                or head in (b"\xff\xfe", b"\xfe\xff")
-                or type(stream).__name__ == "GzipFile"
-            ):
-                return b"".join(chunk.text for chunk in chunks(self.path)) if size <= MOST_PACKED_BYTES else b""
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._map
-
-    def __exit__(self, *_: object) -> None:
-        if self._map is not None:
-            self._map.close()
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
+        yield b""
+        return
+    with open_binary(path) as stream:
+        if isinstance(stream, gzip.GzipFile) or read_block(stream, 2) in UTF16:
+            yield b"".join(chunk.text for chunk in chunks(path)) if size <= MOST_PACKED_BYTES else b""
+            return
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
 
 
 @dataclass(frozen=True, kw_only=True)
