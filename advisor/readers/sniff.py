@@ -84,7 +84,7 @@ KIND = "prepared"
 FEWEST_OTHERS = 2  # weaker signs beside a strong one
 FEWEST_OTHER_OF_ENDED = 1
 CODE = 0.1  # of the lines: more are a program, not what it printed
-_NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
+NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _OTHERS = tuple(
     re.compile(rb"(?i)" + pattern)
     for pattern in (
@@ -104,7 +104,7 @@ _OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 
 def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
     """Whether a sample of a file without records is of a program that was to train; `over`: it says that it has."""
-    if path.suffix.lower() in _NO_LOGS or not (over or regex("training_prepared").search(head)):
+    if path.suffix.lower() in NO_LOGS or not (over or regex("training_prepared").search(head)):
         return False
     lines = sum(1 for line in head.split(b"\n") if line.strip())
     if len(regex("program_text").findall(head)) > max(1.0, CODE * lines):  # a warning quotes one

@@ -14,6 +14,7 @@ from advisor.errors import AdvisorError
 from advisor.readers.cells import duration_seconds
 from advisor.readers.events import EventScanner, numbered_lines
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.sniff import NO_LOGS
 from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
 from advisor.readers.yaml_rows import regex
@@ -22,7 +23,6 @@ NAME = "tasks"
 FEWEST = 3  # tasks of a list
 MOST_TASKS = 10_000
 _LIKE = 0.16  # how sure: above an error message, below two records of a training
-_NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _EDGES = " \t|:,;-–—=>#*.✓✔✅❌✗✘()[]"
 
 
@@ -41,7 +41,7 @@ class _Task:
 
 def score(head: bytes, path: Path) -> float:
     """How surely a file is a list of trainings that something started one by one."""
-    if path.suffix.lower() in _NO_LOGS or not regex("of_trainings").search(head):
+    if path.suffix.lower() in NO_LOGS or not regex("of_trainings").search(head):
         return 0.0
     tasks, _ = _tasks(enumerate(head.split(b"\n"), 1))
     return _LIKE if len(tasks) >= FEWEST else 0.0
