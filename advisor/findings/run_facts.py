@@ -29,7 +29,7 @@ def number(facts: dict[str, Any], name: str) -> float | None:
 # formats of numbers alone, in which no program speaks: their silence on checkpoints and errors means nothing
 _NUMBERS_ONLY = frozenset(
     (
-        *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
+        *("csv", "jsonl", "two_columns", "mlflow", "mlperf", "tfevents", "wandb"),
         *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "build_nanogpt", "gpu_csv", "keras"),
     )
 )
