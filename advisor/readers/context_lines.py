@@ -109,15 +109,21 @@ def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) ->
     for counter in ("step", "epoch"):
         rows = [(read, count) for read, count in reads if counter in read and is_progress(read)]
         if sum(count for _, count in rows) >= FEWEST:
-            return LearntProgress(required=(counter,)), sum(count for _, count in rows)
+            return LearntProgress(required=(counter,), targets_of=_no_times(rows)), sum(count for _, count in rows)
     for counter in ("step", "epoch"):
         named = [(read[counter], count) for read, count in reads if counter in says(read)]
         often = [(reading, count) for reading, count in named if reading.key != COUNTED and count >= MANY]
         if often and _TRAINING.search(head):
             reading, most = max(often, key=lambda one: one[1])
             keys = frozenset({reading.key})
-            return LearntProgress(required=(counter,), keys=keys), most
+            return LearntProgress(required=(counter,), keys=keys, targets_of=_no_times(reads)), most
     return _longest_bar(head)
+
+
+def _no_times(reads: Sequence[tuple[Mapping[str, Reading], int]]) -> dict[str, str]:
+    """That a bare time in minutes or hours is not read: without a loss beside it nothing shows what it is of."""
+    times = [read["seconds"] for read, _ in reads if "seconds" in read and read["seconds"].kind == "time"]
+    return {"seconds": ""} if any(reading.slot.unit in ("m", "min", "mins", "h") for reading in times) else {}
 
 
 def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:
