@@ -13,6 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.readers.cells import looks_like_date, plain_numbers
 from advisor.readers.chunks import decode, read_head
 from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
+from advisor.readers.fact_lines import facts_above
 from advisor.readers.gather import Gathered, Gatherer, not_read
 from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable, Status
@@ -81,7 +82,8 @@ def read(path: Path) -> RunTable:
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
             "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
         )
-    facts = known if total is None else {**known, "total_seconds": total}
+    facts = {**facts_above(read_head(path), gathered.records), **known}
+    facts |= {} if total is None else {"total_seconds": total}
     table = gathered.table(path, NAME, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
     return by_tracker(table, None if total is None else Status.COMPLETED, f"a row sums the training up ({_SUM})")
 

@@ -159,6 +159,8 @@ class Said:
 def read_line(line: str, *, code: bool = False) -> Said | None:
     """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
     line = _ANSI.sub("", line)
+    if text_regex("installer").match(line):
+        return None
     front = text_regex("front_of_line").match(line)
     bare = line[front.end() :] if front else ""
     for rule in rules():

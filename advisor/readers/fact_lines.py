@@ -278,6 +278,13 @@ def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
     return facts if b"accum" in text.lower() else facts | {"step_tokens": micro * length}
 
 
+def facts_above(head: bytes, records: Records) -> dict[str, Any]:
+    """What the first lines of a file of records say of the run."""
+    banner, lines = BannerFacts(), head.split(b"\n")
+    banner.feed(head, np.arange(1, len(lines) + 1))
+    return banner.told(records, {})
+
+
 def spoken_name(name: str) -> str | None:
     """The fact that a person means by a name, "Sequence length" as well as "seq"; None for any other name."""
     plain = re.sub(r"[ -]+", "_", name.strip().lower())

@@ -24,10 +24,10 @@ from advisor.readers.cells import (
     unix_seconds,
     unix_times,
 )
-from advisor.readers.names import Named, column_of, in_unit
+from advisor.readers.names import BYTES, SECONDS, SHARES, Named, by_letters, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 from advisor.readers.run_table import Event, RunTable
-from advisor.readers.telemetry_names import KIND, column_or_card, converted
+from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
@@ -134,8 +134,10 @@ class Gatherer:
         """Say which key each column comes from; the surest of the first block that has any, for good."""
         found: dict[str, tuple[str, Named]] = {}
         stage = stage_of(list(cells))
+        known = by_letters(list(cells))
         for key in cells:
-            named = self.name_of(key) or (self.name_of(key[len(stage) :]) if stage else None)
+            named = self.name_of(known.get(key, key)) or (self.name_of(key[len(stage) :]) if stage else None)
+            named = _with_unit(key, named, cells[key])
             if named is None or named.per_device:
                 self._passed[key] = None
                 continue
@@ -177,6 +179,19 @@ class Gatherer:
                 chosen = {name: values[mask] for name, values in columns.items()}
                 self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
         self._store.end_of_chunk()
+
+
+def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
+    """What a column is whose name says no unit and whose cells do: `1094.5ms`, `56W`."""
+    if isinstance(cells, np.ndarray) or (named is not None and named.unit is not None):
+        return named
+    unit = unit_in_cells(cells)
+    if unit is None:
+        return named
+    if named is None or named.kind == KIND:
+        return card_column(key, unit) or named
+    factors = {"seconds": SECONDS, "time": SECONDS, "bytes": BYTES, "share": SHARES}.get(named.kind, {})
+    return replace(named, unit=unit) if unit in factors else named
 
 
 def stage_of(keys: Sequence[str]) -> str:
@@ -242,7 +257,12 @@ class JsonRows:
             self._flush()
 
     def _named(self, key: str) -> Named | None:
-        return self.name_of(key) or (self.name_of(key.removeprefix(self._stage)) if self._stage else None)
+        named = self.name_of(key) or (self.name_of(key.removeprefix(self._stage)) if self._stage else None)
+        group, _, name = key.rpartition("/")
+        unit = group.rpartition("_")[2]
+        if named is None and (unit in SECONDS or unit in BYTES or unit in SHARES):
+            return self.name_of(f"{name}_{unit}")  # {"timing_ms": {"forward": 12.5}}
+        return named
 
     def finish(self) -> Gathered:
         """All rows as records."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from advisor.readers.names import (
     PART,
     SECONDS,
     Named,
+    by_letters,
     bytes_factor,
     column_of,
     normalise,
@@ -65,6 +66,8 @@ def readings(line: bytes) -> dict[str, Reading]:
     """The columns that a line prints, each by the surest name; the first of equals."""
     best: dict[str, Reading] = {}
     found = slots(line)
+    known = by_letters([slot.name for slot in found])
+    found = [replace(slot, name=known[slot.name]) if slot.name in known else slot for slot in found]
     for slot in found:
         reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
         if reading is None and (per := _rate_of(slot)):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import chunks, json_object, parse_json, read_document
+from advisor.readers.chunks import chunks, json_object, parse_json, read_document, read_head
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
-from advisor.readers.fact_lines import with_step_tokens
+from advisor.readers.fact_lines import facts_above, with_step_tokens
 from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
 from advisor.readers.generic import without_losses
 from advisor.readers.names import Named, column_of
@@ -67,7 +67,8 @@ def read(path: Path) -> RunTable:
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
-    facts = with_step_tokens(facts_of_settings(settings), json.dumps(settings, default=str).encode())
+    facts = {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)}
+    facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
     return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=not_read(gathered.unread))
 
 

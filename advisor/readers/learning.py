@@ -48,6 +48,14 @@ _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
+# what a line without a loss may say of the record above it
+_GOES_ON = frozenset(
+    (
+        *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
+        *("optimizer_seconds", "flush_seconds", "memory_bytes", "reserved_bytes", "tokens_per_second", "grad_norm"),
+        *("learning_rate", "clipped", "mfu"),
+    )
+)
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -162,7 +170,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
     notes += _passed_over(main, row)
-    rules = (row, *_evaluations(evals, main, True), *above)
+    rules = (row, *_evaluations(evals, main, True), *_beside(lines, main, row), *above)
     evaluations = sum(kind.count for kind in evals)
     return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes))
 
@@ -401,6 +409,21 @@ def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[Le
     if owned:
         rules.append(_evaluation(names, MORE, (), ""))
     return rules
+
+
+def _beside(lines: list[_Line], main: _Kind, row: LearntRow) -> list[LearntRow]:
+    """Rules of lines that go on with the record above them: its card, the parts of its step, its rate."""
+    counts: Counter[frozenset[str]] = Counter()
+    for line in lines:
+        columns = frozenset(line.read)
+        if columns and all(name.startswith(PREFIX) or name in _GOES_ON for name in columns):
+            counts[columns] += line.count
+    often = [columns for columns, count in counts.items() if count >= max(FEWEST, main.count / 2)]
+    return [
+        LearntRow(kind=MORE, required=tuple(sorted(columns)), only=columns, stamps=False)
+        for columns in often
+        if not all(column in main.lines[0].read and row.targets_of.get(column) != "" for column in columns)
+    ]
 
 
 def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], step: str) -> LearntRow:

@@ -7,6 +7,7 @@ Markdown tables. A name that several columns could claim goes to none rather tha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -44,6 +45,7 @@ _UNITS = {**SECONDS, **BYTES, **SHARES}
 
 _PER_STEP = ("per_step", "per_iter", "per_iteration")  # behind a unit: "ms_per_step"
 PART = 300  # rank of losses that are named by what they are of; 600: a score that may be one
+_PAIRS = 3  # of names with and without a letter before them
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -84,6 +86,23 @@ def column_of(name: str) -> Named | None:
     if inner is None:
         return _some_loss(stem) if unit is None else None
     return Named(**{**inner.__dict__, "rank": inner.rank + 100})
+
+
+def by_letters(names: Sequence[str]) -> dict[str, str]:
+    """Names of validation by one letter (`v_loss`, `acc_v`), where those beside them show that it stands for that."""
+    stems = {name: normalise(name)[0] for name in names if len(name) <= MAX_NAME}
+    found = {name: match for name, stem in stems.items() if (match := _pattern("by_letter").fullmatch(stem))}
+    letters = {match["letter"] or match["behind"] for match in found.values()}
+    if "v" not in letters or not letters <= {"v", "t"}:
+        return {}
+    # `v_kl` beside `kl` and `v_recons` beside `recons`: the letter marks a split, whatever is measured
+    pairs = sum(f"v_{stem}" in stems.values() for stem in stems.values())
+    if pairs < _PAIRS and any(_pattern("of_policies").search(stem) for stem in stems.values()):
+        return {}
+    if not any(_pattern("of_training").fullmatch(stem) for stem in stems.values()):
+        return {}
+    of = {name: (match["letter"] or match["behind"], match["what"] or match["of"]) for name, match in found.items()}
+    return {name: f"{'val' if letter == 'v' else 'train'}_{what}" for name, (letter, what) in of.items()}
 
 
 def not_measured(name: str) -> bool:

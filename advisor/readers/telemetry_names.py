@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from advisor.readers.cells import plain_numbers, unix_times
+from advisor.readers.cells import number_with_unit, plain_numbers, unix_times
 from advisor.readers.names import BYTES, MAX_NAME, SECONDS, Named, bytes_factor, column_of, scaled
 from advisor.readers.run_table import RunTable, names_of
 from advisor.readers.yaml_rows import rows_of_file
@@ -103,14 +103,14 @@ def _checked(column: str, unit: str | None, card: int | None) -> Reading | None:
 
 
 def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
-    """Cells of a telemetry column in its unit, and how they were converted."""
+    """Cells of a telemetry column in its unit, and how they were converted; units in the cells win over none."""
     if reading.column == "unix_seconds":
         return unix_times(cells), ""
     if reading.column == "throttle_reasons":
         return np.array([_bits(cell) for cell in cells], dtype=float), ""
     values = plain_numbers(cells)
     with np.errstate(all="ignore"):
-        return in_unit(reading.column, reading.unit, values)
+        return in_unit(reading.column, reading.unit or unit_in_cells(cells), values)
 
 
 def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
@@ -135,6 +135,15 @@ def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarr
     if column == "elapsed_seconds" and unit in SECONDS:
         return scaled(values, SECONDS[unit]), unit
     return values, ""
+
+
+def unit_in_cells(cells: Sequence[str]) -> str | None:
+    """The unit behind the numbers of a column's first cells; None where there is none, or one that is not known."""
+    for cell in cells[:100]:
+        found = number_with_unit(cell)
+        if found and found[1].lower() in _UNITS:
+            return found[1].lower()
+    return None
 
 
 def _bits(cell: str) -> float:
