@@ -10,6 +10,7 @@ from advisor.readers.line_format import TRAIN
 from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # of training and of validation that show how both count
+GOES_ON = 0.9  # of the rounds of a counter: they are epochs of one run
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 BAR = "bar"  # whose step is not that of the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
@@ -78,6 +79,8 @@ def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
 def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
     """Steps counted through all epochs, when each return to the first step comes with the next whole epoch."""
     epoch = records.column("epoch")
+    if np.isnan(epoch).all():
+        epoch = _epochs_by_loss(step, records)
     at = np.flatnonzero(~np.isnan(step) & ~np.isnan(epoch) & (records.kind == TRAIN))
     if len(at) < 3:
         return None
@@ -98,6 +101,29 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
         offsets.append(begun.get(now, 0.0) if moves[cut] < 0 else offsets[-1] + length)
         begun.setdefault(now, offsets[-1])
     return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
+
+
+def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:
+    """The number of its epoch for each training record of a log that prints none; NaN where its rounds are no epochs.
+
+    The steps of all rounds are the same, but for the last. An epoch goes on from the loss that the one before came to;
+    another run begins where the first began.
+    """
+    none = np.full(len(step), np.nan)
+    loss = records.column("loss")
+    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step) & np.isfinite(loss))
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(step[at]) < 0) + 1)) if len(at) else np.zeros(0, np.int64)
+    if len(begins) < FEWEST_RECORDS:
+        return none
+    ends = np.concatenate((begins[1:] - 1, [len(at) - 1]))
+    whole = ends[:-1]
+    same = np.ptp(step[at[begins]]) == 0 and np.ptp(step[at[whole]]) == 0 and step[at[-1]] <= step[at[whole[0]]]
+    first, last = loss[at[begins]], loss[at[ends]]
+    goes_on = np.abs(first[1:] - last[:-1]) < np.abs(first[1:] - first[0])
+    if not same or np.any(begins == ends) or goes_on.mean() < GOES_ON or first[0] <= last[-1]:
+        return none
+    none[at] = np.searchsorted(begins, np.arange(len(at)), side="right")
+    return none
 
 
 def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.ndarray:

@@ -51,6 +51,12 @@ class Slot:
     parts: tuple[tuple[str, int, int], ...] = ()  # of a clock: unit, place
 
 
+def unstamped(line: bytes) -> bytes:
+    """The line with blanks where a date and time stand before its cells, each byte where it was."""
+    match = regex("stamped_cells").match(line)
+    return line if match is None else b" " * match.end() + line[match.end() :]
+
+
 def plain(line: bytes) -> bytes:
     """The line with frames, bars and full-width punctuation as ASCII, each byte where it was."""
     if line.isascii():

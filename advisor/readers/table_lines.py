@@ -12,7 +12,7 @@ from advisor.readers.generic_lines import by_size, target_of, whole_of
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, Rule
 from advisor.readers.line_templates import number
 from advisor.readers.names import Named
-from advisor.readers.slots import LONGEST, plain
+from advisor.readers.slots import LONGEST, plain, unstamped
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card
 
 MOST_HEADERS = 8  # different ones that one log is read by
@@ -79,7 +79,7 @@ def _may_head(line: bytes) -> bool:
     """Cheaply: words and no cell that is a number."""
     if len(line) > LONGEST or not _LOSS.search(line):
         return False
-    cells = line.split()
+    cells = unstamped(line).split()
     return 2 <= len(cells) <= 64 and not any(cell[:1].isdigit() or cell[-1:] in b":=" for cell in cells)
 
 
@@ -140,7 +140,7 @@ def _named(name: str, cell: bytes) -> Named | None:
 def _cells(line: bytes, wide: bool) -> list[tuple[bytes, int, int]]:
     if len(line) > LONGEST:
         return []
-    found = [(match[0], *match.span()) for match in (_WIDE if wide else _WORDS).finditer(plain(line))]
+    found = [(match[0], *match.span()) for match in (_WIDE if wide else _WORDS).finditer(plain(unstamped(line)))]
     unit = len(found) > 1 and found[-1][0] in _UNITS_BEHIND and _CELL.fullmatch(found[-2][0]) is not None
     return found[:-1] if unit else found
 
