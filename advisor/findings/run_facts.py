@@ -36,7 +36,7 @@ def positive(facts: Mapping[str, Any], name: str) -> float | None:
 # Formats with nothing but numbers. If such a log mentions no checkpoints or errors, this means nothing.
 _NUMBERS_ONLY = frozenset(
     (
-        *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
+        *("csv", "jsonl", "two_columns", "mlflow", "mlperf", "tfevents", "wandb"),
         *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "build_nanogpt", "gpu_csv", "keras"),
     )
 )

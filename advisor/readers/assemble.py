@@ -34,17 +34,15 @@ def assemble(
     phase_names: Sequence[str] = (),
     borrowed: Mapping[int, str] | None = None,
     starts: Sequence[int] = (),
-    apart: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
 ) -> RunTable:
     """Join the records of a log into one table: repeats dropped, restarts joined, phases numbered, evaluations merged.
 
     `phase_names[i]` names the phase of records of rule i ("" where the format does not say), `borrowed[i]` says whose
-    step records of rule i have that print none, `starts` are lines where a program began again, `apart` those
-    that are surely no other process of the same run, `plans` settings that say how far it goes, `further` lines of
-    records behind which a bar went on, and how far. Columns that hold
-    nothing are left out.
+    step records of rule i have that print none, `starts` are lines where a program began again, `plans` settings that
+    say how far it goes, `further` lines of records behind which a bar went on, and how far. Columns that hold nothing
+    are left out.
     """
     notes, records = list(notes), without_quote(records)
     whole, ranks = records, _ranks(records)
@@ -53,7 +51,7 @@ def assemble(
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    found = attempts(records, axis.values, phase_names, [event.line for event in events if event.kind == "finished"])
+    found = attempts(records, axis.values, phase_names)
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}
@@ -82,7 +80,6 @@ def assemble(
         lines=records.line,
         train_lines=train_lines,
         starts=() if found.duplicates else starts,  # a log printed twice has its banner twice
-        apart=frozenset(apart),
         plans=plans,
         by_epoch=axis.epoch_steps is not None,
     )

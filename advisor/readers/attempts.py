@@ -17,7 +17,6 @@ from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
 JITTER = 2  # logged steps that ranks printing into one file may be apart
-FEWEST_OF_TASK = 3  # records
 LONG = 20  # records of a run that had a later checkpoint than its first record's
 REPEATED_BY_RANKS = 0.3  # of the records: more than a restart repeats, less than two ranks do
 
@@ -41,7 +40,6 @@ class Attempts:
     phases: list[Stretch] = field(default_factory=list)
     restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, step it goes back to, and from
     duplicates: int = 0  # training records dropped as printed twice
-    overwritten: int = 0  # records that a later attempt replaced
 
 
 def without_quote(records: Records) -> Records:
@@ -56,11 +54,10 @@ def without_quote(records: Records) -> Records:
     return records.take(np.arange(len(records)) != last) if quoted else records
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished: Sequence[int | None] = ()) -> Attempts:
-    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule,
-    `finished` are lines where a training says that it is over: what goes back behind one is another training."""
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
+    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
     found = Attempts()
-    named = _names(names, records) if any(names) else _tasks(records)
+    named = _names(names, records) if any(names) else None
     pieces = _cut(axis, named, records)
     for piece in _without_repeats(pieces, records, found):
         steps = axis[piece]
@@ -72,33 +69,14 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished:
             planned_epochs=_last(records.column("planned_epochs")[piece]),
             first=first,
         )
-        before = found.phases[-1] if found.phases else None
-        over = before is not None and (
-            _between(before.records, piece, records.line, finished) or _done(before, records)
-        )
-        _place(stretch, axis, found, anew=over)
+        _place(stretch, axis, found)
     return found
 
 
-def _done(phase: Stretch, records: Records) -> bool:
-    """Whether a phase came to the end of its own plan: what goes back behind that is another training."""
-    for name, plan in (("step", phase.planned), ("epoch", phase.planned_epochs)):
-        counted = records.column(name)[phase.records]
-        counted = counted[np.isfinite(counted)]
-        if plan and len(counted) and counted.max() >= plan - (counted.min() == 0):
-            return True
-    return False
-
-
-def _between(before: np.ndarray, piece: np.ndarray, lines: np.ndarray, finished: Sequence[int | None]) -> bool:
-    """Whether a training said between the last record of one piece and the first of the next that it is over."""
-    return any(line is not None and lines[before[-1]] < line < lines[piece[0]] for line in finished)
-
-
-def _place(new: Stretch, axis: np.ndarray, found: Attempts, anew: bool) -> None:
-    """Join a piece to the phase it continues, or begin a phase with it (`anew`: in any case)."""
+def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
+    """Join a piece to the phase it continues, or begin a phase with it."""
     before = found.phases[-1] if found.phases else None
-    if before is None or anew or new.name != before.name or not new.first > _begun(before, axis):
+    if before is None or new.name != before.name or not new.first > _begun(before, axis):
         found.phases.append(new)
         return
     kept = before.records[~(axis[before.records] >= new.first)]
@@ -106,7 +84,6 @@ def _place(new: Stretch, axis: np.ndarray, found: Attempts, anew: bool) -> None:
     if lost:
         last = float(np.nanmax(axis[before.records]))
         found.restarts.append((int(new.records[0]), new.first, last))
-        found.overwritten += lost
         before.restarts += 1
     before.records = np.concatenate((kept, new.records))
     before.planned = new.planned if new.planned is not None else before.planned
@@ -187,18 +164,6 @@ def _names(names: Sequence[str], records: Records) -> np.ndarray:
     """The phase of each record; validation belongs to any phase where the format does not say."""
     named = np.asarray(names, object)[records.rule]
     return np.where((named == "") & (records.kind == TRAIN), "training", named)
-
-
-def _tasks(records: Records) -> np.ndarray | None:
-    """The task of each record, where a log trains one after the other; None where it has one, or takes turns."""
-    task = records.column("task")
-    train = np.flatnonzero((records.kind == TRAIN) & np.isfinite(task))
-    changes = np.flatnonzero(np.diff(task[train])) + 1
-    if not len(changes) or len(changes) + 1 != len(distinct(task[train])):
-        return None
-    if min(len(rows) for rows in np.split(train, changes)) < FEWEST_OF_TASK:
-        return None
-    return np.array([f"task {number:g}" if np.isfinite(number) else "" for number in task], object)
 
 
 def _name(named: np.ndarray | None, piece: np.ndarray) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 import tomllib
@@ -163,6 +162,7 @@ MOST_YAML_BYTES = 2**20  # YAML is read a hundred times slower than JSON
 # A few lines of nested YAML aliases can stand for gigabytes; what 24 of them stand for is at most 3**8 times larger.
 _MOST_ALIASES = 24
 _ALIAS = re.compile(r"(?:^|[\s\[{,:])\*\w", re.MULTILINE)
+_ASSIGNED = re.compile(r"^(\w+) *= *[\"']?([\w.+-]+)[\"']? *(?:#.*)?$", re.MULTILINE)  # of Python, as nanoGPT has it
 _GIVE = "give the file that holds the run's settings"
 _MEND = "mend that line, or leave the file out"
 _MOST_BRACKETS = 20_000  # YAML's time goes with the square of how deep they are nested
@@ -185,7 +185,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     text = read_text(path, MOST_BYTES)
     suffix = path.suffix.lower()
     if suffix == ".py":
-        raw: Any = _python_settings(text, path)
+        raw: Any = dict(_ASSIGNED.findall(text))  # of constants alone
     elif suffix == ".toml":
         raw = _toml(text, path)
     elif suffix == ".json" or text.lstrip()[:1] == "{":
@@ -249,28 +249,3 @@ def _toml(text: str, path: Path) -> Any:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise AdvisorError(f"{path} is not valid TOML: {str(error)[:120]}", _MEND) from None
-
-
-def _python_settings(text: str, path: Path) -> dict[str, Any]:
-    """Assignments of constants at the top level, as nanoGPT's configs have them; products of numbers are worked out."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise AdvisorError(f"{path} is not valid Python: {str(error)[:120]}", _MEND) from None
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            value = _constant(node.value)
-            if value is not None:
-                found[node.targets[0].id] = value
-    return found
-
-
-def _constant(node: ast.expr) -> Any:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | bool):
-        return node.value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _constant(node.left), _constant(node.right)
-        if all(isinstance(side, int | float) and abs(side) < 1e15 for side in (left, right)):
-            return left * right
-    return None

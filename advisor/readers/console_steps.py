@@ -2,9 +2,7 @@
 
 The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` at intervals, without the step. It follows from:
 
-* the bar that is drawn before or behind a row; where rows reach a file late, in blocks, a bar that is drawn twice at
-  one step, since tqdm draws it anew behind every row;
-* no row is printed before its step: the next bar is never behind it;
+* no row is printed before its step: the next bar is never behind it, nor the last one before it;
 * the epoch, where the steps of one are known;
 * the end: between the last row and the last step there is less than one interval;
 * `logging_steps` among the printed arguments.
@@ -36,7 +34,6 @@ MOST_INTERVAL = 5_000  # steps between rows that are tried
 COME_DOWN = 0.05  # of the highest learning rate: a schedule near its end
 LEAST_RESOLVED = 0.8  # of the rows: below, none has a step
 ROUNDER = 10  # times as round as any other that agrees: an interval that somebody set, 500 beside 499 and 501
-_FEWEST_SHOWN = 3  # steps whose bar was drawn twice
 _NUMBER = rb"['\"]?(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 _OF_BANNER = {
     name: re.compile(words + rb"[^=\n]*= ([\d,]+)")
@@ -65,7 +62,6 @@ class _Said:
     steps: Span | None = None  # of the whole run
     epoch_steps: Span | None = None
     is_sum: bool = False
-    epoch: float = 0.0  # at its end
 
 
 @dataclass(kw_only=True)
@@ -110,9 +106,7 @@ def _sum(match: re.Match[bytes], place: float) -> _Said:
     # three decimals, in version 5 four digits: of a rate it matters, of seconds hardly
     room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if rate > 0 else math.inf
     steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
-    epoch = float(match[3] or 0)
-    each = Span(low=steps.low / (epoch + 0.005), high=steps.high / (epoch - 0.005)) if epoch > 0.005 else None
-    return _Said(place=place, steps=steps, epoch_steps=each, is_sum=True, epoch=epoch)
+    return _Said(place=place, steps=steps, is_sum=True)
 
 
 def _banner(match: re.Match[bytes], place: float) -> _Said:
@@ -136,7 +130,6 @@ class _Run:
     room: np.ndarray  # by which a printed epoch may be rounded
     before: np.ndarray  # step of the last bar before each row, and of the first behind it
     behind: np.ndarray
-    shown: np.ndarray  # steps whose bar was drawn twice in succession
     reached: float  # the last bar's
     steps: Span | None  # of the whole run
     epoch_steps: Span | None
@@ -224,25 +217,17 @@ def _run(
     reached = float(own[:, 1].max()) if len(own) else -math.inf
     over = reached >= total if total else bool(ends) and not _may_have_stopped(records, rows, within)
     each = next((one.epoch_steps for one in begins if one.epoch_steps), None)
-    whole = bool(ends) and ends[0].epoch >= 0.98 and (ends[0].epoch + 0.02) % 1 <= 0.025  # it did not stop early
-    if each is None and ends and (total or whole) and over and steps is not None and (last := ends[0].epoch_steps):
-        scale = ends[0].steps
-        assert scale is not None
-        each = Span(low=last.low * steps.low / scale.low, high=last.high * steps.high / scale.high)
     every = facts.get("logging_steps")
-    if every is not None and every < 1:
-        every = None if steps is None else math.ceil(every * steps.low)
     epoch = records.column("epoch")[rows]
     run = _Run(
         epoch=epoch,
         room=_room(epoch),
         before=np.where(at > 0, done[np.maximum(at - 1, 0)], np.nan),
         behind=done[at],
-        shown=np.unique(own[1:, 1][own[1:, 1] == own[:-1, 1]]),
         reached=reached,
         steps=steps,
         epoch_steps=each,
-        every=every,
+        every=every if every is not None and every >= 1 else None,
         over=over,
         late=len(own) > 0 and len(at) > 1 and float(np.mean(np.diff(at) == 0)) > MOST_SHARED,
     )
@@ -290,34 +275,18 @@ def _room(epoch: np.ndarray) -> np.ndarray:
 
 def _steps(run: _Run) -> np.ndarray | None:
     """The step of each row of a run; None if it cannot be determined, or if several values fit everything known."""
-    direct = [] if run.late else [steps for steps in (run.behind, run.before) if _is_count(steps, run)]
-    regular = [steps for steps in direct if np.mean(steps % _interval(steps) == 0) >= MOST_HITS]
-    if regular:
-        begun = [steps for steps in regular if steps[0] <= _interval(steps)]  # the first row comes after one interval
-        return (begun or regular)[0]
     each = run.epoch_steps
     if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
         by_epoch = run.epoch * each.low  # a row for each epoch
-        return by_epoch if _agrees(by_epoch, run, _interval(by_epoch)) else None
-    for form in (_grid, _with_first, _resumed):
+        return by_epoch if _agrees(by_epoch, run, each.low) else None
+    for form in (_grid, _with_first):
         grids = ((every, form(every, run)) for every in _intervals(run))
-        answers = [(every, s) for every, s in grids if s is not None and _agrees(s, run, every)]
-        sure = [s for every, s in answers if _is_shown(s, run, every)]
-        if len(sure) == 1:
-            return sure[0]
+        answers = [(every, steps) for every, steps in grids if steps is not None and _agrees(steps, run, every)]
         if answers:
             every, steps = max(answers, key=lambda one: grain(int(one[0])))
             rounder = all(grain(int(every)) >= ROUNDER * grain(int(other)) for other, _ in answers if other != every)
             return steps if rounder and _is_told(every, run) else None
-    # rows that come at no fixed interval: where bars count every step, those beside them are theirs
-    close = np.nanmean(np.abs(run.behind - run.before) <= 1) if direct else 0.0
-    return direct[0] if close >= MOST_HITS else None
-
-
-def _is_count(steps: np.ndarray, run: _Run) -> bool:
-    """Whether bars beside rows may be their steps."""
-    rising = len(steps) > 1 and np.isfinite(steps).all() and np.all(np.diff(steps) > 0) and steps[0] > 0
-    return bool(rising and _agrees(steps, run, _interval(steps)))
+    return None
 
 
 def _intervals(run: _Run) -> Sequence[float]:
@@ -336,14 +305,6 @@ def _with_first(every: float, run: _Run) -> np.ndarray | None:
     return np.concatenate(([1.0], _grid(every, run)[:-1])) if every > 1 else None
 
 
-def _resumed(every: float, run: _Run) -> np.ndarray | None:
-    """From where the first epoch lies: a run that was taken up again."""
-    if run.epoch_steps is None or not np.isfinite(run.epoch[0]):
-        return None
-    begun = round(run.epoch[0] * (run.epoch_steps.low + run.epoch_steps.high) / (2 * every))
-    return _grid(every, run) + (begun - 1) * every
-
-
 def _most(run: _Run) -> float:
     """More steps than this the last row cannot have."""
     known = run.behind[np.isfinite(run.behind)]
@@ -351,21 +312,6 @@ def _most(run: _Run) -> float:
     by_plan = run.steps.high if run.steps else math.inf
     by_reach = run.reached if run.reached > 0 and not np.isfinite(run.behind[-1]) else math.inf
     return min(by_bar, by_plan, by_reach)
-
-
-def _interval(steps: np.ndarray) -> float:
-    return float(np.median(np.diff(steps))) if len(steps) > 1 else float(steps[0])
-
-
-def _is_shown(steps: np.ndarray, run: _Run, every: float) -> bool:
-    """Whether bars say that rows come at these steps: they stand beside them, or are drawn twice at them alone."""
-    beside = (steps == run.before) | (steps == run.behind)
-    if not run.late and len(steps) > 1 and beside.mean() >= MOST_HITS:
-        return True
-    shown = run.shown[(run.shown > 0) & (run.shown <= steps[-1])]
-    if len(shown) < _FEWEST_SHOWN:
-        return False
-    return bool(np.isin(steps, shown).mean() >= MOST_HITS and np.mean(shown % every == 0) >= MOST_HITS)
 
 
 def _is_told(every: float, run: _Run) -> bool:

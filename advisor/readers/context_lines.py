@@ -39,7 +39,7 @@ def says(read: Mapping[str, Reading]) -> set[str]:
         return set()
     # `accuracy: 20.8% (512/2466)` counts what was right, and no step
     measured = bool(_OF_TRAINING & read.keys())
-    said = {name for name in ("epoch", "step", "task") if name in read and _is_subject(read[name])}
+    said = {name for name in ("epoch", "step") if name in read and _is_subject(read[name])}
     return {name for name in said if not (measured and read[name].key == COUNTED)}
 
 
@@ -95,7 +95,7 @@ def is_progress(read: Mapping[str, Reading]) -> bool:
 
 def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> list[LearntContext]:
     """The rule of lines that say what the next records are of, where these do not say so themselves."""
-    wanted = {"task"} | ({"epoch"} if "step" in counted else {"epoch", "step"}) - counted
+    wanted = ({"epoch"} if "step" in counted else {"epoch", "step"}) - counted
     wanted -= set() if "epoch" not in counted else {"step"}
     names = {name: [read[name] for read in reads if name in says(read)] for name in wanted}
     keys = frozenset(min(said, key=lambda reading: reading.rank).key for said in names.values() if said)

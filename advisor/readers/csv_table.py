@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,6 @@ from advisor.readers.telemetry_table import is_telemetry
 NAME = "csv"
 _SUFFIXES = (".csv", ".tsv")
 _SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9`: a record, no header
-_ROWS_THAT_FALL = 10  # at least, of a table without any name
-_FALLEN = 0.7  # of what it was
-_MOSTLY = 0.6  # of the rows below the one before
 _SUM = "train_runtime"
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
 
@@ -38,7 +34,7 @@ def score(head: bytes, path: Path) -> float:
     if dialect is None:
         return 0.0
     if not dialect.header:
-        return 0.3 if is_table_path(path) else 0.2 if _falls(decode(head), dialect) else 0.0
+        return 0.3 if is_table_path(path) else 0.0
     if any(_SAID.search(name) for name in dialect.header):
         return 0.0
     found = recognised(dialect.header)
@@ -50,100 +46,45 @@ def score(head: bytes, path: Path) -> float:
     return 0.5 if losses or len(found) >= 3 else 0.2 if found and is_table_path(path) else 0.0
 
 
-def _falls(head: str, dialect: Dialect) -> bool:
-    """Whether bare numbers of a file that is not called a table are surely a run's: what would be its loss falls."""
-    rows = [line.split(dialect.delimiter) for line in head.splitlines()[:-1] if line.strip()]
-    if len(rows) < _ROWS_THAT_FALL or any(len(row) != dialect.width for row in rows):
-        return False
-    columns = [plain_numbers(list(column)) for column in zip(*rows, strict=True)]
-    loss = next((values for values in columns if not _counts(values) and _is_loss_like(values)), None)
-    if loss is None or not np.isfinite(loss).all():
-        return False
-    fifth = len(rows) // 5
-    return bool(loss[-fifth:].mean() < _FALLEN * loss[:fifth].mean() and np.mean(np.diff(loss) < 0) > _MOSTLY)
-
-
 def is_table_path(path: Path) -> bool:
     """Whether a file is called a table, packed or not."""
     return any(suffix.lower() in _SUFFIXES for suffix in path.suffixes[-2:])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """A program whose table is known by the names of its columns."""
-
-    name: str
-    framework: str
-    sure: float
-    is_its_own: Callable[[tuple[str, ...], Path], bool]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def score(self, head: bytes, path: Path) -> float:
-        """Return how surely a file is of the program."""
-        dialect = dialect_of(decode(head))
-        return self.sure if dialect is not None and self.is_its_own(dialect.header, path) else 0.0
-
-    def read(self, path: Path) -> RunTable:
-        """Read its table; AdvisorError where no column is known."""
-        return _read_table(path, self.name, self.framework, self.facts, self.notes)
-
-
 _OF_EPOCHS = "the loss is the mean over each epoch"
-PROGRAMS = (
-    Program(  # one row an epoch, counted from 1, three losses that are no cross-entropy
-        name="ultralytics",
-        framework="ultralytics",
-        sure=0.95,
-        is_its_own=lambda header, path: "train/box_loss" in header,
-        facts={"loss_unit": "box loss of a detector"},
-        notes=("the run has several losses: train/box_loss is read", _OF_EPOCHS),
+# programs that their header gives away: framework, header, facts, notes; the first that fits
+_PROGRAMS: tuple[tuple[str | None, str, Mapping[str, Any], tuple[str, ...]], ...] = (
+    (  # one row an epoch, counted from 1, three losses that are no cross-entropy
+        "ultralytics",
+        r".*\btrain/box_loss\b.*",
+        {"loss_unit": "box loss of a detector"},
+        ("the run has several losses: train/box_loss is read", _OF_EPOCHS),
     ),
-    Program(  # sparse rows, columns of a step and of an epoch; `step` is the trainer's when the row was written
-        name="lightning_csv",
-        framework="lightning",
-        sure=0.9,
-        is_its_own=lambda header, path: (
-            {"epoch", "step"} <= set(header)
-            and ("metrics.csv" in path.name or any(name.endswith(("_step", "_epoch")) for name in header))
-        ),
-    ),
-    Program(  # the epoch, then all metrics sorted by name
-        name="keras_csv",
-        framework="keras",
-        sure=0.85,
-        is_its_own=lambda header, path: (
-            header[:1] == ("epoch",)
-            and "loss" in header
-            and "step" not in header
-            and list(header[1:]) == sorted(header[1:])
-        ),
-        notes=(_OF_EPOCHS,),
-    ),
+    # sparse rows, columns of a step and of an epoch; `step` is the trainer's when the row was written
+    ("lightning", r"(?=.*\bepoch\b)(?=.*\bstep\b).*_(?:step|epoch)\b.*", {}, ()),
+    # the epoch, then all metrics sorted by name
+    ("keras", r"epoch(?:,(?:[a-k]|l[a-n])\w*)*,loss(?:,(?:l[p-z]|[m-z])\w*)*", {}, (_OF_EPOCHS,)),
+    (None, r"(?s).*", {}, ()),  # any other
 )
 
 
 def read(path: Path) -> RunTable:
     """Read a table with a header or without; AdvisorError where it is none, or has no column that is known."""
-    return _read_table(path, NAME, None, {}, ())
-
-
-def _read_table(
-    path: Path, format: str, framework: str | None, facts: Mapping[str, Any], notes: tuple[str, ...]
-) -> RunTable:
     dialect = layout(path)
+    head = ",".join(dialect.header)
+    framework, _, known, notes = next(row for row in _PROGRAMS if re.fullmatch(row[1], head))
     if not dialect.header:
         dialect, told = _named_by_numbers(path, dialect)
-        notes = (*notes, told)
+        notes = (told,)
     gathered, total = gather(path, dialect)
     if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
             "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
         )
-    facts = {**facts_above(read_head(path), gathered.records), **facts}
+    facts = {**facts_above(read_head(path), gathered.records), **known}
     facts |= {} if total is None else {"total_seconds": total}
-    table = gathered.table(path, format, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
+    table = gathered.table(path, NAME, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
     return by_tracker(table, None if total is None else Status.COMPLETED, f"a row sums the training up ({_SUM})")
 
 

@@ -268,7 +268,7 @@ def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, byt
 def scan_text(text: bytes) -> list[Event]:
     """The events of a whole text with LF line ends."""
     scanner = EventScanner()
-    scanner.feed(text, np.arange(1, text.count(b"\n") + 2))
+    scanner.feed(text if text.endswith(b"\n") else text + b"\n", np.arange(1, text.count(b"\n") + 2))
     return scanner.finish()
 
 

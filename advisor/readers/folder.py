@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from advisor.errors import AdvisorError
-from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
+from advisor.readers import gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
 from advisor.readers.chunks import sample
 from advisor.readers.config_names import read_config
 from advisor.readers.line_clock import with_clocks
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import (
-    chain_of,
     checkpoint_events,
     is_weights,
-    read_chain,
     with_events,
     with_facts,
-    with_readings,
 )
 from advisor.readers.status import by_other_log
 
@@ -92,16 +89,15 @@ def read_folder(folder: Path, best: Best) -> RunTable:
 def own_run(folder: Path) -> RunTable:
     """Our own run folder: the log says everything but telemetry."""
     table = dataclasses.replace(own_log.read(folder / "log.jsonl"), source=str(folder))
-    has_telemetry = (folder / "telemetry.parquet").is_file() or any((folder / "telemetry").glob("part-*.parquet"))
-    if not has_telemetry:
+    if not (paths := telemetry_file.files_of(folder)):
         return table
     try:
-        telemetry = telemetry_file.of_folder(folder)[0]
-        host = {} if telemetry else telemetry_file.host_of_folder(folder)
+        telemetry = telemetry_file.of_files(paths)
+        host = {} if telemetry else telemetry_file.of_files(paths, host=True)
     except AdvisorError as error:
         return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
     if telemetry:
-        return with_readings(table, telemetry)
+        return dataclasses.replace(table, telemetry=telemetry)
     return dataclasses.replace(table, host_telemetry=host or None)
 
 
@@ -117,7 +113,7 @@ def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
     table = max(tables, key=lambda candidate: candidate.rows)
     readings = next((other.telemetry for other in tables if other.telemetry is not None), None)
     if readings is not None:
-        table = with_readings(table, readings)
+        table = dataclasses.replace(table, telemetry=readings)
     for other in tables:
         table = (
             table
@@ -151,12 +147,6 @@ def _any(folder: Path, best: Best) -> RunTable:
             f"{folder} holds no training log that is recognised",
             "give the log itself, or the folder in which the run wrote it",
         )
-    if chain := chain_of(folder, read):
-        whole = read_chain(chain, lambda path: _read(path, best))
-        if whole is not None and whole.rows:
-            names = ", ".join(path.relative_to(folder).as_posix() for path in chain)
-            note = f"{len(chain)} files are read one after the other as one log: {names}"
-            return _with_rest(dataclasses.replace(whole, notes=(*whole.notes, note)), folder, contents, set(chain))
     path, table = max(read, key=_told)
     others = [other for at, other in read if at != path]
     for other in others:
@@ -242,7 +232,7 @@ def _with_rest(table: RunTable, folder: Path, contents: Contents, used: set[Path
     table = with_events(table, checkpoint_events(folder, contents.weights))
     for path in sorted(contents.telemetry, key=lambda path: -path.stat().st_size):
         try:
-            table = with_readings(table, telemetry_file.read_telemetry(path))
+            table = dataclasses.replace(table, telemetry=telemetry_file.read_telemetry(path))
             break
         except AdvisorError as error:
             table = dataclasses.replace(table, notes=(*table.notes, f"left out: {error.message}"))
@@ -279,7 +269,7 @@ def _is_telemetry(path: Path) -> bool:
         head = sample(path, head_bytes=1 << 16)
     except AdvisorError:
         return False
-    return any(module.score(head, path) > 0.5 for module in (dmon, gpu_csv, smi_tables))
+    return any(module.score(head, path) > 0.5 for module in (gpu_csv, smi_tables))
 
 
 def _files(folder: Path) -> Iterator[Path]:

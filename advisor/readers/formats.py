@@ -15,10 +15,9 @@ from functools import cache
 from typing import Any
 
 from advisor.readers.line_format import EVAL, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Pairs, Row, Sign
-from advisor.readers.run_table import WITHOUT_NAME, RunTable
+from advisor.readers.run_table import RunTable
 from advisor.readers.yaml_rows import Written, filled, rows_of_file
 
-_FRESH = 7.0  # nats: a language model that has learned nothing begins above
 _KINDS = {"train": TRAIN, "eval": EVAL, "more": MORE, "sets": SETS}
 
 
@@ -102,15 +101,6 @@ def _losses_in_one_unit(table: RunTable) -> RunTable:
     return dataclasses.replace(table, columns=columns, provenance=provenance, facts=facts, notes=(*table.notes, note))
 
 
-def _nobodys_unless_a_language_model(table: RunTable) -> RunTable:
-    """Two bare columns are torchtitan's only where the second begins as a fresh language model does."""
-    bare = table.columns.keys() <= {"step", "loss", "loss_is_nan", "phase"}
-    if not bare or (table.first_loss or 0.0) > _FRESH:
-        return table
-    facts = {**table.facts, "loss_unit": WITHOUT_NAME}
-    return dataclasses.replace(table, format="generic", framework=None, facts=facts)
-
-
 def _from_first_to_last_table(table: RunTable) -> RunTable:
     """The first rollout, before any update, and the last are steps of the run though they have no loss."""
     step = table.column("step")
@@ -127,7 +117,6 @@ def _from_first_to_last_table(table: RunTable) -> RunTable:
 
 # what `finish` of an entry names: the last word on the table that was read
 _FINISH: dict[str, Callable[[RunTable], RunTable]] = {
-    "nobodys_unless_a_language_model": _nobodys_unless_a_language_model,
     "losses_in_one_unit": _losses_in_one_unit,
     "from_first_to_last_table": _from_first_to_last_table,
 }

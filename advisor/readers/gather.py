@@ -24,8 +24,7 @@ from advisor.readers.cells import (
     unix_seconds,
     unix_times,
 )
-from advisor.readers.chunks import as_number
-from advisor.readers.names import BYTES, SECONDS, SHARES, STAMPS_FROM, Named, by_letters, in_unit
+from advisor.readers.names import BYTES, SECONDS, SHARES, Named, by_letters, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 from advisor.readers.run_table import Event, RunTable
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
@@ -139,7 +138,6 @@ class Gatherer:
         for key in cells:
             named = self.name_of(known.get(key, key)) or (self.name_of(key[len(stage) :]) if stage else None)
             named = _with_unit(key, named, cells[key])
-            named = _by_size(named, cells[key]) if named is not None and named.kind == "time" else named
             if named is None or named.per_device:
                 self._passed[key] = None
                 continue
@@ -196,14 +194,6 @@ def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
     return replace(named, unit=unit) if unit in factors else named
 
 
-def _by_size(named: Named, cells: Cells) -> Named:
-    """A time that is a date by its size, which no other time of the rows stands in for."""
-    known = cells if isinstance(cells, np.ndarray) else plain_numbers(cells)
-    known = known[np.isfinite(known)]
-    stamps = len(known) > 0 and float(np.median(known)) > STAMPS_FROM
-    return replace(named, column="unix_seconds", kind="date") if stamps else named
-
-
 def stage_of(keys: Sequence[str]) -> str:
     """What every key begins with, as `stage2_step` and `stage2_lr` do; "" where they share nothing."""
     shared = os.path.commonprefix(keys) if len(keys) >= _FEWEST_KEYS else ""
@@ -240,6 +230,7 @@ def _scan(cells: Sequence[str], values: np.ndarray) -> np.ndarray:
 
 _DEEPEST = 4
 _MOST_KEYS = 5000  # of one object: more is data
+_LONGEST_VALUE = 64  # characters of a number that is written as text
 
 
 @dataclass(kw_only=True)
@@ -249,26 +240,19 @@ class JsonRows:
     name_of: Callable[[str], Named | None] = column_or_card
     _gatherer: Gatherer | None = None
     _stage: str | None = None  # what all keys of the first row begin with
-    _cells: dict[str, list[tuple[int, float, int]]] = field(default_factory=dict)  # key → (row, value, printed)
+    _rows: list[dict[str, str]] = field(default_factory=list)
     _lines: list[int] = field(default_factory=list)
     _passed: dict[str, None] = field(default_factory=dict)  # names of numbers that are none of a run's, in order
 
     def add(self, row: Mapping[str, Any], line: int) -> None:
         """Add one object from a 1-based line (or its number in a list)."""
-        at = len(self._lines)
-        self._lines.append(line)
-        flat = list(flatten(row))
+        values = {key: value for key, value in flatten(row) if _is_value(value)}
         if self._stage is None:
-            self._stage = stage_of([key for key, _ in flat])
-        for key, value in flat:
-            named = self._named(key)
-            if named is None:
-                if as_number(value) is not None and len(self._passed) < _MOST_KEYS:
-                    self._passed[key] = None
-                continue
-            number = _time(value) if named.kind in ("date", "time") else _count(value, named)
-            if number is not None:
-                self._cells.setdefault(key, []).append((at, number, _printed_nan(value, number)))
+            self._stage = stage_of([key for key, _ in flatten(row)])
+        self._rows.append({key: str(value) for key, value in values.items() if self._named(key) is not None})
+        self._lines.append(line)
+        if len(self._passed) < _MOST_KEYS:
+            self._passed |= dict.fromkeys(key for key in values if key not in self._rows[-1])
         if len(self._lines) == BLOCK_ROWS:
             self._flush()
 
@@ -289,16 +273,18 @@ class JsonRows:
 
     def _flush(self) -> None:
         self._gatherer = self._gatherer or Gatherer(name_of=self._named)
-        rows = len(self._lines)
-        cells, printed = {}, {}
-        for key, found in self._cells.items():
-            values, flags = np.full(rows, math.nan), np.zeros(rows)
-            places = [place for place, _, _ in found]
-            values[places] = [value for _, value, _ in found]
-            flags[places] = [flag for _, _, flag in found]
-            cells[key], printed[key] = values, flags
-        self._gatherer.add(cells, np.array(self._lines), printed)
-        self._cells, self._lines = {}, []
+        keys = dict.fromkeys(key for row in self._rows for key in row)
+        self._gatherer.add({key: [row.get(key, "") for row in self._rows] for key in keys}, np.array(self._lines))
+        self._rows, self._lines = [], []
+
+
+def _is_value(value: Any) -> bool:
+    """Whether a value is a number, a date or a clock, as a number of JSON or as text."""
+    if not isinstance(value, str):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return len(value) < _LONGEST_VALUE and (
+        looks_like_date(value) or bool(np.isfinite(plain_numbers([value])[0])) or value.strip().lower() in NON_FINITE
+    )
 
 
 def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named | None] = column_or_card) -> Gathered:
@@ -307,6 +293,28 @@ def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named
     for number, one in enumerate(objects, 1):
         rows.add(one, number)
     return rows.finish()
+
+
+Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
+
+
+def rows_of_series(series: Mapping[str, Series]) -> Gathered:
+    """Records of scalars that were logged one by one, a row for each step; of a step logged twice the later counts."""
+    gatherer = Gatherer(name_of=lambda name: column_of(name) or column_of(name.rpartition("/")[2]))
+    axis = np.unique(np.concatenate([steps for _, _, steps in series.values()])) if series else np.zeros(0)
+    cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
+    printed: dict[str, np.ndarray] = {}
+    for name, (times, values, steps) in series.items():
+        # the step of a scalar is the row's own: one called a step only repeats it
+        named = gatherer.name_of(name)
+        if named is None or named.column in ("step", "unix_seconds"):
+            continue
+        rows = np.searchsorted(axis, steps)
+        cells[name], printed[name] = np.full(len(axis), math.nan), np.zeros(len(axis))
+        cells[name][rows], printed[name][rows] = values, np.isnan(values)
+        cells["unix_time"][rows] = times
+    gatherer.add(cells, np.arange(1, len(axis) + 1), printed)
+    return gatherer.finish()
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
@@ -319,25 +327,3 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterabl
                 yield from flatten(value, f"{prefix}{key}/", depth + 1)
         else:
             yield prefix + str(key), value
-
-
-def _count(value: Any, named: Named) -> float | None:
-    """A number; of a counter with its plan behind a slash ("5/80") the counter, of a clock ("0:02:38") its seconds."""
-    if named.kind == "count" and isinstance(value, str):
-        value = value.partition("/")[0]
-    if named.kind == "seconds" and isinstance(value, str) and ":" in value:
-        seconds = float(plain_numbers([value])[0])
-        return None if math.isnan(seconds) else seconds
-    return as_number(value)
-
-
-def _time(value: Any) -> float | None:
-    if isinstance(value, str) and looks_like_date(value):
-        seconds = float(unix_times([value])[0])
-        return None if math.isnan(seconds) else seconds
-    return as_number(value)
-
-
-def _printed_nan(value: Any, number: float) -> int:
-    """1 where NaN was written, as a number or a word."""
-    return int(math.isnan(number) and (isinstance(value, float) or str(value).strip().lower() in NON_FINITE))

@@ -9,19 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.chunks import Progress, sample
-from advisor.readers.events import EventScanner
+from advisor.readers.events import scan_text
 from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
-from advisor.readers.sniff import logged_failure, tells_of_training, uses_a_library
+from advisor.readers.sniff import tells_of_training
 from advisor.readers.status import FAILURES
 
 NAME = "generic"
 MOST = 0.285  # the surest score: below that of any reader that knows what it reads
 _ERRORS = 0.15  # of the error messages of a run in a file of their own
 _BEGUN = 0.1  # of a run that has no record yet
-_BESIDE = 0.1  # of a program that uses a library of trainings, and shows none
 FEW = 0.2  # of one or two rows, or of validation losses alone
 _OVER = frozenset(("finished", "total_time"))  # what a run says of its own end
 _BARE = LineFormat(name=NAME, framework=None, rows=(), learnt=True)
@@ -41,11 +40,10 @@ class GenericReader:
         )
         if rows:
             return rows
-        if (said := _said(head)) & FAILURES or logged_failure(head) is not None:
+        # of a log without a record its events may say how its run ended
+        if (said := {event.kind for event in scan_text(head)}) & FAILURES:
             return _ERRORS
-        if tells_of_training(head, path, over=bool(said & _OVER)):
-            return _BEGUN
-        return _BESIDE if uses_a_library(head, path) else 0.0
+        return _BEGUN if tells_of_training(head, path, over=bool(said & _OVER)) else 0.0
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
@@ -54,14 +52,6 @@ class GenericReader:
         if not table.rows and lesson.without_loss:
             return without_losses(table)
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
-
-
-def _said(head: bytes) -> set[str]:
-    """The kinds of events in a sample: of a log without a record they may say how its run ended."""
-    text = head if head.endswith(b"\n") else head + b"\n"
-    scanner = EventScanner()
-    scanner.feed(text, np.arange(1, text.count(b"\n") + 1))
-    return {event.kind for event in scanner.finish()}
 
 
 def without_losses(table: RunTable) -> RunTable:

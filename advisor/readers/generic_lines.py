@@ -32,6 +32,7 @@ from advisor.readers.telemetry_names import KIND, PREFIX, card_column, in_unit
 PROGRESS = ("step", "epoch", "tokens")
 PLANNED = {"step": "planned_steps", "epoch": "planned_epochs"}
 _SIZES = {unit.lower(): unit for unit in UNITS if unit.lower() in BYTES and len(unit) > 1}
+_PERCENT = ("%", "pct", "percent")
 _SUFFIXES = ("K", "M", "k")  # behind a count: thousands, millions
 _OWN = 200  # rank of names that mean something on a line of a log only, never above a column
 _COUNTERS = {
@@ -39,7 +40,6 @@ _COUNTERS = {
         ("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up", "cycle", "generation"),
         "step",
     ),
-    "task": "task",  # of continual learning: each has losses of its own
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }
@@ -115,32 +115,38 @@ def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
         return None  # thousands of milliseconds: two factors
     if column == "loss" and slot.held_out:
         column = "eval_loss"
-    target: str | None = column
-    if named.kind == "count":
-        if unit in SECONDS and column == "step":
-            column, target = "seconds", f"seconds__{unit}" if unit in UNITS else None  # `iter 190 ms`: what one took
-        elif unit:
-            target = f"{column}__{unit}" if unit in _SUFFIXES else None
-    elif named.kind == KIND:
-        size = _SIZES.get(unit.lower(), "") if column.endswith("_bytes") else "percent" if unit == "%" else ""
-        target = f"{column}__{size}" if size else column
-    elif named.kind == "bytes":
-        size = _SIZES.get(unit.lower(), "")
-        target = f"{column}__{size}" if size else None if unit else ""  # without a unit all its numbers tell it
-    elif named.kind in ("seconds", "time"):
-        target = f"{column}__{unit}" if unit in UNITS else None if unit and unit not in SECONDS else column
-    elif named.kind == "steps_per_second":
-        target = f"{column}__inverse"
-    elif named.kind == "share":
-        target = f"{column}__percent" if unit == "%" else column
-    elif named.kind == "rate":
-        column = "device_tokens_per_second" if named.per_device else column
-        target = f"{column}__{unit}" if unit in _SUFFIXES else column
-    elif named.kind == "date" or unit == "%":
-        target = None
+    if named.kind == "count" and unit in SECONDS and column == "step":
+        column, kind = "seconds", "seconds"  # `iter 190 ms`: what one took
+    else:
+        kind = named.kind
+    if kind == "rate" and named.per_device:
+        column = "device_tokens_per_second"
+    target = target_of(column, kind, unit)
     if target is None:
         return None
     return Reading(column=column, target=target, slot=slot, rank=named.rank, kind=named.kind, key=key)
+
+
+def target_of(column: str, kind: str, unit: str) -> str | None:
+    """The target of a number of a column that is printed in a unit; None where they contradict each other.
+
+    Returns "" of bytes without a unit: only all numbers of the column tell it.
+    """
+    size = _SIZES.get(unit.lower(), "")
+    percent = f"{column}__percent" if unit in _PERCENT else column
+    if kind in ("count", "rate"):
+        return f"{column}__{unit}" if unit in _SUFFIXES else column if kind == "rate" or not unit else None
+    if kind == KIND:
+        return percent if not column.endswith("_bytes") else f"{column}__{size}" if size else column
+    if kind == "bytes":
+        return f"{column}__{size}" if size else None if unit else ""
+    if kind in ("seconds", "time"):
+        return f"{column}__{unit}" if unit in UNITS else None if unit and unit not in SECONDS else column
+    if kind == "steps_per_second":
+        return f"{column}__inverse"
+    if kind == "share":
+        return percent
+    return None if kind == "date" or unit == "%" else column
 
 
 def _rate_of(slot: Slot) -> str:

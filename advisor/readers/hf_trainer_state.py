@@ -16,14 +16,12 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import as_number, is_whole, parse_json, read_document
 from advisor.readers.gather import rows_of
-from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker
 
 NAME = "hf_trainer_state"
 _DEFAULT_SAVE_STEPS = 500  # stands in the state also where checkpoints go by epochs, or where none are written
 _EVAL_LOSS = re.compile(r"eval_(?:(\w+)_)?loss")
-_EVAL_SECONDS = re.compile(r"eval_(?:\w+_)?runtime")
 
 
 def score(head: bytes, path: Path) -> float:
@@ -46,23 +44,12 @@ def read(path: Path) -> RunTable:
         )
     rows = [row for row in history if isinstance(row, Mapping)]
     records = [row for row in rows if "train_runtime" not in row]
-    gathered = rows_of(_one_set(records), _name)
+    gathered = rows_of(records)
     table = gathered.table(path, NAME, "huggingface", facts=_facts(raw, rows), notes=_notes(records))
     if rows and "train_runtime" in rows[-1] and not table.facts.get("planned_steps"):
         words = f"the Trainer summed it up: train_runtime {rows[-1]['train_runtime']}"
         return by_tracker(table, Status.COMPLETED, words)
     return _with_status(table, raw)
-
-
-def _name(key: str) -> Named | None:
-    """The Trainer's keys are fixed; other metrics of callbacks are looked up like any name."""
-    if _EVAL_LOSS.fullmatch(key):
-        return Named(column="eval_loss", kind="loss", unit=None, rank=0)
-    if _EVAL_SECONDS.fullmatch(key):
-        return Named(column="eval_seconds", kind="seconds", unit=None, rank=0)
-    if key.startswith("eval_") or key == "train_loss":
-        return None
-    return column_of(key)
 
 
 def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
@@ -75,20 +62,6 @@ def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, floa
             if match and loss is not None and step is not None:
                 sets.setdefault(match[1] or "", []).append((step, loss))
     return sets
-
-
-def _one_set(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the loss of one evaluated set only, under one name: that without a name, else the first."""
-    sets = _sets(rows)
-    chosen = "" if "" in sets else next(iter(sets), "")
-    wanted = f"eval_{chosen}_loss" if chosen else "eval_loss"
-    runtime = wanted.removesuffix("loss") + "runtime"
-    out = []
-    for row in rows:
-        kept = {str(k): v for k, v in row.items() if not str(k).startswith("eval_") or str(k) in (wanted, runtime)}
-        if wanted in kept or not any(str(key).startswith("eval_") for key in row):
-            out.append(kept)
-    return out
 
 
 def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,8 +15,9 @@ from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import facts_above, with_step_tokens
 from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
+from advisor.readers.generic import without_losses
 from advisor.readers.names import Named, column_of
-from advisor.readers.run_table import RunTable, Status
+from advisor.readers.run_table import RunTable
 
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
@@ -140,7 +140,7 @@ def _candidates(raw: Any, depth: int = 0) -> Iterator[list[Mapping[str, Any]]]:
 # epoch, percentage, elapsed_time and remaining_time as h:mm:ss. A prediction run has steps and clocks, and no loss.
 
 LLAMA_FACTORY = "llama_factory"
-_OWN = {"total_steps": Named(column="planned_steps", kind="count", unit=None, rank=0)}
+_PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
 
 
 def llama_factory_score(head: bytes, path: Path) -> float:
@@ -151,25 +151,8 @@ def llama_factory_score(head: bytes, path: Path) -> float:
 
 def read_llama_factory(path: Path) -> RunTable:
     """Read the log; of a run without losses its steps and times. Raises AdvisorError."""
-    rows = JsonRows(name_of=lambda name: _OWN.get(name) or column_of(name))
+    rows = JsonRows(name_of=lambda name: _PLANNED if name == "total_steps" else column_of(name))
     for line, record in objects(path):
         rows.add(record, line)
     table = rows.finish().table(path, LLAMA_FACTORY, "LLaMA-Factory")
-    return table if table.rows else _without_losses(table)
-
-
-def _without_losses(table: RunTable) -> RunTable:
-    """A prediction or evaluation: its rows are what it counted."""
-    steps = table.column("step")
-    known = steps[np.isfinite(steps)]
-    planned = table.facts.get("planned_steps")
-    done = len(known) > 0 and planned is not None and known[-1] >= planned
-    return dataclasses.replace(
-        table,
-        rows=len(known),
-        first_step=float(known[0]) if len(known) else None,
-        last_step=float(known[-1]) if len(known) else None,
-        status=Status.COMPLETED if done else table.status,
-        status_reason=f"all {planned} steps were done" if done else table.status_reason,
-        notes=(*table.notes, "no loss is printed: an evaluation or a prediction, not a training"),
-    )
+    return table if table.rows else without_losses(table)

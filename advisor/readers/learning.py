@@ -29,7 +29,7 @@ from advisor.readers.generic_lines import (
 )
 from advisor.readers.line_format import EVAL, MORE, UNITS, Found, Rule
 from advisor.readers.line_templates import number
-from advisor.readers.slots import COUNTED, LONGEST, slots, stamp
+from advisor.readers.slots import COUNTED, LONGEST, slots
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers
 from advisor.readers.telemetry_names import PREFIX
@@ -45,7 +45,6 @@ _BAR_CLOCK = "clock of a bar"
 _ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
-_OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
@@ -164,7 +163,6 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         needs=needs,
         required=("loss", *sorted(counted)),
         targets_of=targets,
-        comma=_comma(main),
         bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
         step=BAR if main.bar else "",
         facts=_kind_of_loss(main) | _repeated_facts(head, main, needs),
@@ -285,14 +283,7 @@ def _is_other_bar(kind: _Kind, main: _Kind) -> bool:
 
 def _kind_of_loss(kind: _Kind) -> dict[str, str]:
     """What is known of a loss whose height says little: fact `loss_unit`."""
-    if all(_plays(line.read) for line in kind.lines):
-        return _OF_AGENTS
     return _OF_SEVERAL if all(is_one_of_several(line.text, line.read["loss"]) for line in kind.lines) else {}
-
-
-def _plays(read: Mapping[str, Reading]) -> bool:
-    """Whether a line counts games: their loss follows the play and has no height to come down from."""
-    return any(name in read and read[name].key.startswith("episode") for name in PROGRESS)
 
 
 def _needs(kind: _Kind) -> bytes:
@@ -335,7 +326,7 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         constant = len(values) >= FEWEST and len(set(values)) == 1
         if column == "tokens" and constant:
             out[column] = "step_tokens"
-        elif (column != "epoch" and constant) or not _rises(_within(series.get("epoch", []), values)):
+        elif (column != "epoch" and constant) or not _rises(values):
             out[column] = ""
     times = series.get("seconds", [])
     if len(times) >= FEWEST and _rises(times, 1.0) and times[-1] > 2 * times[0]:
@@ -396,26 +387,8 @@ def _rises(values: Sequence[float], share: float = RISING) -> bool:
     return not moves or sum(moves) >= share * len(moves)
 
 
-def _within(epochs: Sequence[float], values: list[float]) -> list[float]:
-    """A counter that starts again with every epoch, as one that goes on."""
-    if len(epochs) != len(values) or not values:
-        return values
-    return [epoch * (1 + max(values)) + value for epoch, value in zip(epochs, values, strict=True)]
-
-
 def _moves(series: dict[str, list[float]]) -> bool:
     return any(len(set(series.get(name, []))) > 1 for name in PROGRESS)
-
-
-def _comma(kind: _Kind) -> bytes:
-    """What a comma inside a number is on these lines: of milliseconds in a time stamp, else of thousands."""
-    thousands = any(
-        b"," in line.text[reading.slot.start : reading.slot.end]
-        for line in kind.lines
-        for reading in line.read.values()
-    )
-    stamped = any(b"," in line.text[stamp(line.text)[-1][2] :][:1] for line in kind.lines if stamp(line.text))
-    return b" " if stamped and not thousands else b""
 
 
 def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:

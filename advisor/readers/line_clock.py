@@ -6,7 +6,9 @@ through midnights, stamps without a year through new years. Days without a line 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gzip
 import math
 import mmap
 import re
@@ -18,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.cells import clock_seconds, seconds_of
-from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
+from advisor.readers.chunks import ANSI, UTF16, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.stamps import (
@@ -37,7 +39,6 @@ from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
 PARTIAL = 0.5  # of the time stamps' span: less is an account of something else
-AGREE = 0.05  # of the longer of two clocks
 COVERED = 0.8  # of the bytes of a run's rows lie before its last stamp and behind its first
 WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
 PART_BYTES = 1 << 15  # of the beginning and the end
@@ -70,43 +71,22 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
         # what lies between two runs is of the log as long as somebody may have sat beside it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
         seconds = sum(clock.seconds for clock in clocks) + sum(gaps)
-    notes = dict.fromkeys((*table.notes, *(words for run in runs if (words := _disagreement(run)))))
-    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds, notes=tuple(notes))
+    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
 
 
-def _disagreement(run: RunPart) -> str:
-    """That a run's own account and its time stamps differ, in words; empty where they agree or one is missing."""
-    own, clock = run.declared_seconds, run.clock_seconds
-    if not own or not clock or run.clock != STAMPS or abs(clock - own) <= AGREE * max(own, clock):
-        return ""
-    took, spans = format_seconds(own), format_seconds(clock)
-    return f"{run.name} says that it took {took}, its time stamps span {spans}: its own word is taken"
-
-
-@dataclass
-class _opened:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[bytes | mmap.mmap]:
     """The bytes of a file: mapped, or unpacked where it is packed and not too large (else none)."""
-
-    path: Path
-    _map: mmap.mmap | None = None
-
-    def __enter__(self) -> bytes | mmap.mmap:
-        if not self.path.is_file() or not (size := self.path.stat().st_size):
-            return b""
-        with open_binary(self.path) as stream:
-            head = read_block(stream, 2)
-            if (
-                not hasattr(stream, "fileno")
-                or head in (b"\xff\xfe", b"\xfe\xff")
-                or type(stream).__name__ == "GzipFile"
-            ):
-                return b"".join(chunk.text for chunk in chunks(self.path)) if size <= MOST_PACKED_BYTES else b""
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._map
-
-    def __exit__(self, *_: object) -> None:
-        if self._map is not None:
-            self._map.close()
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
+        yield b""
+        return
+    with open_binary(path) as stream:
+        if isinstance(stream, gzip.GzipFile) or read_block(stream, 2) in UTF16:
+            yield b"".join(chunk.text for chunk in chunks(path)) if size <= MOST_PACKED_BYTES else b""
+            return
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
 
 
 @dataclass(frozen=True, kw_only=True)

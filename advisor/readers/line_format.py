@@ -29,10 +29,7 @@ TRAIN, EVAL, MORE, SETS = 0, 1, 2, 3
 
 # what records repeat: the first three become facts, micro-batches counted beside steps tell what a time is of, and a
 # rate of one device becomes one of all where their number is known
-HIDDEN = (
-    *("planned_steps", "planned_epochs", "step_tokens", "iteration", "device_tokens_per_second", "device_flops"),
-    "task",
-)
+HIDDEN = (*("planned_steps", "planned_epochs", "step_tokens", "iteration", "device_tokens_per_second", "device_flops"),)
 
 # unit as a group or the log writes it → (multiply by, divide by): dividing keeps 13651.72 ms at 13.65172 s exactly
 UNITS: dict[str, tuple[float, float]] = {

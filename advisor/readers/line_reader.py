@@ -20,7 +20,7 @@ from advisor.readers.line_format import LineFormat, provenance
 from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
-from advisor.readers.sniff import line_score, logged_failure, preparations
+from advisor.readers.sniff import line_score, preparations
 from advisor.readers.starts import StartLines
 from advisor.readers.status import FAILURES
 
@@ -214,10 +214,7 @@ class LineReader:
             engine.feed(chunk)
         records, said = store.records(), events.finish()
         if not len(records):
-            head = sample(path)
-            said += preparations(head, path)
-            failure = logged_failure(head) if not any(event.kind in FAILURES for event in said) else None
-            said += [failure] if failure is not None else []
+            said += preparations(sample(path), path)
         of_rows = _facts_of_rows(self.format, records)
         told = {} if banner is None else banner.told(records, of_rows)
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
@@ -236,7 +233,6 @@ class LineReader:
             phase_names=[row.phase for row in rows],
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
             starts=began,
-            apart=starts.apart(began),
             plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)

@@ -17,15 +17,13 @@ import numpy as np
 from advisor.readers.cells import number_with_unit
 from advisor.readers.chunks import decode, read_text
 from advisor.readers.config_names import name_of, value_of
+from advisor.readers.delimited import recognised
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.markdown_text import Pair, Table, parts, repaired
-from advisor.readers.names import BYTES, SECONDS, choose, scaled
-from advisor.readers.run_table import Event, RunTable, Status
+from advisor.readers.names import SECONDS, scaled
+from advisor.readers.run_table import RunTable, Status
 
 NAME = "markdown"
-_PHASES = {"forward": "forward_seconds", "backward": "backward_seconds", "optimizer": "optimizer_seconds",
-           "data": "data_seconds", "grad norm": "grad_norm_seconds", "clip": "clip_seconds",
-           "flush": "flush_seconds", "total": "seconds"}  # fmt: skip
 _PRICE = re.compile(r"\$\s*(\d+(?:\.\d+)?)\s*(?:/|per )\s*(?:hr|hour|h)\b", re.IGNORECASE)
 _CARDS = re.compile(r"^\s*(\d{1,5})\s*[x×]\s+(.*)")
 _DURATIONS = ("wall_time", "training_time", "total_time", "duration", "wall_clock")
@@ -53,12 +51,8 @@ def read(path: Path) -> RunTable:
     """Read a report; a RunTable without rows where it has no step table. AdvisorError where it cannot be read."""
     found = list(parts(repaired(read_text(path))))
     tables = [part for part in found if isinstance(part, Table)]
-    steps = [table for table in tables if _is_steps(table)]
-    gathered, unread = _rows(steps)
     facts, notes = _facts(found)
-    events = [event for one in tables for event in _checkpoints(one)]
-    table = gathered.table(path, NAME, facts=facts, events=events, notes=(*unread, *notes))
-    table = _with_breakdown(table, tables)
+    table = _rows([table for table in tables if _is_steps(table)]).table(path, NAME, facts=facts, notes=notes)
     if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
     reason = "a report: somebody's word on how the run went; `advisor audit` judges what it claims"
@@ -66,40 +60,24 @@ def read(path: Path) -> RunTable:
 
 
 def _is_steps(table: Table) -> bool:
-    """A table of measured steps: a step and a loss that is a number in most rows."""
-    chosen = choose(list(table.header))
-    column = chosen.get("loss", chosen.get("eval_loss"))
-    if "step" not in chosen or column is None:
+    """A table of measured steps: a step and a loss that are numbers in most rows."""
+    found = recognised(table.header)
+    loss = found.get("loss", found.get("eval_loss"))
+    if "step" not in found or loss is None:
         return False
-    numbers = [number_with_unit(row[column]) for row in table.rows]
-    steps = [number_with_unit(row[chosen["step"]]) for row in table.rows]
-    return sum(n is not None for n in numbers) > len(numbers) / 2 and sum(s is not None for s in steps) > len(steps) / 2
+    at = [table.header.index(name) for name in (found["step"], loss)]
+    measured = sum(all(number_with_unit(row[place]) is not None for place in at) for row in table.rows)
+    return measured > len(table.rows) / 2
 
 
-def _rows(tables: list[Table]) -> tuple[Gathered, list[str]]:
-    """Records of the longest step table, and notes on others that do not merely repeat it."""
+def _rows(tables: list[Table]) -> Gathered:
+    """Records of the longest step table: shorter ones repeat some of it, as a rule."""
     gatherer = Gatherer()
-    if not tables:
-        return gatherer.finish(), []
-    main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
-    cells = {name: [row[i] for row in main.rows] for i, name in enumerate(main.header) if name}
-    gatherer.add(cells, np.arange(main.line + 1, main.line + 1 + len(main.rows)))
-    known = _steps_and_losses(main)
-    notes = []
-    for table in tables:
-        if table is main:
-            continue
-        if _steps_and_losses(table) <= known:
-            notes.append(f"the table under {table.heading!r} repeats the one under {main.heading!r}")
-        else:
-            notes.append(f"another step table, under {table.heading!r}, is not read: the longest is")
-    return gatherer.finish(), notes
-
-
-def _steps_and_losses(table: Table) -> set[tuple[Any, Any]]:
-    chosen = choose(list(table.header))
-    column = chosen["loss"] if "loss" in chosen else chosen["eval_loss"]
-    return {(number_with_unit(row[chosen["step"]]), number_with_unit(row[column])) for row in table.rows}
+    if tables:
+        main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
+        cells = {name: [row[i] for row in main.rows] for i, name in enumerate(main.header) if name}
+        gatherer.add(cells, np.arange(main.line + 1, main.line + 1 + len(main.rows)))
+    return gatherer.finish()
 
 
 def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
@@ -173,43 +151,3 @@ def _in_unit(value: str, units: Mapping[str, float]) -> float | None:
     if found is None or found[1].lower() not in units:
         return None
     return float(scaled(np.array(found[0]), units[found[1].lower()]))
-
-
-def _checkpoints(table: Table) -> list[Event]:
-    """A table of checkpoints as events, with sizes where it has them."""
-    names = [name.lower() for name in table.header]
-    if not any("checkpoint" in name for name in names[:1]) or "step" not in names:
-        return []
-    size_at = next((i for i, name in enumerate(names) if "size" in name), None)
-    events = []
-    for number, row in enumerate(table.rows):
-        step = number_with_unit(row[names.index("step")])
-        if step is None:
-            continue
-        size = _in_unit(row[size_at], BYTES) if size_at is not None else None
-        numbers = {"step": step[0]} | ({"bytes": size} if size is not None else {})
-        events.append(
-            Event(kind="checkpoint", text=row[0][:200], line=table.line + 2 + number, step=step[0], numbers=numbers)
-        )
-    return events
-
-
-def _with_breakdown(table: RunTable, tables: list[Table]) -> RunTable:
-    """Put a table of the parts of one step into the last row: that is the step such tables are about."""
-    part = next(
-        (one for one in tables if one.header[0].lower() in ("phase", "part", "component") and len(one.header) > 1), None
-    )
-    if part is None or not len(table):
-        return table
-    columns, provenance = dict(table.columns), dict(table.provenance)
-    for row in part.rows:
-        column = next((column for word, column in _PHASES.items() if word in row[0].lower()), None)
-        seconds = _in_unit(row[1], SECONDS)
-        if column is None or seconds is None:
-            continue
-        values = columns.get(column, np.full(len(table), np.nan)).copy()
-        if np.isnan(values[-1]):
-            values[-1] = seconds
-            columns[column] = values
-            provenance[column] = f"the report's table {part.heading!r}, one step"
-    return dataclasses.replace(table, columns=columns, provenance=provenance)

@@ -15,8 +15,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import as_number, read_text
 from advisor.readers.config_names import facts_of_settings
-from advisor.readers.gather import Gatherer
-from advisor.readers.names import column_of
+from advisor.readers.gather import Series, rows_of_series
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker
 
@@ -26,8 +25,6 @@ _MOST_FILES = 2000
 # meta.yaml: RunStatus, by number in old versions and by name in new ones
 STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
            "5": Status.KILLED, "KILLED": Status.KILLED}  # fmt: skip
-
-Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
 
 
 def score(head: bytes, path: Path) -> float:
@@ -94,26 +91,9 @@ def _typed(value: str) -> object:
 
 def table_of(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
     """One row per step; metrics logged without steps (all 0, as MLflow writes them) are counted instead."""
-    metrics = {
-        name: metric for name, metric in series.items() if column_of(name) is not None or column_of(name.split("/")[-1])
-    }
-    counted = {name: _steps(steps) for name, (_, _, steps) in metrics.items()}
-    axis = np.unique(np.concatenate(list(counted.values()))) if counted else np.zeros(0)
-    cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
-    printed: dict[str, np.ndarray] = {}
-    for name, (times, values, _) in metrics.items():
-        column = column_of(name) or column_of(name.split("/")[-1])
-        if column is None or column.column == "step":
-            continue
-        rows = np.searchsorted(axis, counted[name])
-        cells[name], printed[name] = np.full(len(axis), math.nan), np.zeros(len(axis))
-        cells[name][rows], printed[name][rows] = values, np.isnan(values)
-        cells["unix_time"][rows] = times
-    gatherer = Gatherer()
-    if len(axis):
-        gatherer.add(cells, np.arange(1, len(axis) + 1), printed)
+    counted = {name: (times, values, _steps(steps)) for name, (times, values, steps) in series.items()}
     told = {"unix_seconds": "time stamp of the metric"}
-    return gatherer.finish().table(source, NAME, facts=facts_of_settings(settings), provenance=told)
+    return rows_of_series(counted).table(source, NAME, facts=facts_of_settings(settings), provenance=told)
 
 
 def _steps(steps: np.ndarray) -> np.ndarray:

@@ -211,17 +211,6 @@ def foreign_ascii_words() -> list[str]:
     return sorted(word for word in meanings("foreign_words") if word.isascii())
 
 
-def choose(names: list[str]) -> dict[str, int]:
-    """For each column of the table the position of the name that stands for it best; first come wins between equals."""
-    best: dict[str, tuple[int, int]] = {}
-    known = by_letters(names)
-    for position, name in enumerate(names):
-        found = column_of(known.get(name, name))
-        if found is not None and (found.column not in best or found.rank < best[found.column][0]):
-            best[found.column] = (found.rank, position)
-    return {column: position for column, (_, position) in best.items()}
-
-
 def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
     """Values in the column's unit: the column they belong to, the values and how they were converted.
 

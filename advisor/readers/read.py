@@ -13,13 +13,11 @@ import numpy as np
 from advisor.errors import AdvisorError, close_matches
 from advisor.readers import (
     csv_table,
-    dmon,
     gpu_csv,
     hf_trainer_state,
     jsonl,
     markdown_report,
     mlflow_files,
-    mlperf,
     own_log,
     parquet_table,
     sheets,
@@ -83,9 +81,8 @@ def _of_telemetry(module: Any) -> FileReader:
 # of two that know a file equally well the first is taken
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
-    *(FileReader(program.name, program.score, program.read) for program in csv_table.PROGRAMS),
-    *map(_of, (wandb_folder, wandb_file, tfevents, mlperf, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of_telemetry, (dmon, gpu_csv, smi_tables)),
+    *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
+    *map(_of_telemetry, (gpu_csv, smi_tables)),
     _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
     *map(_of, (jsonl, csv_table, sheets, tasks)),

@@ -7,8 +7,6 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +24,6 @@ from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, at_the_end, ended_alike, of_all_runs, status_of
 
-SAME_TIME = 1e-3  # between two sentences about one training
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
 _LAST_WORDS = FAILURES | {
@@ -46,7 +43,6 @@ class Cuts:
     lines: np.ndarray  # of all records
     train_lines: np.ndarray  # of all training records, all ranks
     starts: Sequence[int]  # lines where a program began again
-    apart: Collection[int]  # those that are surely no other process of the same run
     plans: Sequence[Planned]  # settings that say how far it goes
     by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
 
@@ -64,14 +60,12 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         failed=_lines(events, _OWN_FAULT),
         broken=_lines(events, FAILURES),
     )
-    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines), cuts.apart)
+    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
         part = _part(table, segment, stretch, mine, cuts)
-        if stretch is None and (in_turn := _declared_in_turn(segment, events)):
-            part = dataclasses.replace(part, declared_seconds=in_turn)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
     parts = ended_alike(parts)
     status, reason = of_all_runs(parts)
@@ -100,14 +94,6 @@ def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
 def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
     """The facts without a duration that another of several runs declared of itself."""
     facts = dict(table.facts)
-    if (
-        not table.phases
-        and "total_seconds" in facts
-        and (told := [p.declared_seconds for p in parts if p.declared_seconds])
-    ):
-        facts["total_seconds"] = max(
-            facts["total_seconds"], sum(told)
-        )  # of several trainings the last declared its own
     if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
         own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
         del facts["total_seconds"]
@@ -173,22 +159,6 @@ def _declared(events: Sequence[Event]) -> float | None:
     return max(last, default=None)
 
 
-def _declared_in_turn(segment: Segment, events: Sequence[Event]) -> float | None:
-    """Seconds of trainings without records that say "finished" one after the other; ranks say it on lines in a row."""
-    total, before, said = 0.0, -1, list[tuple[float, str]]()
-    for event in events:
-        if event.kind != "finished" or event.line is None or "seconds" not in event.numbers:
-            continue
-        if segment.first_line <= event.line < segment.end_line:
-            seconds, words = event.numbers["seconds"], re.sub(r"[\d.,]+", "", event.text)
-            # once more, in its summary, in other words
-            again = any(math.isclose(s, seconds, rel_tol=SAME_TIME) and w != words for s, w in said)
-            said.append((seconds, words))
-            total += 0.0 if again or event.line <= before + 1 else seconds
-            before = event.line
-    return total or None
-
-
 def _name(stretch: Stretch | None, number: int, of: int) -> str:
     if stretch is not None and stretch.name:
         return stretch.name
@@ -204,17 +174,6 @@ def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Even
     last = float(steps.max()) if len(steps) else None
     whole = len(epochs) > 0 and bool(np.all(epochs == np.round(epochs)))
     slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
-    # Steps within an epoch, or several rows of it: the last epoch has only begun when it is first named.
-    counted = whole and (stretch.planned is not None or len(epochs) > len(np.unique(epochs)))
-    if (
-        planned is not None
-        and last is not None
-        and last < planned - 1
-        and planned_epochs
-        and len(epochs)
-        and not counted
-    ):
-        planned = planned if epochs.max() < planned_epochs - slack else None  # a limit that the epochs came before
     if planned is not None and printed:
         moves = np.diff(steps)
         stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0

@@ -34,8 +34,6 @@ _WIDE = (
     *((mark, b")  ") for mark in (b"\xef\xbc\x89", b"\xe3\x80\x91")),
     (b"\xc2\xa0", b"  "),
 )
-# a table of two columns, one name and one number a line
-_TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +51,6 @@ class Slot:
     parts: tuple[tuple[str, int, int], ...] = ()  # of a clock: unit, place
 
 
-# training-loss, overall: 2.31
-_QUALIFIED = re.compile(rb"(?i)(?<=loss),(?= (?:overall|total|mean|avg|average|all|combined|sum)\b)")
-
-
 def unstamped(line: bytes) -> bytes:
     """The line with blanks where a date and time stand before its cells, each byte where it was."""
     match = regex("stamped_cells").match(line)
@@ -65,8 +59,6 @@ def unstamped(line: bytes) -> bytes:
 
 def plain(line: bytes) -> bytes:
     """The line with frames, bars and full-width punctuation as ASCII, each byte where it was."""
-    if b"oss, " in line or b"OSS, " in line:
-        line = _QUALIFIED.sub(b" ", line)
     if line.isascii():
         return line
     line = _DRAWN.sub(b"|  ", line)
@@ -80,8 +72,6 @@ def slots(line: bytes) -> list[Slot]:
     if len(line) > LONGEST:
         return []
     text = plain(line)
-    if text.lstrip()[:1] == b"|" and (cells := _TWO_CELLS.match(text)) is not None:
-        text = text[: cells.start("between")] + b":" + text[cells.end("between") :]
     pattern, rows = _forms()
     found: list[Slot] = []
     for match in pattern.finditer(text):

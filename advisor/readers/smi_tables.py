@@ -1,6 +1,7 @@
 """Tables for people from the vendors' tools, printed once or repeatedly: nvidia-smi, npu-smi, rocm-smi, amd-smi.
 
-A table is some lines of a card, often under a date. What a tool prints in one line or two of a card is one reading.
+A table is some lines of a GPU, often under a date, or rows under a line of names, as `nvidia-smi dmon` and `amd-smi
+monitor` print them. What a tool prints in one line or two of a GPU is one reading.
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ FIELDS = {
     "power": "power.draw [W]",
     "celsius": "temperature.gpu",
     "util": "utilization.gpu [%]",
+    "traffic": "utilization.memory [%]",
     "used": "memory.used [MiB]",
     "total": "memory.total [MiB]",
     "clock": "clocks.sm",
 }
 _LINES = ("smi_nvidia_name", "smi_nvidia_values", "smi_npu_name", "smi_npu_values", "smi_rocm")
-_AMD_HEADER = re.compile(r"^\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?POWER\s.*$")
-_AMD_CELL = re.compile(r"(N/A|[\d.]+)(?:/[\d.]+)?\s?(°?C|W|MHz|%|MB|GB|MiB|GiB)?(?=\s|$)")
-_AMD_NAMES = {
-    **{"GPU": "index", "POWER": "power", "GPU_TEMP": "celsius", "GPU_T": "celsius", "GFX_UTIL": "util", "GFX%": "util"},
-    **{"GFX_CLK": "clock", "GFX_CLOCK": "clock", "VRAM_USED": "used", "VRAM_TOTAL": "total", "TIMESTAMP": "time"},
+_HEADER = re.compile(
+    r"\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?POWER\s.*|#\s*(?:date\s+)?(?:time\s+)?gpu\s+\w+(?:\s+\w+){1,40}\s*", re.I
+)
+_CELL = re.compile(r"(N/A|-|[\d.:]+)(?:/[\d.]+)?\s?(°?C|W|MHz|%|MB|GB|MiB|GiB)?(?=\s|$)")
+# of amd-smi, then of dmon, whose drivers before 2018 print "temp"
+_NAMES = {
+    **{"power": "power", "gpu_temp": "celsius", "gpu_t": "celsius", "gfx_util": "util", "gfx%": "util"},
+    **{"gfx_clk": "clock", "gfx_clock": "clock", "vram_used": "used", "vram_total": "total", "timestamp": "time"},
+    **{"gpu": "index", "pwr": "power", "gtemp": "celsius", "temp": "celsius", "sm": "util", "mem": "traffic"},
+    **{"pclk": "clock", "fb": "used", "date": "date", "time": "time"},
 }
 _LONGEST = 400  # characters of a line of such a table
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) "
@@ -54,11 +61,11 @@ class _Tables:
     matched: int = 0
     seen: set[str] = field(default_factory=set)  # cards of the present table
     card: dict[str, str] = field(default_factory=dict)
-    header: list[str] = field(default_factory=list)  # of amd-smi
+    header: list[str] = field(default_factory=list)  # names above rows
 
     def feed(self, line: str) -> dict[str, str] | None:
         """Take one line; gives a reading when it completes one."""
-        found = (self._amd(line) or self._match(line)) if len(line) <= _LONGEST else None
+        found = (self._row(line) or self._match(line)) if len(line) <= _LONGEST else None
         if found is None:
             self._date(line)
             return None
@@ -68,7 +75,7 @@ class _Tables:
         self.card.update({name: text for name, text in found.items() if name in FIELDS})
         if "ends" not in found or "index" not in self.card:
             return None
-        reading, self.card = {**self.card, "time": self.time, "table": str(self.tables)}, {}
+        reading, self.card = {**self.card, "time": self.time, "table": str(self.tables - 1)}, {}
         return reading
 
     def _begin(self, found: dict[str, str]) -> None:
@@ -84,15 +91,20 @@ class _Tables:
                 return {group: text for group, text in match.groupdict().items() if text is not None}
         return None
 
-    def _amd(self, line: str) -> dict[str, str] | None:
-        if _AMD_HEADER.match(line):
-            self.header = line.split()
+    def _row(self, line: str) -> dict[str, str] | None:
+        """What a row of numbers under a line of names holds; nothing of the names themselves."""
+        if _HEADER.fullmatch(line):
+            self.header = line.lstrip("# ").lower().split()
             return {}
-        cells = _AMD_CELL.findall(line) if self.header else []
+        cells = _CELL.findall(line) if self.header else []
         if not cells or len(cells) != len(self.header):
             return None
-        named = {_AMD_NAMES.get(name, ""): cell for name, (cell, _) in zip(self.header, cells, strict=True)}
-        return {**named, "begins": "", "ends": ""} if named.get("index", "").isdigit() else None
+        named = {_NAMES.get(name, ""): cell for name, (cell, _) in zip(self.header, cells, strict=True)}
+        if not named.get("index", "").isdigit():
+            return None
+        if len(day := named.get("date", "")) == 8:
+            self.time = f"{day[:4]}-{day[4:6]}-{day[6:]}T{named['time']}"
+        return {**named, "begins": "", "ends": ""}
 
     def _date(self, line: str) -> None:
         for pattern, form in _DATES:
@@ -107,7 +119,7 @@ class _Tables:
 
 def score(head: bytes, path: Path) -> float:
     """Readings in tables, and hardly anything else."""
-    if not any(word in head for word in (b"-SMI", b"-smi", b"Mhz", b"GFX")):
+    if not any(word in head for word in (b"-SMI", b"-smi", b"Mhz", b"GFX", b"pwr")):
         return 0.0
     tables, readings, filled, drawn = _Tables(), 0, 0, 0
     for line in head[: 1 << 16].decode("utf-8", "replace").split("\n"):

@@ -84,7 +84,7 @@ KIND = "prepared"
 FEWEST_OTHERS = 2  # weaker signs beside a strong one
 FEWEST_OTHER_OF_ENDED = 1
 CODE = 0.1  # of the lines: more are a program, not what it printed
-_NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
+NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _OTHERS = tuple(
     re.compile(rb"(?i)" + pattern)
     for pattern in (
@@ -104,28 +104,13 @@ _OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 
 def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
     """Whether a sample of a file without records is of a program that was to train; `over`: it says that it has."""
-    if path.suffix.lower() in _NO_LOGS or not (over or regex("training_prepared").search(head)):
+    if path.suffix.lower() in NO_LOGS or not (over or regex("training_prepared").search(head)):
         return False
     lines = sum(1 for line in head.split(b"\n") if line.strip())
     if len(regex("program_text").findall(head)) > max(1.0, CODE * lines):  # a warning quotes one
         return False
     signs = sum(sign.search(head) is not None for sign in _OTHERS)
     return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)
-
-
-def uses_a_library(head: bytes, path: Path) -> bool:
-    """Whether a file without records is what a program printed that uses a library of trainings: whatever it did, no
-    step of a training is in it.
-    """
-    return path.suffix.lower() not in _NO_LOGS and regex("training_library").search(head) is not None
-
-
-def logged_failure(head: bytes) -> Event | None:
-    """The last line of a sample as a failure, where a program's own logger stamped it as an error; else None."""
-    lines = head.rstrip().split(b"\n")
-    if not regex("logged_error").match(lines[-1][:200]):
-        return None
-    return Event(kind="exception", text=lines[-1].strip()[:200].decode("utf-8", "replace"), line=len(lines))
 
 
 def preparations(head: bytes, path: Path) -> list[Event]:

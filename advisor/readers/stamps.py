@@ -22,7 +22,7 @@ _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_ab
 # names of patterns, the surest first, and after how long they start anew (0: never); a later group counts only where no
 # earlier one says anything
 SPELLINGS = (
-    tuple((f"stamp_{name}", 0.0) for name in ("iso", "numbers", "of_date", "day_first", "unix")),
+    tuple((f"stamp_{name}", 0.0) for name in ("iso", "numbers", "of_date", "day_first", "unix", "mlperf")),
     tuple((f"stamp_{name}", _YEAR) for name in ("month_day", "named_month", "glog")),
     (("stamp_clock", _DAY),),
 )

@@ -1,33 +1,23 @@
 """Where a log's program was started again, by its own first lines: what it prints first it prints at every start.
 
 The lines before the first record are the banner (imports' warnings, the configuration, the data's size). Where at least
-half of its distinct lines, or six of them, come again close together, digits aside, another process began. Behind a
-scheduler's summary of a job, which LSF appends to the file, stands what another job wrote.
+half of its distinct lines, or six of them, come again close together, digits aside, another process began.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
-
-from advisor.readers.stamps import moment
 
 BANNER_LINES = 300  # of the beginning that are remembered
 SURE = 6  # distinct lines of it that come again are enough: launchers and installers print once what programs do not
 LOOPED = 5  # times as often as the first lines come again
 FEWEST = 3  # distinct lines that make a banner: one or two may be the head of every epoch
 MOST_HITS = 100_000
-STAMP_BYTES = 120  # of a line's beginning, in which its stamp stands
-TOGETHER = 60.0  # seconds within which the processes of one run begin
 _SHORTEST = 8  # characters of a line, digits and blanks aside, that tell it from another
-_SUMMARY = b"The output (if any) is above this job summary"  # LSF, bsub -o
-_POSTSCRIPT = re.compile(rb"PS:$|Readfile<")  # of such a summary
-_PROGRESS = re.compile(rb"(?i)\bepoch\W{0,3}\d|\bcompleted\b|\bsaved\b|shuffl")  # comes again within one run
 _DELETED = b"0123456789.,+-% \t"
 
 
@@ -38,53 +28,24 @@ class StartLines:
     _banner: dict[bytes, int] = field(default_factory=dict)  # distinct line → the number of its first one
     _seen: int = 0
     _hits: list[tuple[int, int]] = field(default_factory=list)  # line, line of the banner that it repeats
-    _summaries: list[int] = field(default_factory=list)  # last lines of jobs
-    _last: int = 0  # line with anything on it
-    _moments: dict[int, float] = field(default_factory=dict)  # of lines that come again, by their own stamps
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
         """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
         shapes = text.translate(None, _DELETED).split(b"\n")[: len(lines)]
-        if _SUMMARY in text:
-            here = (int(line) for line, one in zip(lines, text.split(b"\n"), strict=False) if _SUMMARY in one)
-            self._summaries += list(here)[:MOST_HITS]
-        told = (
-            int(lines[at]) for at in range(len(shapes) - 1, -1, -1) if shapes[at] and not _POSTSCRIPT.match(shapes[at])
-        )
-        self._last = next(told, self._last)
         learning = self._seen < BANNER_LINES
         if not learning and self._banner.keys().isdisjoint(shapes):
             return
-        texts = text.split(b"\n")
         for at, shape in enumerate(shapes):
             if shape in self._banner:
                 if len(self._hits) < MOST_HITS:
                     self._hits.append((int(lines[at]), self._banner[shape]))
-                    self._note(int(lines[at]), texts[at])
             elif self._seen < BANNER_LINES:
                 self._seen += 1
                 if len(shape) >= _SHORTEST:
                     self._banner[shape] = int(lines[at])
-                    self._note(int(lines[at]), texts[at])
-
-    def _note(self, number: int, line: bytes) -> None:
-        if _PROGRESS.search(line) is None and (stamp := moment(line[:STAMP_BYTES])) is not None:
-            self._moments[number] = stamp
 
     def finish(self, end: float) -> list[int]:
         """Lines at which a program began again: the banner ends before line `end`, the first record or failure."""
-        jobs = [line + 1 for line in self._summaries if line < self._last]
-        # the summaries of a scheduler repeat their own lines, and cut the log by themselves
-        return jobs or [line for line in sorted(set(self._again(end))) if line <= self._last]
-
-    def apart(self, starts: Sequence[int]) -> list[int]:
-        """Those of some starts that came long after the one before: no other process of the same run made them."""
-        known = [
-            (line, self._moments[line]) for line in (min(self._moments, default=0), *starts) if line in self._moments
-        ]
-        return [line for (_, before), (line, now) in pairwise(known) if abs(now - before) > TOGETHER]
-
-    def _again(self, end: float) -> list[int]:
         banner = {line for line in self._banner.values() if line < end}
         hits = [hit for hit in self._hits if hit[1] in banner]
         # What comes again far more often than the log's first lines do is a loop's (downloads, examples), no banner's.
@@ -102,7 +63,7 @@ class StartLines:
             seen.add(repeated)
             if len(seen) >= max(FEWEST, min(SURE, len(banner) / 2)) and began not in starts[-1:]:
                 starts.append(int(began))
-        return starts
+        return sorted(set(starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +91,15 @@ def segments(
     starts: Sequence[int],
     words: Words,
     records: np.ndarray,
-    apart: Collection[int] = (),
 ) -> list[Segment]:
     """Cut a log into its runs.
 
     `phases` are first and last line of each phase's records, `starts` lines where a program began, `records` the lines
-    of all records, in order, `apart` the starts that are no other process's. A run begins where a program does, or
-    behind the last words of the one before; what fails after training is over is a stage of its own.
+    of all records, in order. A run begins where a program does, or behind the last words of the one before; what fails
+    after training is over is a stage of its own.
     """
     if not phases:
-        again = [1, *(line for line in starts if line in apart or any(one < line for one in words.decisive))]
+        again = [1, *(line for line in starts if any(one < line for one in words.decisive))]
         until = [*again[1:], float("inf")]
         return [Segment(first_line=a, end_line=b, phase=None) for a, b in zip(again, until, strict=True)]
     decisive = words.decisive
@@ -155,12 +115,12 @@ def segments(
         # else what it prints between is not a start that failed
         for broken in [any(before < one < after for one in words.broken)]
         for line in starts
-        if before < line < after and (broken or line in apart)
+        if before < line < after and broken
     ]
     kept = [1]
     for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
         # several ranks print the banner once each, and an evaluation what it printed before: nothing ended between
-        if line in begins or line in apart or any(kept[-1] <= one < line for one in decisive):
+        if line in begins or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
     between = {int(np.searchsorted(records, line)): line for line in starts if _ended_before(line, decisive, records)}
     resumed = list(between.values())  # once, however many ranks say so

@@ -48,8 +48,9 @@ _ROWS_OF_AN_END = {"early_stop": 1}  # Keras says so before it prints the epoch 
 _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
 _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
-_BY_HAND = ("interrupt", "signal")
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
+# what a run that has reached its last step may well print afterwards
+_WEAK = ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
 _NUMBERS = re.compile(r"[\d.,:]+")
 _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
@@ -138,21 +139,18 @@ def _words(event: Event) -> str:
 def _survived(
     cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None, last_step: float | None
 ) -> bool:
-    """Whether a run was over before, or went on to its end in spite of what looks like a cause of its end.
+    """Whether a run was over before what looks like a cause of its end, or went on to its end in spite of it.
 
     What a shell says of a command of its script is final: the script goes on to its last words in any case.
     """
     if _BY_SHELL.search(cause.text):
         return False
-    if _is_weak(cause) and reached:
-        return True
     if said is None or said.kind not in ("finished", "early_stop"):
-        return False
-    if _is_weak(cause) and said.kind == "finished":
-        # behind an interrupt stand the last words of whoever caught it
-        return cause.kind not in _BY_HAND or (said.line or 0) < (cause.line or 0)
+        return cause.kind in _WEAK and reached is True
     if last_step is None and _TRAINED.search(said.text) is None:
         return False  # a wrapper says so of its commands, whatever became of them
+    if cause.kind in _WEAK and said.kind == "finished":
+        return (said.line or 0) < (cause.line or 0)  # behind an interrupt stand the last words of whoever caught it
     return (said.line or 0) > max(event.line or 0 for event in ending)
 
 
@@ -180,19 +178,8 @@ def _reached_end(last_step: float | None, planned_steps: float | None, slack: fl
     return last_step is not None and last_step >= planned_steps - slack
 
 
-_PLACE = re.compile(r" \[[^\]]+:\d+")  # where a traceback ends
 _BY_SHELL = re.compile(r"\bline \d+:\s+\d+ (?:Killed|Terminated|Aborted|Segmentation fault)")
-
-
-def _is_weak(cause: Event) -> bool:
-    """Whether a run that has reached its last step may well print this afterwards."""
-    return cause.kind in (
-        "signal",
-        "child_failed",
-        "killed",
-        "interrupt",
-        *_FOLLOWERS,
-    )
+_PLACE = re.compile(r" \[[^\]]+:\d+")  # where a traceback ends
 
 
 def _cause(ending: Sequence[Event]) -> Event | None:
@@ -205,15 +192,11 @@ def _cause(ending: Sequence[Event]) -> Event | None:
     if any(event.kind == "host_memory" for event in leaders):  # who killed it says why
         leaders = [event for event in leaders if event.kind != "killed"]
     # a shell goes on behind what it could not find
-    leaders = [event for event in leaders if not _is_not_found(event)] or leaders
+    leaders = [event for event in leaders if not event.text.endswith(NOT_FOUND)] or leaders
     for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):
         if group:
             return group[0]
     return None
-
-
-def _is_not_found(event: Event) -> bool:
-    return event.text.endswith(NOT_FOUND)
 
 
 def _could_have_ended(event: Event) -> bool:
@@ -256,14 +239,9 @@ def _signal_of(exitcode: float) -> float:
 # What the last rows of a run show of its end where no word and no plan tells of one.
 
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
-FEWEST_TURNS = 4  # rows that were as far apart as the ones before
 FEWEST_ROWS = 10  # of a run whose last number says something by being round
 BY_CHANCE = 0.005  # of the places where a run may be cut are as round: every hundredth step is none that says something
-ROUND, FALLEN = "is a round number, where few runs are cut", "its learning rate came down to"
-HINTS = (ROUND, FALLEN)
-DECAYED = 1e-3  # of the highest learning rate: a schedule has come to its end
-STEADILY = 0.5  # of the moves of a rate that falls by a schedule
-FEWEST_RATES = 20  # that show a schedule
+ROUND = "is a round number, where few runs are cut"
 
 
 def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
@@ -272,7 +250,7 @@ def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
     words = _evaluated_out_of_turn(table, phase)
     if not words and saved and (number := _ends_round(table, phase)):
         words = f"{number}, and behind it stands: {saved[-1].text}"
-    return words or _decayed(table, phase)
+    return words
 
 
 def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
@@ -313,19 +291,6 @@ def grain(count: int) -> int:
     """The largest of 1, 2, 5, 10, 20, 50 … that divides a count: 3,000 is 3 of 1,000."""
     grains = [m * 10**k for k in range(len(str(count))) for m in (1, 2, 5)]
     return max((grain for grain in grains if count and count % grain == 0), default=1)
-
-
-def _decayed(table: RunTable, phase: int) -> str:
-    """That the learning rate has fallen to nothing, as schedules let it at their end alone."""
-    rates = table.column("learning_rate")[table.phases[phase].rows]
-    rates = rates[np.isfinite(rates)]
-    if len(rates) < FEWEST_RATES or not rates.max() > 0 or rates[-1] > DECAYED * rates.max():
-        return ""
-    falling = rates[int(np.argmax(rates)) :]
-    tail = falling[-FEWEST_RATES // 2 :]
-    moves = np.diff(tail)  # a rate that is lowered where the loss stands still falls by steps, and ends nothing
-    smooth = len(falling) >= FEWEST_RATES / 2 and np.all(moves <= 0) and np.mean(moves < 0) >= STEADILY
-    return f"{FALLEN} {rates[-1]:.3g} from {rates.max():.3g}" if smooth else ""
 
 
 # What shows an end where the log has no word and no plan of it.
@@ -397,7 +362,7 @@ def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
 
 def is_open(table: RunTable) -> bool:
     """Whether the log itself does not say how the run ended, or only hints at it."""
-    return table.status in _OPEN or any(hint in table.status_reason for hint in HINTS)
+    return table.status in _OPEN or ROUND in table.status_reason
 
 
 def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:

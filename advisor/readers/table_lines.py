@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from advisor.readers.cells import clock_seconds
-from advisor.readers.generic_lines import by_size, whole_of
+from advisor.readers.generic_lines import by_size, target_of, whole_of
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, Rule
 from advisor.readers.line_templates import number
-from advisor.readers.names import BYTES, Named
+from advisor.readers.names import Named
 from advisor.readers.slots import LONGEST, plain, unstamped
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card
 
@@ -103,7 +103,8 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
             values = [number(match["value"]) for match in matches]
             names.append(by_size(one.column, values) if bare and values else one.column)
         else:
-            names.append(_target(one.column, one.kind, one.unit))
+            # of a row's time it cannot be told from its name whether it is one step's or all of them
+            names.append(("" if one.kind == "time" else target_of(one.column, one.kind, one.unit or "")) or "")
     passed = tuple(title for title, name in zip(titles, names, strict=True) if not name)
     return TableRow(names=tuple(names), wide=wide, passed=passed, kind=TRAIN if "loss" in taken else EVAL)
 
@@ -134,21 +135,6 @@ def _named(name: str, cell: bytes) -> Named | None:
     match = _CELL.fullmatch(cell)
     unit = (match["unit"] or b"").decode("utf-8", "replace") if match is not None else ""
     return column_or_card(_SHORT.get(name, name)) or card_column(name, unit)
-
-
-def _target(column: str, kind: str, unit: str | None) -> str:
-    if kind == KIND and not column.endswith("_bytes"):
-        return f"{column}__percent" if unit in ("%", "pct", "percent") else column
-    if kind in (KIND, "bytes"):
-        sizes = {name.lower(): name for name in UNITS if name.lower() in BYTES and len(name) > 1}
-        return f"{column}__{sizes[unit]}" if unit in sizes else ""
-    if kind == "time":  # of a row: whether one step's or all of them cannot be told from its name
-        return ""
-    if kind == "steps_per_second":
-        return f"{column}__inverse"
-    if kind == "share":
-        return f"{column}__percent" if unit else column
-    return f"{column}__{unit}" if unit in UNITS else column
 
 
 def _cells(line: bytes, wide: bool) -> list[tuple[bytes, int, int]]:

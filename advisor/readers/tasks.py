@@ -1,23 +1,20 @@
 """A wrapper's list of tasks (`[3/24] width 512 | started at …`, `[3/24] … DONE`): trainings that log elsewhere.
 
-Optuna's trials (`Trial 3 finished with value: 0.71`) are such a list too, whose end nobody knows.
-
 Asked only where no record of a training was found. Tasks have a number over their total, which is the same for all, and
 words of a beginning or an end; that they are trainings, and no steps of an installation, other words must say.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.readers.cells import duration_seconds
-from advisor.readers.chunks import as_number
 from advisor.readers.events import EventScanner, numbered_lines
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.sniff import NO_LOGS
 from advisor.readers.stamps import moment
 from advisor.readers.status import status_of
 from advisor.readers.yaml_rows import regex
@@ -26,7 +23,6 @@ NAME = "tasks"
 FEWEST = 3  # tasks of a list
 MOST_TASKS = 10_000
 _LIKE = 0.16  # how sure: above an error message, below two records of a training
-_NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _EDGES = " \t|:,;-–—=>#*.✓✔✅❌✗✘()[]"
 
 
@@ -45,7 +41,7 @@ class _Task:
 
 def score(head: bytes, path: Path) -> float:
     """How surely a file is a list of trainings that something started one by one."""
-    if path.suffix.lower() in _NO_LOGS or not regex("of_trainings").search(head):
+    if path.suffix.lower() in NO_LOGS or not regex("of_trainings").search(head):
         return 0.0
     tasks, _ = _tasks(enumerate(head.split(b"\n"), 1))
     return _LIKE if len(tasks) >= FEWEST else 0.0
@@ -68,7 +64,7 @@ def read(path: Path) -> RunTable:
         framework=None,
         columns={},
         provenance={},
-        events=(Event(kind="tasks", text=_started(len(tasks), total)), *events),
+        events=(Event(kind="tasks", text=f"{len(tasks)} of {total} tasks were started"), *events),
         status=status,
         status_reason=reason,
         runs=parts,
@@ -76,10 +72,6 @@ def read(path: Path) -> RunTable:
             "a list of tasks: what each of them printed is elsewhere, nothing of their training can be judged here",
         ),
     )
-
-
-def _started(count: int, total: int) -> str:
-    return f"{count} of {total} tasks were started" if total else f"{count} trials were run"
 
 
 def _of_a_task(event: Event, tasks: list[_Task]) -> bool:
@@ -92,23 +84,10 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     tasks: dict[int, _Task] = {}
     totals: dict[int, int] = {}
     for at, line in lines:
-        if (trial := regex("task_trial").search(line[:400])) is not None and int(trial["number"]) == len(
-            tasks
-        ) < MOST_TASKS:
-            tasks[len(tasks) + 1] = _trial(trial, line, at, tasks.get(len(tasks)))
-            totals[0] = len(tasks)
-            continue
         if (match := regex("task_number").search(line[:400])) is None or regex("no_task").search(line[:400]):
             continue
         number, total = int(match["number"]), int(match["total"])
-        begun, well, badly = (
-            words.search(line) is not None
-            for words in (
-                regex("task_begun"),
-                regex("task_done"),
-                regex("task_failed"),
-            )
-        )
+        begun, well, badly = (regex(f"task_{how}").search(line) is not None for how in ("begun", "done", "failed"))
         if not (begun or well or badly) or not 1 <= number <= total or total < 2 or len(tasks) >= MOST_TASKS:
             continue
         totals[total] = totals.get(total, 0) + 1
@@ -126,22 +105,6 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     if len(totals) != 1 or numbers != list(range(1, len(found) + 1)):
         return [], 0
     return found, next(iter(totals))
-
-
-def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -> _Task:
-    """One trial by the line that it ends with, which is all that is said of it."""
-    value = as_number((match["value"] or b"").decode("utf-8", "replace"))
-    became = match["how"].decode() if value is None else f"value {value:g}"
-    return _Task(
-        number=int(match["number"]) + 1,
-        name=f"trial {int(match['number'])}, {became}",
-        first_line=at,
-        last_line=at,
-        began=before.ended if before is not None else None,
-        ended=moment(line),
-        well=match["how"] != b"failed",
-        said=line.decode("utf-8", "replace").strip()[:200],
-    )
 
 
 def _name(rest: bytes) -> str:
@@ -177,18 +140,9 @@ def _part(task: _Task, following: _Task | None) -> RunPart:
 def _whole(tasks: list[_Task], total: int, events: Sequence[Event]) -> tuple[Status, str]:
     """How the list ended: it says of a task no more than that its process did."""
     ended, failed = [t for t in tasks if t.well is not None], [t for t in tasks if t.well is False]
-    of_all = f"{len(ended)} of {total} tasks" if total else f"{len(ended)} trials"
-    words = f"{of_all} ended" + (f", {len(failed)} of them failed" if failed else "")
+    words = f"{len(ended)} of {total} tasks ended" + (f", {len(failed)} of them failed" if failed else "")
     if len(ended) == total:
         return (Status.CRASHED if len(failed) == total else Status.COMPLETED), words
-    if not total:
-        status, reason = status_of(events, None, None, 0.0)
-        told = status not in (Status.UNKNOWN, Status.COMPLETED)
-        return (
-            (status, f"{words}; {reason}")
-            if told
-            else (Status.UNKNOWN, f"{words}; how many there were to be is not said")
-        )
     place = f"the list ends in task {tasks[-1].number} of {total}; {words}"
     status, reason = status_of(events, None, None, 0.0)
     if status in (Status.UNKNOWN, Status.COMPLETED):

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers import dmon, gpu_csv, smi_tables
-from advisor.readers.chunks import as_number, chunks, clean, json_object, read_head
-from advisor.readers.gather import flatten
+from advisor.readers import gpu_csv, smi_tables
+from advisor.readers.chunks import chunks, clean, json_object, read_head
+from advisor.readers.gather import rows_of
+from advisor.readers.names import Named
 from advisor.readers.run_table import RunTable
-from advisor.readers.telemetry_names import MEASURED, in_unit, reading_of
+from advisor.readers.telemetry_names import KIND, MEASURED, PREFIX, reading_of
 from advisor.readers.telemetry_table import Telemetry, telemetry_run
 
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"
+_CLOCKS = ("_timestamp", "_runtime")  # of W&B, the surer first
 # column of `trainer/telemetry_files.py` → column here and what it is divided by
 OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),
@@ -58,14 +60,15 @@ def read(path: Path) -> RunTable:
 
 
 def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    if path.is_dir():
-        return of_folder(path)
-    raw = read_head(path)
-    if raw.startswith(_MAGIC):
-        telemetry = _parquet([path])
+    paths = files_of(path) if path.is_dir() else [path]
+    if not paths:
+        raise AdvisorError(f"{path} has no telemetry.parquet", "give the telemetry file itself")
+    raw = read_head(paths[0])
+    if raw.startswith(_MAGIC) or path.is_dir():
+        telemetry = of_files(paths)
         return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
     head = clean(raw)[0]
-    for module in (dmon, gpu_csv, smi_tables):
+    for module in (gpu_csv, smi_tables):
         if module.score(head, path) > 0:
             return module.read_readings(path)
     if head.lstrip()[:1] == b"{":
@@ -76,27 +79,14 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     )
 
 
-def of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """A run folder's telemetry, the joined file and the parts that are not in it yet: columns (none of a run on a CPU),
-    number of readings, notes. AdvisorError where there is none or it is damaged."""
-    paths = _files(folder)
-    if not paths:
-        raise AdvisorError(f"{folder} has no telemetry.parquet", "give the telemetry file itself")
-    telemetry = _parquet(paths)
-    return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
-
-
-def host_of_folder(folder: Path) -> Telemetry:
-    """A run folder's readings of the host, none of a card; empty where there are none. AdvisorError if damaged."""
-    return _parquet(_files(folder), host=True)
-
-
-def _files(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
+    """A run folder's telemetry: the joined file and the parts that are not in it yet."""
     parts = sorted((folder / "telemetry").glob("part-*.parquet"))
     return [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
 
 
-def _parquet(paths: list[Path], *, host: bool = False) -> Telemetry:
+def of_files(paths: list[Path], *, host: bool = False) -> Telemetry:
+    """The readings of GPUs in our own files, or those of the host; AdvisorError where one is damaged."""
     import pyarrow as pa
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
@@ -135,35 +125,20 @@ def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 
 def system_metrics(objects: Iterable[Mapping[str, Any]]) -> Telemetry | None:
-    """W&B's system metrics, an object per reading with its `_timestamp`; None where none is of a card."""
-    rows: list[tuple[float, int, str, float]] = []
-    for found in objects:
-        time = as_number(found.get("_timestamp")) or as_number(found.get("_runtime"))
-        if time is not None:
-            rows += _readings(found, time)
-    if not rows:
+    """W&B's system metrics, an object per reading with its `_timestamp`; None where none is of a GPU."""
+    return rows_of(objects, _of_wandb).table("", NAME).telemetry
+
+
+def _of_wandb(key: str) -> Named | None:
+    """What W&B calls a reading: its memory is the share of time with memory traffic."""
+    if key in _CLOCKS:
+        return Named(column="unix_seconds", kind="plain", unit=None, rank=_CLOCKS.index(key))
+    reading = reading_of(key.replace("/", "."))
+    if reading is None or reading.card is None or "process" in key:
         return None
-    moments = sorted({(time, card) for time, card, _, _ in rows})
-    place = {moment: row for row, moment in enumerate(moments)}
-    telemetry: Telemetry = {
-        "unix_seconds": np.array([time for time, _ in moments]),
-        "gpu": np.array([float(card) for _, card in moments]),
-    }
-    for time, card, column, value in rows:
-        telemetry.setdefault(column, np.full(len(moments), np.nan))[place[(time, card)]] = value
-    return telemetry
-
-
-def _readings(found: Mapping[str, Any], time: float) -> list[tuple[float, int, str, float]]:
-    out = []
-    for key, value in flatten(found):
-        reading, number = reading_of(key.replace("/", ".")), as_number(value)
-        if reading is None or number is None or reading.card is None or "process" in key:
-            continue
-        column, unit = reading.column, reading.unit
-        if key.endswith(".memory"):
-            column, unit = "memory_utilization", "%"  # W&B: share of time with memory traffic
-        if column in MEASURED:
-            unit = unit or {"memory_used_bytes": "b", "utilization": "%"}.get(column)
-            out.append((time, reading.card, column, float(in_unit(column, unit, np.array([number]))[0][0])))
-    return out
+    column, unit = reading.column, reading.unit or {"memory_used_bytes": "b", "utilization": "%"}.get(reading.column)
+    if key.endswith(".memory"):
+        column, unit = "memory_utilization", "%"
+    if column not in MEASURED:
+        return None
+    return Named(column=f"{PREFIX}{reading.card} {column}", kind=KIND, unit=unit, rank=reading.unit is None)

@@ -109,9 +109,8 @@ def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
     if reading.column == "throttle_reasons":
         return np.array([_bits(cell) for cell in cells], dtype=float), ""
     values = plain_numbers(cells)
-    unit = reading.unit or unit_in_cells(cells)
     with np.errstate(all="ignore"):
-        return in_unit(reading.column, unit, values)
+        return in_unit(reading.column, reading.unit or unit_in_cells(cells), values)
 
 
 def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:

@@ -20,7 +20,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import json_object, open_binary
 from advisor.readers.config_names import facts_of_settings
-from advisor.readers.gather import Gatherer
+from advisor.readers.gather import rows_of_series
 from advisor.readers.names import column_of
 from advisor.readers.protobuf import (
     BYTES,
@@ -107,25 +107,9 @@ def read_events(path: Path, scalars: Scalars) -> str | None:
 
 def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> RunTable:
     """One row per step, the tags as columns."""
-    known = {}
-    for tag, columns in scalars.by_tag.items():
-        named = column_of(tag)
-        # the step of an event is the row's own: a tag like train/global_step only repeats it
-        if named is not None and named.column not in ("step", "unix_seconds"):
-            known[tag] = columns
-    steps = np.unique(np.concatenate([np.asarray(c[0]) for c in known.values()])) if known else np.zeros(0)
-    cells: dict[str, np.ndarray] = {"step": steps, "unix_time": np.full(len(steps), math.nan)}
-    printed: dict[str, np.ndarray] = {}
-    for tag, (at, times, values) in known.items():
-        rows = np.searchsorted(steps, np.asarray(at))
-        cells[tag], printed[tag] = np.full(len(steps), math.nan), np.zeros(len(steps))
-        cells[tag][rows] = np.asarray(values)  # of a step logged twice the later value stays
-        printed[tag][rows] = np.isnan(np.asarray(values))
-        cells["unix_time"][rows] = np.asarray(times)
-    gatherer = Gatherer()
-    if len(steps):
-        gatherer.add(cells, np.arange(1, len(steps) + 1), printed)
-    table = gatherer.finish().table(
+    known = {tag: (np.array(times), np.array(values), np.array(steps))
+             for tag, (steps, times, values) in scalars.by_tag.items() if column_of(tag) is not None}  # fmt: skip
+    table = rows_of_series(known).table(
         source,
         NAME,
         "huggingface" if scalars.settings else None,

@@ -52,7 +52,6 @@ def without_hint(path: Path) -> list[int]:
     [
         ("a.yaml", "depth: 6\nwidth: [1,\n", "line 3", "mend that line"),
         ("a.toml", "depth = 6\nwidth = = 1\n", "line 2", "mend that line"),
-        ("a.py", "depth = 6\nwidth = (1,\n", "line 2", "mend that line"),
         ("a.json", '{"depth": 6', "char 11", "was it cut while being copied?"),
         ("a.yml", "- 6\n", "holds no names", "give the file that holds the run's settings"),
     ],

@@ -21,7 +21,8 @@ OWN = Path(__file__).parents[2] / "recorded"
         ("a.toml", "learning_rate = 6e-4\nmax_iters = 5_000\nbf16 = true\n[model]\nn_layer = 6\nn_embd = 384\n"),
         (
             "a.py",
-            "import os\nn_layer = 6\nn_embd = 6 * 64\nlearning_rate = 6e-4\nmax_iters = 5000\ndtype = 'bfloat16'\n"
+            "import os\nn_layer = 6\nn_embd = 384  # 6 * 64\nblock_size = 4 * 64\nlearning_rate = 6e-4\n"
+            "max_iters = 5000\ndtype = 'bfloat16'\n"
             "raise SystemExit\n",
         ),
     ],
@@ -80,7 +81,6 @@ def test_a_flood_of_yaml_aliases_is_refused(tmp_path):
         ("a.yaml", "a: [1"),
         ("a.json", "{"),
         ("a.toml", "=1"),
-        ("a.py", "x ="),
         ("b.yaml", "- 1\n- 2\n"),
         ("c.yaml", "!!python/object/apply:os.getcwd []\n"),
     ],

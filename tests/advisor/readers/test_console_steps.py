@@ -77,15 +77,8 @@ def with_evaluations(steps, of, every):
 CONSOLES = {
     "bars around the rows": (redrawn(70, 200, 7), 7, 70, 10),
     "evaluation bars within": (with_evaluations(200, 200, 25), 25, 200, 8),
-    "rows late in blocks, unfinished": (in_blocks(130, 900, 6, 5), 6, 126, 21),
     "rows late in blocks, to the end": (in_blocks(300, 300, 20, 4) + total(900.0, 300, 2.0), 20, 300, 15),
     "quoted values": (in_blocks(240, 240, 12, 6, quoted) + total(720.0, 240, 2), 12, 240, 20),
-    "a bar before each row, in its line": (
-        "".join(bar(s, 2600) + row(s, 1300) + "\n" for s in range(500, 2501, 500)),
-        500,
-        2500,
-        5,
-    ),
     "a bar before each row, drawn late": (
         "".join(bar(s - 1, 900) + row(s, 450) + "\n" + bar(s + 1, 900) + "\n" for s in range(30, 601, 30)),
         30,
@@ -115,12 +108,6 @@ CONSOLES = {
         1,
         480,
         61,
-    ),
-    "taken up again": (
-        "".join(row(s, 800) + "\n" for s in range(840, 1601, 40)) + bar(1600, 1600) + "\n" + total(2400.0, 1600, 2.0),
-        840,
-        1600,
-        20,
     ),
     "every row twice": (
         "".join(f"[INFO] {row(s, 200)}\n{row(s, 200)}\n" for s in range(10, 201, 10)) + total(400.0, 200, 1.0),

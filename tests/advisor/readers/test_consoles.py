@@ -175,21 +175,6 @@ def test_row_numbers_go_on_where_iterations_start_again(tmp_path):
     assert (table.first_step, table.last_step, len(table.runs)) == (0, 30, 1)
 
 
-@pytest.mark.parametrize("end", ["(263s)", " 263.0s", "| 263s |"])
-def test_a_duration_at_the_end_of_an_epochs_line_is_its_own(tmp_path, end):
-    path = tmp_path / "train.log"
-    path.write_text("".join(f"epoch {n}  loss {5 - n / 8:.4f}  val AUROC 0.9  {end}\n" for n in range(1, 9)))
-    assert read_run(path).columns["epoch_seconds"].tolist() == [263.0] * 8
-
-
-def test_a_learning_rate_that_has_come_to_nothing_ends_a_run(tmp_path):
-    path = tmp_path / "train.log"
-    path.write_text("".join(f"step {n} loss {5 - n / 80:.4f} lr {3e-4 * (1 - n / 77):.3e}\n" for n in range(7, 78, 1)))
-    assert read_run(path).status == "completed"
-    path.write_text("".join(f"step {n} loss {5 - n / 80:.4f} lr {3e-4 * (1 - n / 99):.3e}\n" for n in range(7, 78, 1)))
-    assert read_run(path).status == "incomplete"
-
-
 def test_keras_3_prints_what_is_left_before_what_an_epoch_took(tmp_path):
     path = tmp_path / "a.log"
     lines = []

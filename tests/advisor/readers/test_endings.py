@@ -176,15 +176,6 @@ def test_the_second_of_two_starts_without_records_decides(tmp_path: Path) -> Non
     assert run.status is Status.COMPLETED
 
 
-def test_trainings_that_only_say_when_they_finished_add_up(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text(
-        "Start train a\nFinish train a in 100.50 seconds\nStart train b\nFinish train b in 49.50 seconds\nepochs: 3\n"
-    )
-    run = read_run(path)
-    assert run.runs[0].declared_seconds == 150.0
-
-
 @pytest.mark.parametrize(
     "last",
     ["sft done, steps: 782", "dpo done -> checkpoints\\tiny\\last.pt", "done. per-epoch log -> results/log.json"],
@@ -214,17 +205,3 @@ def test_a_command_that_is_not_found_ends_no_script(tmp_path):
     assert read_run(path).status == "out_of_memory"
     path.write_text("/var/spool/job1/slurm_script: line 9: SBATCH: command not found\n")
     assert read_run(path).status == "crashed"
-
-
-def test_a_program_whose_own_logger_ends_in_an_error(tmp_path):
-    """No training began: nothing else says so."""
-    path = tmp_path / "finetune.log"
-    path.write_text(
-        "2025-04-25 12:51:19,282 - finetune - INFO - 加载模型: /models/Llama-3-8B\n"
-        "2025-04-25 12:51:19,625 - finetune - ERROR - 加载模型失败: No package metadata was found for bitsandbytes\n"
-    )
-    run = read_run(path)
-    assert (run.status, "bitsandbytes" in run.status_reason, run.rows) == ("crashed", True, 0)
-    rows = "".join(f"2025-04-25 12:52:{n:02d},000 - step {n} loss {5 / n:.3f}\n" for n in range(1, 9))
-    path.write_text(rows + "2025-04-25 12:53:19,625 - upload - ERROR - the hub did not answer\n")
-    assert read_run(path).status != "crashed"  # what trained may have been over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -18,7 +19,7 @@ from advisor.readers import archive
 from advisor.readers.config_names import read_config
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
-from advisor.readers.sidecars import step_of, with_facts, with_readings
+from advisor.readers.sidecars import step_of, with_facts
 from advisor.readers.telemetry_file import read_telemetry
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
@@ -123,7 +124,7 @@ def test_config_and_telemetry_given_beside_a_log(tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("n_layer: 6\nmax_iters: 401\n")
     table = with_facts(read_run(RECORDED / "headerless.csv"), read_config(config), config.name)
-    table = with_readings(table, read_telemetry(RECORDED / "dmon.txt"))
+    table = dataclasses.replace(table, telemetry=read_telemetry(RECORDED / "dmon.txt"))
     assert table.facts == {"depth": 6, "planned_steps": 401}
     assert table.status == Status.COMPLETED  # step 400 of 401, counted from 0
     assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
@@ -331,36 +332,3 @@ def test_output_of_wandb_is_read_in_the_programs_own_format(tmp_path):
     alone, table = read_run(RECORDED / "nanogpt_bits.log"), read_run(tmp_path)
     assert (table.format, table.rows, table.last_loss) == ("nanogpt", alone.rows, alone.last_loss)
     assert table.facts["depth"] == 12 and table.facts["total_seconds"] == 600.5
-
-
-def rows_of(first, last, rank=""):
-    return "".join(f"{rank}step {s}/400 loss {10 - s / 100:.4f} step_time 0.500s\n" for s in range(first, last + 1, 10))
-
-
-def test_jobs_of_a_chain_are_read_one_after_the_other(tmp_path):
-    for number, (first, last) in enumerate([(0, 190), (200, 290), (250, 400)], 7009):  # 7010 comes behind 7009
-        (tmp_path / f"slurm-{number}.out").write_text(f"==== SLURM_JOB_ID={number} ====\n" + rows_of(first, last))
-    run = read_run(tmp_path)
-    assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (0.0, 400.0, 10.0, 6.0)
-    assert "slurm-7009.out, slurm-7010.out, slurm-7011.out" in run.notes[-1]
-
-
-def test_attempts_of_a_launcher_with_what_ended_the_first(tmp_path):
-    for attempt, (first, last) in enumerate([(0, 150), (110, 400)]):
-        for rank in range(2):
-            inside = tmp_path / "run_x" / f"attempt_{attempt}" / str(rank)
-            inside.mkdir(parents=True)
-            (inside / "stdout.log").write_text(rows_of(first, last, f"rank {rank} "))
-            failed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.34 GiB.\n"
-            (inside / "stderr.log").write_text(failed if (attempt, rank) == (0, 1) else "[W] harmless\n")
-    run = read_run(tmp_path)
-    assert (run.first_step, run.last_step, run.status) == (0.0, 400.0, Status.COMPLETED)
-    assert [event.kind for event in run.events] == ["out_of_memory", "restart"]
-
-
-@pytest.mark.parametrize("steps", [((0, 400), (0, 400)), ((0, 100), (300, 400))])
-def test_ranks_and_parts_that_do_not_join_are_no_chain(tmp_path, steps):
-    for number, (first, last) in enumerate(steps):
-        (tmp_path / f"log_{number}.txt").write_text(rows_of(first, last))
-    assert read_run(tmp_path).first_step in (0.0, 300.0)
-    assert not any("one after the other" in note for note in read_run(tmp_path).notes)

@@ -34,7 +34,7 @@ ENDS = [
     ("llmc_torn.log", "llmc_stdout", 5, 1, 5, 11.010252, 10.560909),
     ("llmc_main.log", "llmc_mainlog", 5, 0, 4, 11.0, 9.0),
     ("torchtitan_two_ranks.log", "torchtitan", 8, 1, 30, 12.2254, 8.1423),
-    ("torchtitan_losses.txt", "torchtitan", 3, 1, 3, 8.049097061157227, 7.032886028289795),
+    ("torchtitan_losses.txt", "two_columns", 3, 1, 3, 8.049097061157227, 7.032886028289795),
     ("maxtext.log", "maxtext", 4, 0, 3, 10.87, 9.1),
     ("litgpt.log", "litgpt", 6, 0, 3, 10.99, 9.884),
     ("olmo.log", "olmo", 2, 1, 2, 11.25, 10.73),

@@ -222,11 +222,3 @@ def test_a_round_last_step_that_was_tested_is_an_end(tmp_path):
     rows = "".join(f"Step: {i}, loss = {3 - i / 2000:.4f}\n" for i in range(10, 2001, 10))
     assert read(tmp_path, rows).status is Status.INCOMPLETE
     assert read(tmp_path, rows + "Accuracy on Test-Set: 71.4%\n").status is Status.COMPLETED
-
-
-def test_two_clocks_that_disagree_are_said(tmp_path):
-    rows = stamped("2024-03-01 10:00:00", "%Y-%m-%d %H:%M:%S", 3600).replace("|", "took |")
-    run = read(tmp_path, rows + "Training complete in 40 min\n")
-    assert run.runs[0].declared_seconds == 2400 and any("its time stamps span" in note for note in run.notes)
-    part = read(tmp_path, rows + "Total time: 0:01:00\n")
-    assert part.runs[0].declared_seconds is None  # that is an epoch's

@@ -66,16 +66,6 @@ def test_hours_of_a_log_whose_epochs_alone_are_timed(tmp_path: Path) -> None:
     assert (run.runs[0].clock_seconds, run.runs[0].clock) == (241.0, SPOKEN)
 
 
-def test_runtimes_of_several_trainings_add_up_where_nothing_else_is_printed(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text(
-        "".join(
-            f"Training again\n{{'train_runtime': {t}, 'train_loss': 1.5, 'epoch': 1.0}}\n" for t in (11.5, 9.25, 9.25)
-        )
-    )
-    assert read_run(path).facts["total_seconds"] == 30.0
-
-
 def test_a_runtime_with_an_exponent(tmp_path: Path) -> None:
     """As version 5 of transformers prints it: 1.573e+04 s are 4.37 h."""
     path = tmp_path / "a.log"

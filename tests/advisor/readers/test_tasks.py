@@ -67,21 +67,3 @@ def test_steps_of_something_else_are_no_tasks(tmp_path, text):
 def test_a_log_with_records_is_read_as_what_it_is(tmp_path):
     records = "".join(f"step {i} | loss {4 - i / 50:.4f}\n" for i in range(40))
     assert read(tmp_path, LIST + records).rows == 40
-
-
-def test_optunas_trials_are_runs_of_a_list_without_an_end(tmp_path):
-    """It prints a line as each ends; the time between two is the later one's."""
-    path = tmp_path / "study.log"
-    ended = ["finished with value: 0.71 and", "pruned.", "failed with", "finished with value: 0.69 and"]
-    path.write_text(
-        "[I 2026-11-20 08:00:00,001] A new study created in memory with name: lr\n"
-        + "".join(
-            f"[I 2026-11-20 08:{10 * n + 10:02d}:00,120] Trial {n} {how} parameters: {{'lr': 0.0{n + 1}}}.\n"
-            for n, how in enumerate(ended)
-        )
-    )
-    run = read_run(path)
-    assert (run.format, run.status) == ("tasks", Status.UNKNOWN)
-    assert [part.status for part in run.runs] == [Status.COMPLETED, Status.COMPLETED, Status.CRASHED, Status.COMPLETED]
-    assert [part.clock_seconds for part in run.runs] == [None, 600.0, 600.0, 600.0]
-    assert "4 trials ended, 1 of them failed" in run.status_reason and "value 0.71" in run.runs[0].name
