@@ -100,9 +100,6 @@ class Backend(Protocol):
     def describe(self, run_dir: Path) -> RunStatus:
         """Return the state of a folder's run; raises AdvisorError if the folder holds no run."""
 
-    def logs(self, run_dir: Path) -> str:
-        """Return everything the run has printed so far."""
-
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, wait for it, and with `force` kill it after the timeout.
 
@@ -111,9 +108,6 @@ class Backend(Protocol):
 
     def fetch(self, run_dir: Path) -> str:
         """Copy home what does not come by itself, the checkpoints, and say where they are."""
-
-    def list(self) -> list[str]:
-        """Return the handles of its runs that are known here, newest first."""
 
 
 def engine_of(handle: str) -> str:

@@ -26,7 +26,7 @@ from advisor.engines.export.bundle import (
     setup_script,
     torch_install,
 )
-from advisor.engines.folders import not_ended, note_stop, printed, runs_of, write_files
+from advisor.engines.folders import not_ended, note_stop, write_files
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import (
     RunState,
@@ -152,11 +152,6 @@ class RemoteBackend(ABC):
             state, words = RunState.UNJUDGED, f"because {error.message}"
         write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
 
-    def logs(self, run_dir: Path) -> str:
-        """Return the part of `stdout.log` that has arrived here."""
-        self.describe(run_dir)
-        return printed(run_dir)
-
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, and wait for it."""
         self.look(run_dir)
@@ -174,10 +169,6 @@ class RemoteBackend(ABC):
     def fetch(self, run_dir: Path) -> str:
         """Copy nothing: the file system is shared."""
         return f"checkpoints are in {run_dir / CHECKPOINTS}"
-
-    def list(self) -> list[str]:
-        """Return the handles of this engine's runs whose folders still exist."""
-        return [launch.handle for _, launch in runs_of(self.engine, self.store) if launch is not None]
 
     def _is_due(self, run_dir: Path) -> bool:
         seen = last_sighting(run_dir)

@@ -217,7 +217,6 @@ def launch(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     again: bool = False,
     place: Place = HERE,
-    backend: Backend | None = None,
     trainer: Trainer = OWN,
     arriving: Arriving | None = None,
 ) -> Started:
@@ -229,7 +228,6 @@ def launch(
     """
     if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
-    backend = backend or backend_of(place.engine, store)
     plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
         job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
@@ -242,7 +240,7 @@ def launch(
             job = replace(job, folder=folder, record=replace(job.record, id=folder.name))
         with folder_lock(job.folder):
             refuse_a_second_run(job.folder, job.trainer, store)
-            return _submit(backend, job)
+            return _submit(backend_of(place.engine, store), job)
 
 
 def dry_run(
@@ -251,7 +249,6 @@ def dry_run(
     run_dir: Path | None = None,
     *,
     again: bool = False,
-    backend: Backend | None = None,
     **asked: Any,
 ) -> LaunchRequest:
     """What `launch` would write and start now, with the same options; nothing is written. AdvisorError as it would."""
@@ -259,7 +256,7 @@ def dry_run(
     if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
     refuse_a_second_run(job.folder, job.trainer, store)
-    return (backend or backend_of(job.record.place.engine, store)).dryrun(job)
+    return backend_of(job.record.place.engine, store).dryrun(job)
 
 
 def resume(
@@ -269,7 +266,6 @@ def resume(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
-    backend: Backend | None = None,
 ) -> Started:
     """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
 
@@ -279,13 +275,12 @@ def resume(
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
     run_dir = run_dir.resolve()
-    backend = backend or backend_of(handle_of(run_dir), store)
     with folder_lock(run_dir):
         settle(run_dir)
         status = describe(run_dir, store)
         job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
                           usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)  # fmt: skip
-        started = _submit(backend, job)
+        started = _submit(backend_of(handle_of(run_dir), store), job)
     if isinstance(job.plan, AdoptedPlan):
         unknown = "nothing is known that makes this program go on: it starts again at its first step"
         again = None if job.plan.resume_args else unknown
