@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.calibration.quality import quality_of
 from advisor.calibration.remeasure import ChoiceDoesNotRunError, measure_one
 from advisor.calibration.session import Event, NothingMeasuredError
-from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
+from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions, Goal
 from advisor.planning.answer import bare_plan, same_work, what_is_left
@@ -26,7 +26,6 @@ from advisor.store.store import Store
 from advisor.units import format_percent, format_seconds, format_usd
 from advisor.workflows.calibrate import calibrate
 from advisor.workflows.data import read_data
-from advisor.workflows.launch import Limits
 from advisor.workflows.plan import recommend
 from trainer.schema import to_dict
 
@@ -45,11 +44,6 @@ class Arrival:
     calibration: Calibration | None  # None: nothing could be measured
     seconds: float  # since the arrival
     record: ArrivalRecord
-
-    def limits(self, asked: Limits) -> Limits:
-        """Returns the limits of the run, asked for or of the goal, minus what the calibration used."""
-        usd, hours = what_remains(self.before, self.seconds, max_usd=asked.max_usd, max_hours=asked.max_hours)
-        return replace(asked, max_usd=usd, max_hours=hours)
 
     def write(self, folder: Path) -> None:
         """Write the previous plan, the calibration and the record of the arrival to the run folder."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from advisor.engines.arrival import what_remains
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
-from advisor.engines.guards import guard_warnings, parse_loss_stop
+from advisor.engines.guards import Limits, guard_warnings, parse_loss_stop
 from advisor.engines.jobs import (
     adopted_job,
     claim,
@@ -39,7 +40,7 @@ from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
-from trainer.schema import LossStop, RunConfig, to_dict
+from trainer.schema import RunConfig, to_dict
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -54,15 +55,6 @@ class Started:
     run_dir: Path
     launch: LaunchRecord
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits that may end a run early. None: no limit, or for a resumed run the limit it had."""
-
-    max_usd: float | None = None
-    max_hours: float | None = None
-    loss: Sequence[LossStop] | None = None
 
 
 def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
@@ -122,7 +114,7 @@ def launching(
             if unknown or options.calibrate:
                 arrival = measure(source, asked)
                 assert arrival.after is not None  # what does not go on is an error
-                launched, left = arrival.after, arrival.limits(limits)
+                launched, left = arrival.after, what_remains(arrival.before, arrival.seconds, limits)
         elif arriving is not None:
             say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
         started = launch(store, launched, options.run_dir, limits=left, again=options.again, place=place,
@@ -278,8 +270,7 @@ def resume(
     with folder_lock(run_dir):
         settle(run_dir)
         status = describe(run_dir, store)
-        job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
-                          usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)  # fmt: skip
+        job = resumed_job(run_dir, status, limits=limits, usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)
         started = _submit(backend_of(handle_of(run_dir), store), job)
     if isinstance(job.plan, AdoptedPlan):
         unknown = "nothing is known that makes this program go on: it starts again at its first step"
@@ -365,18 +356,7 @@ def _job(
         recipe = load_adopted(store.home, source.trainer).recipe
         return adopted_job(source, dump_yaml(to_dict(recipe)), folder, record)
     refuse_other_software(source)
-    return new_job(
-        source,
-        folder,
-        trainer,
-        now=now,
-        run_id=run_id,
-        max_usd=limits.max_usd,
-        max_hours=limits.max_hours,
-        loss=limits.loss or (),
-        place=place,
-        arriving=arriving,
-    )
+    return new_job(source, folder, trainer, now=now, run_id=run_id, limits=limits, place=place, arriving=arriving)
 
 
 def _submit(backend: Backend, job: Job) -> Started:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from advisor.calibration.quality import quality_of
-from advisor.engines.arrival import PLAN_AFTER, settle
+from advisor.engines.arrival import PLAN_AFTER, settle, what_remains
 from advisor.engines.engines import parse_place
 from advisor.engines.folders import write_files
+from advisor.engines.guards import Limits
 from advisor.engines.jobs import resumed_job
 from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
@@ -29,7 +30,7 @@ from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
 from advisor.workflows.arrive import LEAST_SECONDS, Arrival, _plan_again, arrive, calibration_seconds, is_unknown
 from advisor.workflows.arrive_there import arrive_there
-from advisor.workflows.launch import Limits, dry_run, with_notice
+from advisor.workflows.launch import dry_run, with_notice
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import SIZES, altered, guess, measured_here, planned, slowed
 from trainer.budget import Budget, read_spent
@@ -90,12 +91,9 @@ def test_a_card_is_unknown_where_its_calibration_is_not(recorded, tmp_path):
 
 def test_limits_of_the_run_are_those_of_the_goal_less_the_arrival(recorded, tmp_path):
     plan = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h", "--price", "0.5", "--budget", "3")
-    record = ArrivalRecord(calibration=None, device_key=None, seconds=360.0, planned_step_seconds=guess(1.0),
-                           found_step_seconds=None, over=None, goes_on=True, reason="")  # fmt: skip
-    arrival = Arrival(before=plan, after=plan, calibration=None, seconds=360.0, record=record)
-    limits = arrival.limits(Limits())
+    limits = what_remains(plan, 360.0, Limits())
     assert limits.max_hours == pytest.approx(1.9) and limits.max_usd == pytest.approx(2.95)
-    asked = arrival.limits(Limits(max_usd=1.0, max_hours=0.5))
+    asked = what_remains(plan, 360.0, Limits(max_usd=1.0, max_hours=0.5))
     assert asked.max_hours == pytest.approx(0.4) and asked.max_usd == pytest.approx(0.95)
 
 
@@ -217,8 +215,8 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     with pytest.raises(AdvisorError, match="has used 180 s of the 170 s"):
         resumed_job(folder, status)
     with pytest.raises(AdvisorError, match=r"has used \$0.03 of the \$0.02"):
-        resumed_job(folder, status, max_usd=0.02)
-    job_again = resumed_job(folder, status, max_hours=1.0)
+        resumed_job(folder, status, limits=Limits(max_usd=0.02))
+    job_again = resumed_job(folder, status, limits=Limits(max_hours=1.0))
     budget = Budget(lambda: folder, job_again.config.stop, read_spent(folder))
     assert budget.seconds_left() == pytest.approx(3600 - 180, abs=1.0)
 

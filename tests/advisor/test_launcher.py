@@ -14,7 +14,7 @@ import pytest
 
 from advisor.engines.backend import engine_of
 from advisor.engines.engines import BACKENDS, backend_of, describe, handle_of
-from advisor.engines.guards import HANG_FACTOR, make_guards
+from advisor.engines.guards import HANG_FACTOR, Limits, make_guards
 from advisor.engines.jobs import steps_again
 from advisor.engines.process import python_command
 from advisor.engines.state import RunState, run_status, settle, this_host
@@ -28,7 +28,7 @@ from advisor.store.store import Store
 from advisor.trainers.own import OWN, OwnTrainer
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze
-from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
+from advisor.workflows.launch import dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from tests.advisor.replay import RECORDING, ReplayTrainer
 from tests.waiting import waited
@@ -84,7 +84,7 @@ def logged(run_dir):
 
 def test_dollars_need_a_price(store):
     with pytest.raises(AdvisorError, match="--budget needs a price") as caught:
-        make_guards(small_run(), usd_per_hour=None, max_usd=5.0)
+        make_guards(small_run(), Limits(max_usd=5.0), usd_per_hour=None)
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]

@@ -16,10 +16,10 @@ import yaml
 from advisor.engines.export.bundle import grace_seconds
 from advisor.engines.export.slurm import slurm_time
 from advisor.engines.export.targets import TARGETS
+from advisor.engines.guards import Limits
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
 from advisor.workflows.export import export
-from advisor.workflows.launch import Limits
 from tests.advisor.plans import altered, changed, guess, small_plan
 from tests.waiting import waited
 from trainer.runlog import load_run_log

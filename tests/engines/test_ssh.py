@@ -19,6 +19,7 @@ import pytest
 
 from advisor.engines import ssh
 from advisor.engines.engines import backend_of, describe, parse_place
+from advisor.engines.guards import Limits
 from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
@@ -28,7 +29,7 @@ from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
-from advisor.workflows.launch import Limits, beforehand, dry_run, fetch, launch, resume, stop
+from advisor.workflows.launch import beforehand, dry_run, fetch, launch, resume, stop
 from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
 from tests.engines.waiting import SECONDS, over, stopped_midway
