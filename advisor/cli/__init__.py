@@ -82,18 +82,10 @@ VERBS = {verb.name: verb for verb in (
     Verb("schema", PROGRAMS, "Print the JSON Schema of a document that --json prints, or of a file."),
 )}  # fmt: skip
 FORMS = {verb.form_of: verb.name for verb in VERBS.values() if verb.form_of}
-# options by the names that they had: the verb's own first, then everywhere; the text after the new name is a unit
-FORMER = {
-    "": {"--max-usd": ("--budget", ""), "--max-hours": ("--deadline", "h"), "--target-usd": ("--budget", ""),
-         "--target-time": ("--deadline", "")},
-    "sample": {"--tokens": ("--max-tokens", ""), "--samples": ("--texts", "")},
-    "eval": {"--tokens": ("--max-tokens", "")},
-    "accuracy": {"--device": ("--gpu", "")},
-}  # fmt: skip
 
 
 def formed(words: list[str]) -> tuple[str, list[str]]:
-    """The command that words call, and what is left for it: of a form its own name, of former options today's."""
+    """The command that words call, and what is left for it: of a form its own name."""
     name, rest = words[0], words[1:]
     if name == "adopt":  # its words are another program's
         return name, rest
@@ -104,17 +96,7 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
     elif (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
         name = FORMS[form]
         rest.remove(form[1])
-    former, said, unit = FORMER[""] | FORMER.get(name, {}), [], ""
-    for word in rest:
-        option, equals, value = word.partition("=")
-        if not option.startswith("--"):
-            option, equals, value = "", "", word  # of the option before it
-        else:
-            option, unit = former.get(option, (option, ""))
-        number = value.replace(".", "").isdigit()
-        said.append(f"{option}{equals}{value}{unit if number else ''}")
-        unit = "" if value else unit
-    return name, said
+    return name, rest
 
 
 class LazyGroup(click.Group):

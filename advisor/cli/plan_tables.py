@@ -33,7 +33,7 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
     yield from filter(None, [words.speed_rests_on(plan)])
     if search is not None and several:
         yield from _search(plan, search, [runs.front(plan, search)], shown_notes)
-    yield from ("", bill_table(plan))
+    yield from ("", on_console(words.bill(plan)))
     if more is not None:
         # The data to fetch, the memory by part and the plan at other depths, as far as they are known.
         if more.data is not None:
@@ -52,11 +52,6 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
         yield from ("", render.points(plan.warnings, mark="!"))
     if search is not None and search.left_out:
         yield from ("", words.LEFT_OUT, render.points(search.left_out))
-
-
-def bill_table(plan: Plan) -> RenderableType:
-    """What the run takes, part by part."""
-    return on_console(words.bill(plan))
 
 
 def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:

@@ -107,18 +107,9 @@ def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
         return launch
     if (run_dir / CALIBRATION).exists():
         enter(load_calibration(run_dir / CALIBRATION), store)
-    config = _settle_plan(run_dir, record)
-    if config is None:
-        return launch
-    guards = make_guards(config, Limits(), usd_per_hour=launch.usd_per_hour)
-    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
-    return replace(launch, guards=replace(guards, max_hours=hours))
-
-
-def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
-    """Write the new plan and its configuration beside the old ones. Returns None if the run does not continue."""
     if not record.goes_on:
-        return None
+        return launch
+    # Write the new plan and its configuration beside the old ones.
     before, given = load_plan(run_dir / PLAN), read_run_config(run_dir)
     came = load_plan(run_dir / PLAN_AFTER)
     config = goes_on_with(before, came, given, record.seconds)
@@ -128,7 +119,9 @@ def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
     write_atomic(run_dir / PLAN_BEFORE, dump_plan(before))
     write_atomic(run_dir / CONFIG, dump_config(config))
     write_atomic(run_dir / PLAN, dump_plan(replace(after, run=replace(after.run, data=before.run.data))))
-    return config
+    guards = make_guards(config, Limits(), usd_per_hour=launch.usd_per_hour)
+    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
+    return replace(launch, guards=replace(guards, max_hours=hours))
 
 
 def enter(calibration: Calibration, store: Store) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.engines.backend import Job, LaunchRequest
+from advisor.engines.backend import Backend, Job, LaunchRequest, not_ended, note_stop, write_files
 from advisor.engines.cards import held_cards
-from advisor.engines.folders import not_ended, note_stop, write_files
 from advisor.engines.process import (
     ask_to_stop,
     is_alive,
@@ -21,18 +20,14 @@ from advisor.engines.process import (
 )
 from advisor.engines.state import RunState, RunStatus, run_status
 from advisor.errors import AdvisorError
-from advisor.store.run_folder import CHECKPOINTS, STDOUT, read_launch, run_row, write_launch
-from advisor.store.store import Store
+from advisor.store.run_folder import STDOUT, read_launch, run_row, write_launch
 from advisor.trainers.adopted import ADOPTED
 
 
-class LocalBackend:
-    """Starts, describes and ends runs on this machine; each is registered in the store's index."""
+class LocalBackend(Backend):
+    """Starts, describes and ends runs on this machine."""
 
     engine = "local"
-
-    def __init__(self, store: Store):
-        self.store = store
 
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return the trainer's command in the run's own folder."""
@@ -91,7 +86,3 @@ class LocalBackend:
             kill_tree(process)
             wait_until_gone(process, 10.0)
         return run_status(run_dir)
-
-    def fetch(self, run_dir: Path) -> str:
-        """Copy nothing: the run is on this machine."""
-        return f"checkpoints are in {run_dir / CHECKPOINTS}"

@@ -183,18 +183,13 @@ def was_just_written(path: Path, stamp: float, every: float) -> bool:
 def _writes(process: Path, target: str) -> bool:
     """Tell whether a process writes the file; False if the process has ended or belongs to somebody else."""
     try:
-        open_files = os.listdir(process / "fd")
+        for number in os.listdir(process / "fd"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if os.readlink(process / "fd" / number) == target:
+                    info = (process / "fdinfo" / number).read_text(encoding="ascii").splitlines()
+                    flags = next((line.split()[1] for line in info if line.startswith("flags:")), "0")
+                    if int(flags, 8) & _WRITING:
+                        return True
     except OSError:
-        return False
-    return any(_is_open_for_writing(process, number, target) for number in open_files)
-
-
-def _is_open_for_writing(process: Path, number: str, target: str) -> bool:
-    try:
-        if os.readlink(process / "fd" / number) != target:
-            return False
-        info = (process / "fdinfo" / number).read_text(encoding="ascii")
-    except OSError:
-        return False
-    flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
-    return bool(int(flags, 8) & _WRITING)
+        pass
+    return False

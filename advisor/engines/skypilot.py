@@ -10,10 +10,9 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -53,10 +52,14 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
     The last line of the log here marks what is known already. A machine that has only just started prints the log from
     its beginning: nothing changes until it has passed that line.
     """
-    here, asked = _last_line(run_dir / LOG), LAST_LINES
+    asked = LAST_LINES
+    with disk_errors("read", run_dir / LOG):
+        known = (run_dir / LOG).read_text(encoding="utf-8").splitlines() if (run_dir / LOG).exists() else []
+    here = known[-1] if known else None
     while here is not None:
         lines = last_lines(asked).splitlines()
-        if (new := _after(lines, here)) is not None:
+        if places := [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]:
+            new = lines[places[-1] + 1 :]
             for name, mine in zip((LOG, STDOUT), _parted(new if over else _up_to_the_log(new)), strict=True):
                 with disk_errors("write", run_dir / name), (run_dir / name).open("a", encoding="utf-8") as file:
                     file.writelines(f"{line}\n" for line in mine)
@@ -97,21 +100,6 @@ def _up_to_the_log(lines: Sequence[str]) -> Sequence[str]:
     return lines[: last + 1]
 
 
-def _after(lines: Sequence[str], here: str) -> Sequence[str] | None:
-    """Return what follows a line of the log, or None if the line is not among them."""
-    places = [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]
-    return lines[places[-1] + 1 :] if places else None
-
-
-def _last_line(path: Path) -> str | None:
-    """Return the last line of a file, or None if it has none."""
-    if not path.exists():
-        return None
-    with disk_errors("read", path):
-        lines = path.read_text(encoding="utf-8").splitlines()
-    return lines[-1] if lines else None
-
-
 class SkyBackend(RemoteBackend):
     """Submits the exported task as a managed job, which recovers from preemption and returns its machines."""
 
@@ -126,10 +114,7 @@ class SkyBackend(RemoteBackend):
         export = exported(job, data_at=DATA_AT)
         files, copies = bundle(job, export, skypilot(export))
         command = (*_sky(), "jobs", "launch", "--yes", "--detach-run", SKY)
-        handle = f"{self.engine}://{export.name}"
-        record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
-        return LaunchRequest(folder=job.folder, command=command, environment={}, files=files, copies=copies,
-                             inside=JOB, record=record)  # fmt: skip
+        return self.request(job.folder, job.record, command, files, copies, run=export.name)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.
@@ -288,20 +273,16 @@ def _why(cheapest: Offer, task: Asked) -> str:
     return f"the plan's price is {task.provider}'s of another day or region ({task.price_source})"
 
 
-def offers_of(catalog: Mapping[str, list[dict[str, Any]]], task: Asked) -> list[Offer]:
-    """Return the machines of `sky gpus list -o json` that suit a task; those without a price are left out."""
+def _offers(place: str, task: Asked) -> list[Offer]:
+    """Return the machines of SkyPilot's catalog that suit a task; those without a price are left out."""
+    where = () if place == "*" else ("--infra", place)
+    said = sky_says("gpus", "list", f"{task.card}:{task.a_node}", "--all-regions", "-o", "json", *where)
     name = "spot_price" if task.spot else "price"
     return [
         Offer(cloud=row["cloud"], region=row["region"], instance=row["instance_type"], usd=row[name])
-        for row in catalog.get(task.card, [])
+        for row in json.loads(said).get(task.card, [])
         if row["accelerator_count"] == task.a_node and row[name] and math.isfinite(row[name])
     ]
-
-
-def _offers(place: str, task: Asked) -> list[Offer]:
-    where = () if place == "*" else ("--infra", place)
-    said = sky_says("gpus", "list", f"{task.card}:{task.a_node}", "--all-regions", "-o", "json", *where)
-    return offers_of(json.loads(said), task)
 
 
 def sky_says(*words: str) -> str:

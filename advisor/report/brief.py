@@ -70,7 +70,9 @@ def _rows(plan: Plan) -> Iterator[Row]:
     if plan.chosen.loss is not None:
         yield "loss", f"{LOSS.of(plan.chosen.loss)} on validation"
     if plan.grounds is not None:
-        yield "basis", _how_sure(plan)
+        measured = plan.grounds.calibration is not None
+        rests = f"measured here ({plan.grounds.calibration})" if measured else f"based on {briefly(plan.grounds)}"
+        yield "basis", f"speed {rests}; 80 % intervals"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
     # Name each other machine that was asked for, where these are few.
@@ -86,13 +88,6 @@ def _rows(plan: Plan) -> Iterator[Row]:
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
         yield "gate", f"at step {stage.step:,} ({spent}): go on if the loss is at most {LOSS.words(stage.at_most)}"
-
-
-def _how_sure(plan: Plan) -> str:
-    grounds = plan.grounds
-    if grounds is not None and grounds.calibration is not None:
-        return f"speed measured here ({grounds.calibration}); 80 % intervals"
-    return f"speed based on {briefly(grounds)}; 80 % intervals"
 
 
 def broken(plan: Plan) -> str | None:

@@ -15,7 +15,7 @@ from advisor.workflows.analysis import Analysis
 SPREAD = ("", "mean", "least", "most", "last", "rows")
 CARDS = ("GPU", "", "mean", "least", "most")
 NEXT = ("on", "takes", "costs", "")
-_MACHINE = (
+MACHINE = (
     ("driver", "driver"),
     ("cuda", "CUDA"),
     ("torch", "PyTorch"),
@@ -25,20 +25,12 @@ _MACHINE = (
 )
 
 
-def _celsius(value: float | None) -> str:
-    return f"{units.format_number(value)} °C"
-
-
-def _megahertz(value: float | None) -> str:
-    return f"{units.format_number(value)} MHz"
-
-
-_QUANTITIES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+QUANTITIES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "utilization": ("time with a kernel", units.format_percent),
     "memory_used_bytes": ("memory in use", units.format_bytes),
     "power_watts": ("power", units.format_watts),
-    "temperature_celsius": ("temperature", _celsius),
-    "sm_clock_mhz": ("SM clock", _megahertz),
+    "temperature_celsius": ("temperature", lambda value: f"{units.format_number(value)} °C"),
+    "sm_clock_mhz": ("SM clock", lambda value: f"{units.format_number(value)} MHz"),
     "memory_utilization": ("time with memory traffic", units.format_percent),
 }
 
@@ -87,7 +79,7 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     name = str(card.card)
     rows: Rows = []
     for quantity, spread in card.quantities.items():
-        title, words = _QUANTITIES[quantity]
+        title, words = QUANTITIES[quantity]
         of = {"memory_used_bytes": card.memory_bytes, "power_watts": card.power_limit_watts or limit_watts}.get(
             quantity
         )
@@ -103,12 +95,6 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     if card.silent_seconds is not None:
         rows.append((name, "no answer", f"in the last {units.format_seconds(card.silent_seconds)}", "", ""))
     return rows
-
-
-def machine(analysis: Analysis) -> Pairs:
-    """What the log says of the machine."""
-    facts = analysis.run.facts
-    return [(title, str(facts[name])) for name, title in _MACHINE if facts.get(name) not in (None, "")]
 
 
 def next_data(analysis: Analysis) -> Pairs:

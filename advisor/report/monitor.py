@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from advisor import units
 from advisor.prediction.energy import JOULES_PER_KWH
-from advisor.report.measured import CARDS, Rows, card_rows
+from advisor.report.measured import QUANTITIES, Rows, card_rows
 from advisor.workflows.monitor import Watched, WatchedCard
 
 LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
-SUMMARY = CARDS
-_FORMATS: dict[str, Callable[[float | None], str]] = {
-    "power_watts": units.format_watts,
-    "utilization": units.format_percent,
-    "memory_used_bytes": units.format_bytes,
-    "temperature_celsius": lambda value: f"{units.format_number(value)} °C",
-}
 
 
 def headline(watched: Watched) -> str:
@@ -35,7 +26,7 @@ def _live(card: WatchedCard) -> tuple[str, ...]:
     lost = seen.silent_seconds is not None  # what it said last is not so now
     now = {
         name: words(spread.last) if not lost and (spread := seen.quantities.get(name)) else "-"
-        for name, words in _FORMATS.items()
+        for name, (_, words) in QUANTITIES.items()
     }
     return (
         f"{seen.card} {card.name}" + (f": no answer for {units.format_seconds(seen.silent_seconds)}" if lost else ""),
@@ -51,5 +42,5 @@ def _live(card: WatchedCard) -> tuple[str, ...]:
 
 
 def summary(watched: Watched) -> Rows:
-    """Mean, least and most of each card, its energy and what held it back (columns `SUMMARY`)."""
+    """Mean, least and most of each card, its energy and what held it back (columns `measured.CARDS`)."""
     return [row for card in watched.cards for row in card_rows(card.readings, card.power_limit_watts)]

@@ -15,6 +15,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.laws import pace
 from advisor.laws.intervals import Z80
+from advisor.prediction.intervals import sum_shared
 from advisor.prediction.wallclock import planned_checkpoints, planned_evals
 from advisor.records import Basis, Estimate, Plan
 from advisor.store.disk import write_atomic
@@ -104,12 +105,8 @@ def plan_stages(
 def in_all(stages: Sequence[Stage]) -> tuple[Estimate, Estimate | None]:
     """Seconds and dollars of all stages; they share the error of their pace, so their ends add up."""
     costs = [stage.usd for stage in stages if stage.usd is not None]
-    return _sum([stage.seconds for stage in stages]), _sum(costs) if len(costs) == len(stages) else None
-
-
-def _sum(parts: Sequence[Estimate]) -> Estimate:
-    value, low, high = (sum(getattr(part, end) for part in parts) for end in ("value", "low", "high"))
-    return Estimate(value=value, low=low, high=high, basis=parts[-1].basis)
+    seconds = sum_shared(*(stage.seconds for stage in stages))
+    return seconds, sum_shared(*costs) if len(costs) == len(stages) else None
 
 
 def write_stages(stages: Sequence[Stage], out: Path) -> list[str]:
@@ -226,4 +223,4 @@ class _PlannedPace:
         ]
         if own:
             parts.append(clock.evals_seconds.scaled(self.cards * evaluated / own))
-        return replace(_sum(parts), basis=Basis.EXTRAPOLATED)
+        return replace(sum_shared(*parts), basis=Basis.EXTRAPOLATED)

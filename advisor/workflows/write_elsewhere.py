@@ -57,18 +57,19 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
     if path.suffix != row["suffix"]:
         hint = f"--out {path.with_suffix(row['suffix'])}"
         raise AdvisorError(f"--out {path}: {name} starts from a {row['suffix']} file", hint, exit_code=2)
-    if isinstance(plan, FinetunePlan) and plan.stage == "dpo" and plan.goal.finetune not in row.get("dpo", ()):
-        able = [key for key, one in _exports().items() if plan.goal.finetune in one.get("dpo", ())]
-        message = f"no file of DPO with --finetune {plan.goal.finetune} is written for {name} from here"
-        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
-    if plan.goal.optimizer == EIGHT_BIT and not row.get("eight_bit"):
-        able = [key for key, one in _exports().items() if one.get("eight_bit")]
-        message = f"no file with --optimizer {EIGHT_BIT} is written for {name} from here"
-        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
-    if isinstance(plan, FinetunePlan) and plan.model.expert_width is not None and not row.get("mixtures"):
-        able = [key for key, one in _exports().items() if one.get("mixtures")]
-        message = f"no file for a mixture of experts is written for {name} from here"
-        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    finetune = plan if isinstance(plan, FinetunePlan) else None
+    method = plan.goal.finetune
+    for needed, writes, what in (
+        (finetune is not None and finetune.stage == "dpo", lambda one: method in one.get("dpo", ()),
+         f"of DPO with --finetune {method}"),
+        (plan.goal.optimizer == EIGHT_BIT, lambda one: one.get("eight_bit"), f"with --optimizer {EIGHT_BIT}"),
+        (finetune is not None and finetune.model.expert_width is not None, lambda one: one.get("mixtures"),
+         "for a mixture of experts"),
+    ):  # fmt: skip
+        if needed and not writes(row):
+            able = [key for key, one in _exports().items() if writes(one)]
+            hint = f"name software of which it is: --software {' or '.join(able)}"
+            raise AdvisorError(f"no file {what} is written for {name} from here", hint, exit_code=2)
     fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
     fields["sharded"] = row.get("sharded", {}).get(fields.get("sharding"))

@@ -14,8 +14,8 @@ import pytest
 
 from advisor.calibration.quality import quality_of
 from advisor.engines.arrival import PLAN_AFTER, settle, what_remains
+from advisor.engines.backend import write_files
 from advisor.engines.engines import parse_place
-from advisor.engines.folders import write_files
 from advisor.engines.guards import Limits
 from advisor.engines.jobs import resumed_job
 from advisor.engines.state import RunState, RunStatus
@@ -29,9 +29,9 @@ from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
 from advisor.workflows.arrive import LEAST_SECONDS, Arrival, _plan_again, arrive, calibration_seconds, is_unknown
-from advisor.workflows.arrive_there import arrive_there
 from advisor.workflows.launch import dry_run, with_notice
 from advisor.workflows.plan import recommend
+from advisor.workflows.there import arrive_there
 from tests.advisor.plans import SIZES, altered, guess, measured_here, planned, slowed
 from trainer.budget import Budget, read_spent
 from trainer.runlog import LOG_NAME, load_run_log
@@ -232,7 +232,7 @@ def test_an_arrival_that_is_cut_off_has_been_counted(recorded, tmp_path, monkeyp
     def cut_off(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("advisor.workflows.arrive_there.arrive", cut_off)
+    monkeypatch.setattr("advisor.workflows.there.arrive", cut_off)
     with pytest.raises(KeyboardInterrupt):
         arrive_there(job, run, may_change_depth=False, stop_if_over=None)
     assert read_spent(run).seconds == 1.5 * 120

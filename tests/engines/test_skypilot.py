@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from advisor.engines import skypilot
+from advisor.engines.backend import write_files
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.export.cloud import LOG_LINE
-from advisor.engines.folders import write_files
 from advisor.engines.guards import Limits
 from advisor.engines.skypilot import LAST_LINES, bring, follow
 from advisor.engines.state import RunState
