@@ -63,7 +63,7 @@ class Guard:
         try:
             os.chdir(Path(self.plan.folder).expanduser())  # what its arguments name lies there
             # The planned command, with what makes it go on where it was started before.
-            ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values, self.folder)
+            ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values)
             again = self.plan.resume_args if attempt > 1 else ()
             arguments = (*ready.arguments, *again)
             variables = {v.name: v.value for v in self.plan.environment} | ready.variables

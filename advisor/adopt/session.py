@@ -101,7 +101,7 @@ def _burst(
         given = [name for name, knob in knobs if knob is not None and knob.value is not None]
         unending = () if to_its_end else tuple(Setting(name=name, value=_UNENDING[name]) for name in given)
         asked = (*unending, *settings)
-        ready = for_burst(command.arguments, command.recipe, asked, scratch)
+        ready = for_burst(command.arguments, command.recipe, asked)
         limits = BurstLimits(most_seconds=most_seconds, to_its_end=to_its_end)
         return run_burst(ready, settings, command.folder, scratch, limits, command.environment)
 

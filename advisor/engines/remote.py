@@ -239,13 +239,12 @@ def sources() -> dict[str, Path]:
 def engine_says(
     words: Sequence[str],
     *,
-    given: bytes = b"",
     inside: Path | None = None,
     variables: Mapping[str, str] | None = None,
     seconds: float | None = COMMAND_SECONDS,
 ) -> bytes:
     """Return what an engine's command prints; raises Unreachable with its last words if it fails or takes too long."""
-    done = engine_run(words, given=given, inside=inside, variables=variables, seconds=seconds)
+    done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise Unreachable(f"{words[0]}: {said[-1] if said else f'exit status {done.returncode}'}", "try again")

@@ -40,14 +40,11 @@ class Knob:
     """A canonical setting of a trainer and how to set it."""
 
     name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
-    key: str  # the option, the variable or the path of keys
-    # option: --key V | equals: --key=V | word: key=V | env | file: a key of a configuration file | launcher: an option
-    # of what starts the processes
+    key: str  # the option or the variable
+    # option: --key V | equals: --key=V | word: key=V | env | launcher: an option of what starts the processes
     how: str = "option"
-    inside: str | None = None  # set if the value is a JSON object: the field in it
     value: float | None = None  # in the user's own command; None if unknown
     in_bursts: str | None = None  # the value for bursts, for example to switch it off; None leaves it alone
-    flag: bool = False  # it takes no value: it is given or not
     in_file: str | None = None  # the keys of a configuration file that hold what the arguments leave out
 
 
@@ -58,7 +55,6 @@ class Recipe:
     name: str
     knobs: tuple[Knob, ...] = ()
     burst_args: tuple[str, ...] = ()  # added to the command for a burst
-    burst_env: tuple[Variable, ...] = ()
     resume_args: tuple[str, ...] = ()  # added when a run resumes; empty if the trainer cannot resume
     config_option: str | None = None  # names the configuration file; None: it is the first argument
     holds_for: tuple[Variable, ...] = ()  # package, versions

@@ -16,15 +16,14 @@ from pathlib import Path
 import psutil
 
 from advisor.adopt.by_law import choose_fit
+from advisor.adopt.command import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
-from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.engines.beside import Beside
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
-from advisor.laws.flops import parameters
 from advisor.laws.held_out import HeldOut
 from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
@@ -41,7 +40,7 @@ from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.run_folder import is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED
-from advisor.workflows.goal import shape_of_config
+from advisor.workflows.goal import model_of_config
 from trainer.schema import ModelShape
 
 BUDGET_SECONDS = 240.0
@@ -146,11 +145,11 @@ def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape |
     with disk_errors("read", Path(found)):
         text = Path(found).read_text(encoding="utf-8", errors="replace")
     try:
-        shape, _ = shape_of_config(text, round(base.shape.length))
+        model = model_of_config(text, seq_len=round(base.shape.length))
     except AdvisorError:  # a model of another kind, or no configuration of one
         return None
-    whole = parameters(shape)
-    return shape if base.elements is None or abs(base.elements / whole - 1) <= _SAME_MODEL else None
+    same = base.elements is None or abs(base.elements / model.parameters - 1) <= _SAME_MODEL
+    return model.shape if same and model.head_dim is None else None
 
 
 def _is_on_card(base: AdoptedBurst) -> bool:

@@ -24,7 +24,7 @@ from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.plan_files import dump_plan
 from advisor.store.store import Store
 from advisor.units import format_percent, format_seconds, format_usd
-from advisor.workflows.calibrate import calibrate
+from advisor.workflows.calibrate import calibrate, options_for
 from advisor.workflows.data import read_data
 from advisor.workflows.plan import recommend
 from trainer.schema import to_dict
@@ -83,7 +83,16 @@ def arrive(
     (take longer, without a price) than was planned. Raises AdvisorError when the device is not here.
     """
     began = time.monotonic()
-    options = _options(plan, (seconds or calibration_seconds(plan)) - _CHOICE_SECONDS, may_change_depth)
+    # The planned depth and a smaller one, or depths around an open one.
+    depth = plan.workload.shape.depth
+    half = max(1, depth // 2)
+    options = options_for(
+        replace(plan.run, precision=plan.workload.precision),
+        gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
+        depths=tuple(dict.fromkeys((half, depth, depth + half) if may_change_depth else (half, depth))),
+        budget_seconds=(seconds or calibration_seconds(plan)) - _CHOICE_SECONDS,
+        price=plan.offer.usd_per_hour,
+    )
     found = _measure(plan, options, store, on_start, on_event)
     same = _same_work(plan, found.profile) if found.profile and found.choice_runs else None
     over = _over(plan, same, found.calibration) if same and found.calibration else None
@@ -166,29 +175,6 @@ def _measure(
     if quality.verdict == Verdict.REJECTED:
         return _Found(profile=None, calibration=calibration, problem=f"the calibration was rejected, {quality.reason}")
     return _Found(profile=profile, calibration=calibration, choice_runs=choice_runs)
-
-
-def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationOptions:
-    """Returns the options of the calibration: the planned depth and a smaller one, or depths around an open one."""
-    run, depth = plan.run, plan.workload.shape.depth
-    around = (
-        (max(1, depth // 2), depth, depth + max(1, depth // 2)) if may_change_depth else (max(1, depth // 2), depth)
-    )
-    return CalibrationOptions(
-        gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
-        family=run.model.family,
-        depths=tuple(dict.fromkeys(around)),
-        seq_len=run.model.seq_len,
-        vocab_size=run.model.vocab_size,
-        data=None if run.data.path is None else Path(run.data.path),
-        budget_seconds=seconds,
-        precision=plan.workload.precision,
-        compile=run.compile,
-        activation_checkpointing=run.activation_checkpointing,
-        optimizer=run.optimizer.name,
-        price=plan.offer.usd_per_hour,
-        fresh=True,
-    )
 
 
 def _same_work(plan: Plan, profile: Profile) -> Plan | None:

@@ -70,9 +70,7 @@ class Side:
 class Promise:
     """The prediction for one run. None: unknown."""
 
-    step_seconds: Estimate | None
-    tokens_per_second: Estimate | None
-    peak_reserved_bytes: Estimate | None
+    prediction: Prediction | None
     steps_seconds: Estimate | None  # of its steps alone
     steps_usd: Estimate | None
     loss: Estimate | None
@@ -275,9 +273,7 @@ def promise(store: Store, side: Side) -> Promise:
     seconds = found.step_seconds.scaled(side.config.steps) if found is not None and found.step_seconds else None
     hourly = side.usd_per_hour
     return Promise(
-        step_seconds=found.step_seconds if found is not None else None,
-        tokens_per_second=found.tokens_per_second if found is not None else None,
-        peak_reserved_bytes=found.peak_reserved_bytes if found is not None else None,
+        prediction=found,
         steps_seconds=seconds,
         steps_usd=seconds.scaled(hourly / 3600) if seconds is not None and hourly is not None else None,
         loss=predict_loss(int(parameters(work.shape)), side.tokens, None, work.shape.vocab_size),

@@ -51,8 +51,8 @@ class Check:
     words: str
 
 
-def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path | None = None) -> list[Check]:
-    """Everything that a run needs here, each looked at; nothing is started or written. It will lie in `folder`."""
+def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Check]:
+    """Everything that a run needs here, each looked at; nothing is started or written."""
     config = source.run if isinstance(source, Plan) else source
     checks = [*_cards(source, config, place), *data_checks(config), *_weights(config)]
     # Runs on the processor are not kept apart, but each makes the others slower than planned.
@@ -61,7 +61,13 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path
         checks.append(Check(of="other runs", finding=Finding.WARNING, words=words))
     checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
-        checks += [*_torch(source), *_memory(source, config, place), *_disk(source, folder or store.home)]
+        checks += [*_torch(source), *_memory(source, config, place)]
+        # All stored checkpoints and the log, against the free disk space.
+        needed = (source.bill.disk_bytes or 0) + source.run.steps * LOG_BYTES_PER_STEP
+        there = next(path for path in (store.home, *store.home.resolve().parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
+        checks.append(Check(of="disk", finding=Finding.MISSING if needed > free else Finding.FINE, words=words))
     return checks
 
 
@@ -145,15 +151,6 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
     words = f"{format_bytes(free)} are free now, {format_bytes(peak.value)} predicted (to {format_bytes(peak.high)})"
     finding = Finding.MISSING if peak.value > free else Finding.WARNING if peak.high > free else Finding.FINE
     yield Check(of="memory", finding=finding, words=words)
-
-
-def _disk(plan: Plan, folder: Path) -> Iterator[Check]:
-    """Compares the size of all stored checkpoints and the log with the free disk space."""
-    needed = (plan.bill.disk_bytes or 0) + plan.run.steps * LOG_BYTES_PER_STEP
-    there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
-    yield Check(of="disk", finding=Finding.MISSING if needed > free else Finding.FINE, words=words)
 
 
 def data_checks(config: RunConfig) -> Iterator[Check]:

@@ -44,8 +44,7 @@ STORE = "store"  # in the job's folder
 _LONGEST = 1.5  # times what it may take: a calibration that was cut off has used no more
 
 
-def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: float | None,
-                 seconds: float | None = None) -> ArrivalRecord:  # fmt: skip
+def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: float | None) -> ArrivalRecord:
     """Measure, plan again, and write the results to the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
@@ -62,11 +61,11 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
         run.mkdir(parents=True, exist_ok=True)
         first = not (run / BEGAN).exists()
         (run / BEGAN).touch()
-    longest = _LONGEST * (seconds or calibration_seconds(plan))
+    longest = _LONGEST * calibration_seconds(plan)
     if first:
         _count(run, longest, plan, config)  # ahead: of one that is cut off nobody says more
         try:
-            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), seconds=seconds,
+            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"),
                              may_change_depth=may_change_depth, stop_if_over=stop_if_over)  # fmt: skip
         except AdvisorError as error:
             arrival = _unmeasured(here, time.monotonic() - started, f"{error.message}; the plan stays")
@@ -142,7 +141,6 @@ def main() -> int:
     arriving.add_argument("--run", metavar="DIR", type=Path, required=True, help="run folder")
     arriving.add_argument("--may-change-depth", action="store_true", help="the new plan may have another depth")
     arriving.add_argument("--stop-if-over", type=float, metavar="SHARE", help="by which the planned work may cost more")
-    arriving.add_argument("--seconds", type=float, help="that the calibration may take")
     calibrating.add_argument("asked", metavar="ASKED", type=Path)
     calibrating.add_argument("--out", metavar="DIR", type=Path, required=True)
     words = parser.parse_args()
@@ -151,7 +149,7 @@ def main() -> int:
             calibrate_there(words.asked.resolve(), words.out.resolve())
             return 0
         record = arrive_there(Path.cwd(), words.run.resolve(), may_change_depth=words.may_change_depth,
-                              stop_if_over=words.stop_if_over, seconds=words.seconds)  # fmt: skip
+                              stop_if_over=words.stop_if_over)  # fmt: skip
     except AdvisorError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
