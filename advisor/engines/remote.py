@@ -85,7 +85,7 @@ class RemoteBackend(Backend):
     def kill(self, run_dir: Path, run: str) -> None:
         """End the run without a checkpoint. Raises Unreachable."""
 
-    def request(self, folder: Path, record: LaunchRecord, command: tuple[str, ...], files: Mapping[str, str],
+    def _ready_request(self, folder: Path, record: LaunchRecord, command: tuple[str, ...], files: Mapping[str, str],
                 copies: Mapping[str, Path], *, run: str = "", **environment: str) -> LaunchRequest:  # fmt: skip
         """Return the request to start `command` in the export; `run` is the engine's id, if it is known before."""
         record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)

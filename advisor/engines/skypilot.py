@@ -114,7 +114,7 @@ class SkyBackend(RemoteBackend):
         export = exported(job, data_at=DATA_AT)
         files, copies = bundle(job, export, skypilot(export))
         command = (*_sky(), "jobs", "launch", "--yes", "--detach-run", SKY)
-        return self.request(job.folder, job.record, command, files, copies, run=export.name)
+        return self._ready_request(job.folder, job.record, command, files, copies, run=export.name)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.

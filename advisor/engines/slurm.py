@@ -67,7 +67,7 @@ class SlurmBackend(RemoteBackend):
     ) -> LaunchRequest:
         command = ("sbatch", "--parsable", f"--output={folder / STDOUT}", SCRIPT)
         python = os.environ.get("PYTHON", sys.executable)
-        return self.request(folder, record, command, files, copies, RUN=str(folder), PYTHON=python)
+        return self._ready_request(folder, record, command, files, copies, RUN=str(folder), PYTHON=python)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return when it would start, by `sbatch --test-only`; raises AdvisorError if Slurm refuses it."""

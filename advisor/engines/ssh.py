@@ -91,7 +91,7 @@ class SshBackend(RemoteBackend):
         start = script("ssh_start.sh", root=ROOT, environment=environment, python=script("ssh.sh#python"))
         run = f"{record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', record.id)}"
         command = ("sh", "-c", " && ".join(_by_hand(run, sent)))
-        return self.request(folder, record, command, {**files, f"{JOB}/start.sh": start}, copies, run=run)
+        return self._ready_request(folder, record, command, {**files, f"{JOB}/start.sh": start}, copies, run=run)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return GPUs, disk and Python of the host; raises AdvisorError that names everything missing at once."""
