@@ -11,7 +11,6 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -121,14 +120,46 @@ class SkyBackend(RemoteBackend):
 
         Prices come from SkyPilot's own catalog, read without renting and without an account.
         """
-        task = asked(request)
-        offers = [offer for place in task.places for offer in _offers(place, task)]
-        if not offers:
-            where = ", ".join(task.places)
+        task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
+        resources = task["resources"]
+        [(card, count)] = resources["accelerators"].items()
+        places = [place["infra"] for place in resources.get("any_of", [resources])]
+        kind, price = ("spot", "spot_price") if resources["use_spot"] else ("on-demand", "price")
+        machine = f"{kind} machine with {count} x {card}"
+        # Machines of the catalog that suit the task; those without a price are left out.
+        rows = []
+        for place in places:
+            where = () if place == "*" else ("--infra", place)
+            said = sky_says("gpus", "list", f"{card}:{count}", "--all-regions", "-o", "json", *where)
+            rows += [row for row in json.loads(said).get(card, []) if row["accelerator_count"] == count and row[price]]
+        rows = [row for row in rows if math.isfinite(row[price])]
+        if not rows:
+            message = f"SkyPilot's catalog has no {machine} in {', '.join(places)}"
+            raise AdvisorError(message, f"see: sky gpus list {card}")
+        cheapest, dearest = (pick(rows, key=lambda row: row[price]) for pick in (min, max))
+        usd, most = cheapest[price], resources.get("max_hourly_cost")
+        costs = f"{_rate(usd)} on {cheapest['cloud']} in {cheapest['region']} ({cheapest['instance_type']})"
+        if most is not None and usd > most:
             raise AdvisorError(
-                f"SkyPilot's catalog has no {task.machine} in {where}", f"see: sky gpus list {task.card}"
+                f"the cheapest {machine} costs {costs}, and the plan pays {_rate(most)} at most: "
+                f"plan at its price, advisor plan --price {usd / count:.4g}",
+                "or name other places: --on skypilot:CLOUD/REGION,...",
             )
-        return [price_words(offers, task)]
+        # Set the cheapest machine beside the plan's price, with the reason for a difference.
+        elsewhere = f", elsewhere up to {_rate(dearest[price])}" if dearest[price] > usd else ""
+        words = f"SkyPilot's catalog: {machine} for {costs}{elsewhere}"
+        if not request.record.usd_per_hour:
+            return [f"{words}; the plan has no price: --budget cannot be kept by it"]
+        planned, offer = request.record.usd_per_hour / task["num_nodes"], plan["chosen"]["offer"]
+        off = usd / planned - 1.0
+        words += f"; the plan reckons with {_rate(planned)}"
+        if abs(off) < SAME_PRICE:
+            return [f"{words}, the same"]
+        whose = f"{offer['provider']}'s" if offer["provider"] is not None else offer["source"]
+        if offer["provider"] == cheapest["cloud"].lower():
+            whose += f" of another day or region ({offer['source']})"
+        more = "more" if off > 0 else "less"
+        return [f"{words}, so it costs {abs(off):.0%} {more}: the plan's price is {whose}"]
 
     def hand_over(self, request: LaunchRequest) -> str:
         """Submit the job; this takes minutes if SkyPilot has no jobs controller yet."""
@@ -188,101 +219,6 @@ def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
             return (*words, f"{scheme}://{name}/{CHECKPOINTS}", str(folder))
     raise AdvisorError(f"the bucket {name} is in a store that is not known here: {' '.join(found)}",
                        f"copy {CHECKPOINTS}/ from it to {folder} by hand")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a task asks for, and what its plan assumes. Dollars are per hour and node."""
-
-    card: str  # SkyPilot's name of the GPU
-    a_node: int
-    spot: bool
-    places: Sequence[str]  # any of these
-    most_usd: float | None  # None if there is no limit
-    planned_usd: float | None  # None: the plan has no price
-    provider: str | None  # whose price the plan has; None if the user gave the price
-    price_source: str
-
-    @property
-    def machine(self) -> str:
-        """Describe one node in words."""
-        return f"{'spot' if self.spot else 'on-demand'} machine with {self.a_node} x {self.card}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A machine of SkyPilot's catalog, in one region."""
-
-    cloud: str
-    region: str
-    instance: str
-    usd: float  # per hour
-
-    @property
-    def words(self) -> str:
-        """Say where it is, which machine, and its price."""
-        return f"{format_usd_rate(self.usd)} an hour on {self.cloud} in {self.region} ({self.instance})"
-
-
-def asked(request: LaunchRequest) -> Asked:
-    """Read from a request's task what it asks SkyPilot for."""
-    task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
-    resources = task["resources"]
-    [(card, a_node)] = resources["accelerators"].items()
-    hourly = request.record.usd_per_hour
-    return Asked(
-        card=card,
-        a_node=a_node,
-        spot=resources["use_spot"],
-        places=[place["infra"] for place in resources.get("any_of", [resources])],
-        most_usd=resources.get("max_hourly_cost"),
-        planned_usd=hourly / task["num_nodes"] if hourly else None,
-        provider=plan["chosen"]["offer"]["provider"],
-        price_source=plan["chosen"]["offer"]["source"],
-    )
-
-
-def price_words(offers: Sequence[Offer], task: Asked) -> str:
-    """Describe the cheapest offer beside the plan's price, with the reason for a difference.
-
-    Raises AdvisorError if every offer exceeds the task's limit.
-    """
-    cheapest, dearest = (pick(offers, key=lambda offer: offer.usd) for pick in (min, max))
-    if task.most_usd is not None and cheapest.usd > task.most_usd:
-        raise AdvisorError(
-            f"the cheapest {task.machine} costs {cheapest.words}, and the plan pays {_rate(task.most_usd)} at most: "
-            f"plan at its price, advisor plan --price {cheapest.usd / task.a_node:.4g}",
-            "or name other places: --on skypilot:CLOUD/REGION,...",
-        )
-    most = f", elsewhere up to {_rate(dearest.usd)}" if dearest.usd > cheapest.usd else ""
-    said = f"SkyPilot's catalog: {task.machine} for {cheapest.words}{most}"
-    if not task.planned_usd:
-        return f"{said}; the plan has no price: --budget cannot be kept by it"
-    off = cheapest.usd / task.planned_usd - 1.0
-    beside = f"{said}; the plan reckons with {_rate(task.planned_usd)}"
-    if abs(off) < SAME_PRICE:
-        return f"{beside}, the same"
-    return f"{beside}, so it costs {abs(off):.0%} {'more' if off > 0 else 'less'}: {_why(cheapest, task)}"
-
-
-def _why(cheapest: Offer, task: Asked) -> str:
-    if task.provider is None:
-        return f"the plan's price is {task.price_source}"
-    if task.provider != cheapest.cloud.lower():
-        return f"the plan's price is {task.provider}'s"
-    return f"the plan's price is {task.provider}'s of another day or region ({task.price_source})"
-
-
-def _offers(place: str, task: Asked) -> list[Offer]:
-    """Return the machines of SkyPilot's catalog that suit a task; those without a price are left out."""
-    where = () if place == "*" else ("--infra", place)
-    said = sky_says("gpus", "list", f"{task.card}:{task.a_node}", "--all-regions", "-o", "json", *where)
-    name = "spot_price" if task.spot else "price"
-    return [
-        Offer(cloud=row["cloud"], region=row["region"], instance=row["instance_type"], usd=row[name])
-        for row in json.loads(said).get(task.card, [])
-        if row["accelerator_count"] == task.a_node and row[name] and math.isfinite(row[name])
-    ]
 
 
 def sky_says(*words: str) -> str:
