@@ -27,7 +27,7 @@ from advisor.engines.export.bundle import CONFIG_AFTER, STOPS
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions
 from advisor.records import Plan
-from advisor.run_records import ArrivalRecord
+from advisor.run_records import ArrivalRecord, Arriving
 from advisor.store.calibration import calibration_to_dict
 from advisor.store.disk import disk_errors, dump_yaml, read_json, write_atomic
 from advisor.store.folders import profiles_folder
@@ -44,7 +44,7 @@ STORE = "store"  # in the job's folder
 _LONGEST = 1.5  # times what it may take: a calibration that was cut off has used no more
 
 
-def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: float | None) -> ArrivalRecord:
+def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
     """Measure, plan again, and write the results to the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
@@ -65,8 +65,7 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
     if first:
         _count(run, longest, plan, config)  # ahead: of one that is cut off nobody says more
         try:
-            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"),
-                             may_change_depth=may_change_depth, stop_if_over=stop_if_over)  # fmt: skip
+            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), asked)
         except AdvisorError as error:
             arrival = _unmeasured(here, time.monotonic() - started, f"{error.message}; the plan stays")
         arrival = replace(arrival, seconds=round(time.monotonic() - started, 2))
@@ -148,8 +147,8 @@ def main() -> int:
         if words.verb == "calibrate":
             calibrate_there(words.asked.resolve(), words.out.resolve())
             return 0
-        record = arrive_there(Path.cwd(), words.run.resolve(), may_change_depth=words.may_change_depth,
-                              stop_if_over=words.stop_if_over)  # fmt: skip
+        asked = Arriving(may_change_depth=words.may_change_depth, stop_if_over=words.stop_if_over)
+        record = arrive_there(Path.cwd(), words.run.resolve(), asked)
     except AdvisorError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1

@@ -182,7 +182,7 @@ def test_a_calibration_that_was_cut_off_is_counted_and_not_repeated(recorded, tm
     (job / "plan.yaml").write_text(dump_plan(plan))
     (job / "run.yaml").write_text(dump_config(plan.run))
     (run / "arrival-began").touch()
-    record = arrive_there(job, run, may_change_depth=False, stop_if_over=0.1)
+    record = arrive_there(job, run, Arriving(stop_if_over=0.1))
     assert record.goes_on and record.seconds == 1.5 * 120 and "cut off" in record.reason
     assert load_config(run / "run-after.yaml").stop.max_seconds == pytest.approx(7200 - 180)
     assert load_plan(run / "plan-after.yaml").run == plan.run
@@ -195,7 +195,7 @@ def test_an_arrival_that_takes_all_that_was_given_does_not_go_on(recorded, tmp_p
     (job / "plan.yaml").write_text(dump_plan(plan))
     (job / "run.yaml").write_text(dump_config(replace(plan.run, stop=StopConfig(max_seconds=170.0))))
     (run / "arrival-began").touch()
-    record = arrive_there(job, run, may_change_depth=False, stop_if_over=None)
+    record = arrive_there(job, run, Arriving())
     assert not record.goes_on and "took all that was given" in record.reason and not (run / "plan-after.yaml").exists()
 
 
@@ -209,7 +209,7 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     write_files(replace(request, copies={}))
     write_launch(folder, request.record)
     (folder / "arrival-began").touch()
-    assert not arrive_there(job, folder, may_change_depth=False, stop_if_over=None).goes_on
+    assert not arrive_there(job, folder, Arriving()).goes_on
     settle(folder, store, over=True)
     status = RunStatus(state=RunState.NEVER_STARTED)
     with pytest.raises(AdvisorError, match="has used 180 s of the 170 s"):
@@ -234,9 +234,9 @@ def test_an_arrival_that_is_cut_off_has_been_counted(recorded, tmp_path, monkeyp
 
     monkeypatch.setattr("advisor.workflows.there.arrive", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        arrive_there(job, run, may_change_depth=False, stop_if_over=None)
+        arrive_there(job, run, Arriving())
     assert read_spent(run).seconds == 1.5 * 120
-    assert arrive_there(job, run, may_change_depth=False, stop_if_over=None).goes_on
+    assert arrive_there(job, run, Arriving()).goes_on
     assert read_spent(run).seconds == 0.0
     assert load_config(run / "run-after.yaml").stop.max_seconds == pytest.approx(7200 - 180)
 
@@ -297,7 +297,7 @@ def test_a_run_ends_inside_its_deadline_whatever_was_believed(here, tmp_path, fa
 @pytest.mark.long
 def test_a_run_that_would_cost_too_much_more_is_not_started(here, tmp_path):
     plan = planned(tmp_path / "a", slowed(here, 0.25), *SIZES, "--deadline", "600s")
-    arrival = arrive(plan, Store(tmp_path / "there"), seconds=40.0, stop_if_over=0.1)
+    arrival = arrive(plan, Store(tmp_path / "there"), Arriving(stop_if_over=0.1), seconds=40.0)
     if arrival.record.device_key is None:
         pytest.skip(f"the machine was too restless to be measured: {arrival.record.reason}")
     assert arrival.after is None and not arrival.record.goes_on
