@@ -45,16 +45,6 @@ class Session:
     bursts: tuple[AdoptedBurst, ...]  # the first: the command as it is
     verdicts: tuple[KnobVerdict, ...]
 
-    @property
-    def torch(self) -> str | None:
-        """The PyTorch that it trained with."""
-        return self.bursts[0].torch
-
-    @property
-    def processes(self) -> int:
-        """How many processes trained together."""
-        return self.bursts[0].processes
-
 
 def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, float], None]) -> Session:
     """Measure a command within about `budget_seconds`. `on_event` receives what comes next and the seconds used so far.

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
-from advisor.report import brief, prediction, render
 from advisor.report import plan as words
+from advisor.report import prediction, render
 from advisor.report import search as runs
+from advisor.report.brief import brief
 from advisor.report.table import Table, on_console
 from advisor.workflows.plan import Beside
 
@@ -17,11 +18,11 @@ from advisor.workflows.plan import Beside
 def in_brief(plan: Plan) -> Iterator[RenderableType]:
     """The answer first: sentence, price, loss, how sure, what else could be had, the first warnings."""
     yield words.sentence(plan)
-    yield render.table(("", ""), brief.rows(plan))
-    shown = brief.warnings(plan)
-    if shown:
-        yield render.points(shown, mark="!")
-    yield brief.rest(len(plan.warnings) - len(shown))
+    shown = brief(plan)
+    yield render.table(("", ""), shown.rows)
+    if shown.warnings:
+        yield render.points(shown.warnings, mark="!")
+    yield shown.rest
 
 
 def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[RenderableType]:

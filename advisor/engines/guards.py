@@ -117,13 +117,6 @@ def limit_seconds(stop: StopConfig) -> float | None:
     return min((seconds for seconds in limits if seconds is not None), default=None)
 
 
-def guard_warnings(guards: Guards, usd_per_hour: float | None) -> list[str]:
-    """Say in words which guard will never stop the run."""
-    if guards.max_usd is not None and usd_per_hour == 0:
-        return ["--budget never stops this run: its price is $0 an hour. --deadline limits its time"]
-    return []
-
-
 def parse_loss_stop(text: str) -> LossStop:
     """Read "STEP:LOSS", as in 500:4.2 (stop if the smoothed loss is above 4.2 at or after step 500)."""
     step, _, above = text.partition(":")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from pathlib import Path
 from advisor.engines.backend import Job
 from advisor.engines.engines import describe
 from advisor.engines.guards import Limits, guarded, make_guards, refuse_edited
-from advisor.engines.process import try_lock
+from advisor.engines.process import waiting_lock
 from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
 from advisor.records import Plan
@@ -223,14 +222,9 @@ def claim(store: Store, plan_id: str) -> Iterator[None]:
     path = store.claim_path(plan_id)
     with disk_errors("claim the plan with", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below in every case
-    with file:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not try_lock(file):
-            if time.monotonic() >= deadline:
-                message = f"another command has been starting plan {plan_id} for half a minute"
-                raise AdvisorError(message, "see whether it runs: advisor runs")
-            time.sleep(0.05)
+        path.touch()
+    message = f"another command has been starting plan {plan_id} for half a minute"
+    with waiting_lock(path, _WAIT_SECONDS, AdvisorError(message, "see whether it runs: advisor runs")):
         refuse_a_running_plan(store, plan_id)
         yield
 

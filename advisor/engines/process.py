@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -111,19 +112,20 @@ def python_variables() -> dict[str, str]:
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold a folder's launch lock; raises AdvisorError if another process holds it. The system frees it if we die."""
-    with open(folder / ".launch.lock", "a", encoding="utf-8") as file:
-        if not try_lock(file):
-            raise AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
+    busy = AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
+    with waiting_lock(folder / ".launch.lock", 0.0, busy):
         yield
 
 
 @contextlib.contextmanager
-def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, after waiting for its present holder."""
-    import fcntl
-
+def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | None = None) -> Iterator[None]:
+    """Hold the lock of a file, after waiting for its present holder; raises `busy` if that takes longer than this."""
     with open(path, "a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        deadline = time.monotonic() + seconds
+        while not try_lock(file):
+            if busy is not None and time.monotonic() >= deadline:
+                raise busy
+            time.sleep(0.05)
         yield
 
 

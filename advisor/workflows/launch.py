@@ -13,7 +13,7 @@ from advisor.engines.arrival import what_remains
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
-from advisor.engines.guards import Limits, guard_warnings, parse_loss_stop
+from advisor.engines.guards import Limits, parse_loss_stop
 from advisor.engines.jobs import (
     adopted_job,
     claim,
@@ -363,6 +363,6 @@ def _submit(backend: Backend, job: Job) -> Started:
     backend.submit(backend.dryrun(job))
     record = read_launch(job.folder)
     assert record is not None  # the backend has just written it
-    return Started(
-        run_dir=job.folder, launch=record, warnings=tuple(guard_warnings(record.guards, record.usd_per_hour))
-    )
+    never = record.guards.max_usd is not None and record.usd_per_hour == 0
+    words = "--budget never stops this run: its price is $0 an hour. --deadline limits its time"
+    return Started(run_dir=job.folder, launch=record, warnings=(words,) if never else ())

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from advisor.engines.templates import filled
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
@@ -86,13 +87,14 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
 
 
 def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The file of one software, and its command."""
+    """The file of one software, and its command; values that the plan has none of are left out."""
+    values = filled(row.get("values", {}), fields, lambda value: value is None or value is False)
     if row["format"] == "options":
         begin = row["begin"].format(**fields)
         if fields.get("gpus", 1) > 1 and "several" in row:
             begin += " " + row["several"].format(**fields)
         bare = row.get("switches") == "bare"
-        words = [begin, *(_option(name, value, bare) for name, value in _filled(row["values"], fields).items())]
+        words = [begin, *(_option(name, value, bare) for name, value in values.items())]
         return "#!/bin/bash\n" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
     several = fields.get("gpus", 1) > 1 and "start_on_several" in row
     command = row["start_on_several" if several else "start"].format(**fields)
@@ -100,7 +102,7 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
         command = f"{row['before_sharded']} && {command}"
     if row["format"] == "python":
         return row["text"].format(**fields), command
-    return yaml.safe_dump(_filled(row["values"], fields), sort_keys=False), command
+    return yaml.safe_dump(values, sort_keys=False), command
 
 
 def _option(name: str, value: Any, bare: bool) -> str:
@@ -110,22 +112,6 @@ def _option(name: str, value: Any, bare: bool) -> str:
     if name == "lora_target_modules":
         return f"--{name} {value}"  # several words
     return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
-
-
-def _filled(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the plan's own numbers; those that the plan has none of are left out."""
-    found = {name: _value(value, fields) for name, value in values.items()}
-    return {name: value for name, value in found.items() if value is not None and value is not False}
-
-
-def _value(value: Any, fields: Mapping[str, Any]) -> Any:
-    """A value with the plan's own numbers in it; a part with an `if` of which the plan has none is None."""
-    if isinstance(value, list):
-        return [_value(one, fields) for one in value]
-    if isinstance(value, dict):
-        asked = _value(value.get("if", True), fields)
-        return _filled({name: one for name, one in value.items() if name != "if"}, fields) if asked else None
-    return fields[value[1:]] if isinstance(value, str) and value.startswith("=") else value
 
 
 def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:

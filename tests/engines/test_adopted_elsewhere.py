@@ -90,7 +90,7 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
     (there.home / "mine" / "environment").write_text("export SAY_TOKENS=yes\n")
 
     def start(plan, needs: Elsewhere):
-        there.has_environment(dry_run(store, needs.of(plan), place=parse_place(HERE)))
+        there.has_environment(dry_run(store, needs.of(plan, parse_place(HERE)), place=parse_place(HERE)))
         return launch_adopted(store, plan, place=parse_place(HERE), there=needs)
 
     yield start
@@ -207,7 +207,7 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
 )
 def test_what_cannot_be_meant_is_refused(store, tmp_path, needs, said):
     with pytest.raises(AdvisorError, match=said) as caught:
-        needs.of(plan_of(store, tmp_path, 5))
+        needs.of(plan_of(store, tmp_path, 5), parse_place("slurm"))
     assert caught.value.hint
     with pytest.raises(AdvisorError, match="of another machine"):
         launch_adopted(store, plan_of(store, tmp_path, 5), there=needs)
