@@ -53,11 +53,11 @@ from advisor.workflows import ab, finetune, preflight
 from advisor.workflows.check import Judged
 from advisor.workflows.compare import TakenBack
 from advisor.workflows.keep_runs import Deleted
+from advisor.workflows.live import LogLook
 from advisor.workflows.monitor import Watched
 from advisor.workflows.plan_finetune import FinetunePlan
 from advisor.workflows.plan_layouts import LayoutPlan
 from advisor.workflows.replan import Replan
-from advisor.workflows.watch_log import LogLook
 from advisor.workflows.write_back import Written
 from trainer.budget import Spent
 from trainer.messages import BurstResult, WorkerDevice

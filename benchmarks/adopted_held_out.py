@@ -80,7 +80,7 @@ def one_burst(adopted: Adopted, settings: tuple[Setting, ...]) -> AdoptedBurst:
     """The command with these values, until its steps are steady."""
     unending = [Setting(name=n, value=v) for n, v in (("steps", 1e6), ("tokens", 1e12)) if adopted.recipe.knob(n)]
     with tempfile.TemporaryDirectory() as name:
-        ready = for_burst(adopted.command, adopted.recipe, (*unending, *settings), Path(name))
+        ready = for_burst(adopted.command, adopted.recipe, (*unending, *settings))
         limits = BurstLimits(most_seconds=_MOST_SECONDS)
         return run_burst(ready, settings, Path(adopted.folder), Path(name), limits, os.environ)
 

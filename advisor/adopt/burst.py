@@ -111,7 +111,18 @@ class Watched:
         self.seconds = 0.0  # that it lived, once it has ended
         self._began, self.started = time.monotonic(), time.time()
         try:
-            self.process = _start(ready.arguments, folder, self.output.terminal, variables)
+            self.process = subprocess.Popen(
+                ready.arguments,
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=self.output.terminal,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            message = f"cannot start {ready.arguments[0]}: {error.strerror}"
+            raise AdvisorError(message, "the command after -- is started as it is typed") from error
         finally:
             self.output.close_terminal()
 
@@ -152,25 +163,6 @@ class Watched:
         return self.log.logged.durations if self.log.logged is not None else ()
 
 
-def _start(
-    command: Sequence[str], folder: Path, terminal: int, variables: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=terminal,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise AdvisorError(
-            f"cannot start {command[0]}: {error.strerror}", "the command after -- is started as it is typed"
-        ) from error
-
-
 def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
     """Whether the steps so far are steady, and enough of them."""
     first = warmup_steps(durations)
@@ -209,6 +201,9 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
     moments, elements = process.moments, process.optimizers[process.main]["elements"]
     raw = process.model.get("weights", ())  # of the model that it trained
     weights = [Weights(name=each["name"], shape=tuple(each["shape"]), count=each["count"]) for each in raw]
+    # Whether the log's count is of the steps that were done.
+    away = abs(logged.steps[-1] - len(moments)) if logged is not None else math.inf
+    same = away <= max(_UNPRINTED, _UNPRINTED_SHARE * len(moments))
     timed = _timed(burst, moments[0], moments[-1], process.durations, ended)
     steady_from = moments[len(timed.warmup_seconds)]
     return replace(
@@ -218,7 +213,7 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         elements=elements,
         model=decoder_of(weights, elements, round(shape.length or 1)) if (shape := process.shape) else None,
         steps=len(moments),
-        step_epochs=logged.epochs if logged and _same_steps(logged.steps[-1], len(moments)) else None,
+        step_epochs=logged.epochs if logged and same else None,
         allocated_peak_bytes=probed.peak("allocated_peak_bytes"),
         reserved_peak_bytes=probed.peak("reserved_peak_bytes"),
         resident_peak_bytes=probed.peak("resident_peak_bytes") or burst.resident_peak_bytes,
@@ -226,11 +221,6 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         # by what their launcher sets; where none does, as many as have trained
         processes=max(process.header.get("world_size", 1), len(probed.processes)),
     )
-
-
-def _same_steps(printed: int, done: int) -> bool:
-    """Whether a log's count is of the steps that were done."""
-    return abs(printed - done) <= max(_UNPRINTED, _UNPRINTED_SHARE * done)
 
 
 def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:

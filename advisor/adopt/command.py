@@ -1,19 +1,34 @@
-"""A training command with other values of its knobs: in its arguments, its environment, its configuration file."""
+"""A training command with other values of its knobs, in its arguments and its environment.
+
+What starts the processes that train together (torchrun, accelerate launch, deepspeed, composer) has a knob too. Its
+options stand between it and the program that it starts: behind that they would be the program's own.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from advisor.adopt.launcher import LAUNCHER, processes_of, with_processes
 from advisor.errors import AdvisorError
 from advisor.store.adopted import Knob, Recipe, Setting
-from advisor.store.disk import dump_yaml, read_json, read_toml, read_yaml, write_atomic
+from advisor.store.disk import read_json, read_toml, read_yaml
 
 _CONFIGS = (".yaml", ".yml", ".json", ".toml")
+LAUNCHER = "launcher"  # how such a knob is set
+_TORCHRUN = ("--nproc-per-node", "--nproc_per_node")
+_ACCELERATE = ("--num_processes", "--num-processes")
+_HOSTS = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes", "--world_size")
+_PROGRAMS = {
+    ("torchrun",): _TORCHRUN,
+    ("torch.distributed.run",): _TORCHRUN,
+    ("torch.distributed.launch",): _TORCHRUN,
+    ("accelerate", "launch"): _ACCELERATE,
+    ("accelerate.commands.launch",): _ACCELERATE,
+    ("deepspeed",): ("--num_gpus",),
+    ("composer",): ("--nproc", "-n"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +39,9 @@ class Ready:
     variables: dict[str, str]
 
 
-def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting], scratch: Path) -> Ready:
-    """The command with knobs set to these values.
-
-    A knob of a configuration file is set in a copy of it under `scratch`. Raises AdvisorError for a knob that the
-    recipe does not have, or a configuration file that is not there.
-    """
-    arguments, variables, of_file = list(command), {}, []
+def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting]) -> Ready:
+    """The command with knobs set to these values; raises AdvisorError for a knob that the recipe does not have."""
+    arguments, variables = list(command), {}
     for setting in settings:
         knob = recipe.knob(setting.name)
         if knob is None:
@@ -39,42 +50,19 @@ def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setti
             )
         if knob.how == "env":
             variables[knob.key] = written(setting.value)
-        elif knob.how == "file":
-            of_file.append((knob.key, setting.value))
         else:
             arguments = set_argument(arguments, knob, written(setting.value))
-    if of_file:
-        path = config_of(arguments, recipe)
-        if path is None:
-            hint = "name the file in the command, or options: --knob NAME=--OPTION"
-            raise AdvisorError(f"{recipe.name} is set by a configuration file, and the command names none", hint)
-        if path.suffix == ".toml":
-            raise AdvisorError(
-                f"{path} is TOML, of which no changed copy can be written", "name options: --knob NAME=--OPTION"
-            )
-        raw = _read(path)
-        for key, value in of_file:
-            *folders, last = key.split(".")
-            part = raw
-            for name in folders:
-                part = part.setdefault(name, {})
-            part[last] = int(value) if float(value).is_integer() else value
-        copy = scratch / path.name
-        write_atomic(copy, json.dumps(raw, indent=1) if path.suffix == ".json" else dump_yaml(raw))
-        arguments = [str(copy) if word == str(path) else word.replace(f"={path}", f"={copy}") for word in arguments]
     return Ready(arguments=tuple(arguments), variables=variables)
 
 
-def for_burst(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting], scratch: Path) -> Ready:
+def for_burst(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting]) -> Ready:
     """The command as a burst runs it: with the recipe's own arguments, and without saving and evaluating."""
-    ready = with_values(command, recipe, settings, scratch)
+    ready = with_values(command, recipe, settings)
     arguments = [*ready.arguments, *recipe.burst_args]
     for knob in recipe.knobs:
-        if knob.in_bursts is not None and knob.how != "file":
+        if knob.in_bursts is not None:
             arguments = set_argument(arguments, knob, knob.in_bursts)
-    return replace(
-        ready, arguments=tuple(arguments), variables={v.name: v.value for v in recipe.burst_env} | ready.variables
-    )
+    return replace(ready, arguments=tuple(arguments))
 
 
 def written(value: float) -> str:
@@ -85,42 +73,40 @@ def written(value: float) -> str:
 def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
     """The arguments with one option set: replaced where it stands, at the end where it does not."""
     if knob.how == LAUNCHER:
-        return with_processes(arguments, text)
-    if knob.inside is not None:
-        given = value_of(arguments, knob) or "{}"
-        try:
-            raw = json.loads(given)
-        except ValueError as error:
-            raise AdvisorError(
-                f"{given!r} is not the JSON object that this option takes", "mend it in the command: '{\"name\": 1}'"
-            ) from error
-        text = json.dumps({**raw, knob.inside: json.loads(text)})
-    mark = _mark(knob)
+        launcher = launcher_of(arguments)
+        assert launcher is not None  # else it has no such knob
+        end = end_of_launcher(arguments, launcher)
+        before, own, rest = arguments[: launcher.first], arguments[launcher.first : end], arguments[end:]
+        for option in (Knob(name=knob.name, key=name) for name in launcher.names):
+            if value_of(own, option) is not None:
+                return [*before, *set_argument(own, option, text), *rest]
+        return [*before, launcher.names[0], text, *own, *rest]
+    mark = f"{knob.key}="
     out, found, skip = [], False, False
     for place, word in enumerate(arguments):
         if skip:
             skip = False
             continue
-        if word == knob.key and knob.how == "option" and not knob.flag:
+        if word == knob.key and knob.how == "option":
             out += [word, text]
             skip, found = place + 1 < len(arguments), True
-        elif word.startswith(mark) and not knob.flag:
+        elif word.startswith(mark):
             out.append(f"{mark}{text}")
             found = True
         else:
             out.append(word)
-    if found or (knob.flag and knob.key in arguments):
+    if found:
         return out
-    if knob.flag:
-        return [*out, knob.key]
     return [*out, knob.key, text] if knob.how == "option" else [*out, f"{mark}{text}"]
 
 
 def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
     """What an option is set to in the arguments; None: it is not given there."""
     if knob.how == LAUNCHER:
-        return processes_of(arguments)
-    mark, found = _mark(knob), None
+        launcher = launcher_of(arguments)
+        said = (_of_launcher(arguments, launcher, name) for name in launcher.names) if launcher is not None else ()
+        return next((text for text in said if text is not None), None)
+    mark, found = f"{knob.key}=", None
     for place, word in enumerate(arguments):
         if word == knob.key and knob.how == "option" and place + 1 < len(arguments):
             found = arguments[place + 1]
@@ -131,15 +117,15 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
 
 def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | None:
     """The number that the command itself sets a knob to, in its arguments or its configuration file; None: none."""
-    text = value_of(arguments, knob) if knob.how != "file" else None
-    if text is not None and knob.inside is not None:
-        text = json.loads(text).get(knob.inside)
-    keys = knob.key if knob.how == "file" else knob.in_file
-    if text is None and keys is not None:
+    text = value_of(arguments, knob)
+    if text is None and knob.in_file is not None:
         # What the command's configuration file has under these keys; None: no file, or nothing.
         path = config_of(arguments, recipe)
-        raw: Any = _read(path) if path is not None and path.exists() else {}
-        for name in keys.split("."):
+        readers = {".json": read_json, ".toml": read_toml}
+        raw: Any = {}
+        if path is not None and path.exists():
+            raw = readers.get(path.suffix, read_yaml)(path, "configuration")
+        for name in knob.in_file.split("."):
             raw = raw.get(name) if isinstance(raw, dict) else None
         text = raw
     try:
@@ -156,10 +142,44 @@ def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
     return next((Path(word) for word in arguments[1:] if Path(word).suffix in _CONFIGS), None)
 
 
-def _mark(knob: Knob) -> str:
-    return f"{knob.key}="
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """The launcher of a command."""
+
+    first: int  # the place of the first word behind it
+    names: tuple[str, ...]  # of its option, the usual one first
 
 
-def _read(path: Path) -> dict[str, Any]:
-    readers = {".json": read_json, ".toml": read_toml}
-    return readers.get(path.suffix, read_yaml)(path, "configuration")
+def launcher_of(command: Sequence[str]) -> Launcher | None:
+    """What starts a command's processes; None: the command is a process of its own."""
+    words = [Path(word).name if "/" in word else word for word in command]
+    for place in range(len(words)):
+        if words[place].endswith(".py"):
+            return None  # what comes behind a program is said to it
+        for program, names in _PROGRAMS.items():
+            if tuple(words[place : place + len(program)]) == program:
+                return Launcher(first=place + len(program), names=names)
+    return None
+
+
+def end_of_launcher(command: Sequence[str], launcher: Launcher) -> int:
+    """The place of the first word that is the program's: a script, or what stands before a module."""
+    rest = command[launcher.first :]
+    found = next((i for i, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), len(rest))
+    return launcher.first + found
+
+
+def launcher_knob(command: Sequence[str]) -> Knob | None:
+    """The knob of how many processes a command's launcher starts; None: none, or they are on several hosts."""
+    launcher = launcher_of(command)
+    if launcher is None or any(_of_launcher(command, launcher, name) not in (None, "1") for name in _HOSTS):
+        return None
+    said = {name: text for name in launcher.names if (text := _of_launcher(command, launcher, name)) is not None}
+    named, text = next(iter(said.items()), (launcher.names[0], ""))
+    return Knob(name="gpus", key=named, how=LAUNCHER, value=float(text) if text.isdigit() else None)
+
+
+def _of_launcher(command: Sequence[str], launcher: Launcher, name: str) -> str | None:
+    """What an option of the launcher is set to."""
+    own = command[launcher.first : end_of_launcher(command, launcher)]
+    return value_of(own, Knob(name=name, key=name))

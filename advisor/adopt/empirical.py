@@ -107,7 +107,9 @@ class Fitted:
         """The value at a batch with its 80 % interval."""
         x = np.array(self.terms(batch)) * np.exp(self.theta)
         gradient = x / x.sum()
-        outside, many = doublings_outside(batch, self.seen), self.doublings_of_processes(batch)
+        outside, counts = doublings_outside(batch, self.seen), [b.processes for b in self.seen]
+        # one doubling more where several processes are asked for and only single ones were measured
+        many = _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
         beyond = (_OUTSIDE * outside) ** 2 + (_OUTSIDE_PROCESSES * many) ** 2
         variance = gradient @ self.covariance @ gradient + self.deviation**2 + beyond
         width = math.exp(Z80 * math.sqrt(variance))
@@ -115,11 +117,6 @@ class Fitted:
         between = Basis.INTERPOLATED if outside == many == 0 else Basis.EXTRAPOLATED
         basis = Basis.MEASURED if batch in self.seen else between
         return Estimate(value=value, low=value / width, high=value * width, basis=basis)
-
-    def doublings_of_processes(self, batch: Batch) -> float:
-        """The same of processes; one more where several are asked for and only single ones were measured."""
-        counts = [b.processes for b in self.seen]
-        return _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
 
 
 def doublings_outside(batch: Batch, seen: Sequence[Batch]) -> float:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -60,11 +59,11 @@ class Guard:
         scratch = self.folder / PROBE_FOLDER / f"{attempt:03}"
         scratch.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._asked_to_stop)
+            signal.signal(number, lambda number, frame: self._end(f"received {signal.Signals(number).name}"))
         try:
             os.chdir(Path(self.plan.folder).expanduser())  # what its arguments name lies there
             # The planned command, with what makes it go on where it was started before.
-            ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values, self.folder)
+            ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values)
             again = self.plan.resume_args if attempt > 1 else ()
             arguments = (*ready.arguments, *again)
             variables = {v.name: v.value for v in self.plan.environment} | ready.variables
@@ -163,9 +162,6 @@ class Guard:
     def _ending(self) -> float:
         """Seconds that its end may take."""
         return self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
-
-    def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self._end(f"received {signal.Signals(number).name}")
 
     def _end(self, why: str) -> None:
         if self.asked is not None or self.process is None:

@@ -173,18 +173,11 @@ def by_help(text: str, command: Sequence[str]) -> Recipe | None:
 
 def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tuple[str, ...]]) -> Recipe | None:
     recipes = (s.recipe for s in shipped_recipes() if any(re.search(pattern, text) for pattern in patterns(s)))
-    recipe = next(recipes, None)
-    return with_own_values(recipe, command) if recipe is not None else None
-
-
-def with_own_values(recipe: Recipe, command: Sequence[str]) -> Recipe:
-    """A recipe with what the command itself sets its knobs to; elsewhere they keep the trainer's defaults."""
-
-    def settled(knob: Knob) -> Knob:
-        given = number_of(command, recipe, knob)
-        return knob if given is None else replace(knob, value=given)
-
-    return replace(recipe, knobs=tuple(settled(knob) for knob in recipe.knobs))
+    if (recipe := next(recipes, None)) is None:
+        return None
+    # Knobs that the command itself does not set keep the trainer's defaults.
+    given = [(knob, number_of(command, recipe, knob)) for knob in recipe.knobs]
+    return replace(recipe, knobs=tuple(k if value is None else replace(k, value=value) for k, value in given))
 
 
 @functools.cache

@@ -51,7 +51,10 @@ class Output:
         while block := _block(self._master):
             now = clock + time.monotonic()
             for file in self._to:
-                _write_all(file, block)
+                left = block
+                with contextlib.suppress(OSError):  # a full disk: the program goes on, its lines count
+                    while left:
+                        left = left[os.write(file, left) :]
             self.ends.extend([now] * block.count(b"\n"))
         os.close(self._master)
         os.close(self._to[0])
@@ -63,9 +66,3 @@ def _block(terminal: int) -> bytes:
         return os.read(terminal, _BLOCK)
     except OSError:  # EIO: the last process that could print has ended
         return b""
-
-
-def _write_all(file: int, block: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full disk: the program goes on, its lines count
-        while block:
-            block = block[os.write(file, block) :]

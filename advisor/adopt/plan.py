@@ -16,8 +16,9 @@ from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.options import AdoptedGoal
+from advisor.prediction.intervals import sum_shared
 from advisor.prediction.micro_batch import Tries, one_micro_batch
-from advisor.records import Basis, Estimate, worst_basis
+from advisor.records import Basis, Estimate
 from advisor.store.adopted import LOG, PROBE, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
 from advisor.units import format_estimate, format_seconds, format_usd
 
@@ -39,12 +40,21 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     endings = [b.ending_seconds for b in adopted.bursts if b.ending_seconds is not None]
     ending = _once_more(endings) if endings else None
     assert startup is not None  # the base burst has steps
-    fixed = startup if ending is None else _sum(startup, ending)
+    fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
     limit = _limit_seconds(adopted, goal)
-    rows, tokens = _per_step(base, adopted.gpus)
+    # Rows and tokens of one step of all processes; None: neither the probe nor a knob says.
+    shape = base.shape
+    rows = shape.rows * shape.calls * adopted.gpus if shape is not None else None
+    tokens = base.step_tokens
+    if shape is not None:
+        tokens = shape.tokens * adopted.gpus if shape.tokens is not None else None
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
-    total = _sum(fixed, chosen.step_seconds.scaled(steps))
-    _refuse_too_long(total, limit, goal)
+    total = sum_shared(fixed, chosen.step_seconds.scaled(steps))
+    if limit is not None and total.value > limit:
+        by_budget = goal.budget_usd is not None and goal.deadline_seconds is None
+        most = format_usd(goal.budget_usd) if by_budget else format_seconds(limit)
+        hint = "fewer steps, or leave them open: the limit alone says how many"
+        raise AdvisorError(f"it takes {format_estimate(total, format_seconds)}, more than {most}", hint, exit_code=3)
     length: tuple[Setting, ...] = ()  # what makes the command do so many steps
     if adopted.works("steps"):
         length = (Setting(name="steps", value=steps),)
@@ -136,14 +146,6 @@ def _limit_seconds(adopted: Adopted, goal: AdoptedGoal) -> float | None:
     return min(limits, default=None)
 
 
-def _per_step(base: AdoptedBurst, gpus: int) -> tuple[float | None, float | None]:
-    """Rows and tokens of one step of all processes; None: neither the probe nor a knob says."""
-    if base.shape is None:
-        return None, base.step_tokens
-    tokens = base.shape.tokens
-    return base.shape.rows * base.shape.calls * gpus, tokens * gpus if tokens is not None else None
-
-
 def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape | None:
     if base.shape is None:
         return None
@@ -216,18 +218,6 @@ def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, st
     return steps, f"{epochs:g} epochs {why}: by its log one has {in_one:,g} steps, so that they are {steps:,}"
 
 
-def _refuse_too_long(total: Estimate, limit: float | None, goal: AdoptedGoal) -> None:
-    if limit is None or total.value <= limit:
-        return
-    what = (
-        format_usd(goal.budget_usd)
-        if goal.budget_usd is not None and goal.deadline_seconds is None
-        else format_seconds(limit)
-    )
-    hint = "fewer steps, or leave them open: the limit alone says how many"
-    raise AdvisorError(f"it takes {format_estimate(total, format_seconds)}, more than {what}", hint, exit_code=3)
-
-
 def _once_more(seconds: Sequence[float]) -> Estimate | None:
     """What took this long before takes as long again, about."""
     if not seconds:
@@ -235,12 +225,6 @@ def _once_more(seconds: Sequence[float]) -> Estimate | None:
     value = statistics.median(seconds)
     spread = max(_ONCE_MORE, math.exp(Z80 * statistics.pstdev([math.log(s) for s in seconds]))) if value > 0 else 1.0
     return Estimate(value=value, low=value / spread, high=value * spread, basis=Basis.MEASURED)
-
-
-def _sum(one: Estimate, other: Estimate) -> Estimate:
-    """The sum of two: their errors come from the same machine, so that the ends are added."""
-    return Estimate(value=one.value + other.value, low=one.low + other.low, high=one.high + other.high,
-                    basis=worst_basis(one.basis, other.basis))  # fmt: skip
 
 
 def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option) -> str:

@@ -16,6 +16,8 @@ from advisor.store.disk import disk_errors
 
 VARIABLE, SHAPES_VARIABLE = "TRAINING_ADVISOR_PROBE", "TRAINING_ADVISOR_PROBE_SHAPES"
 MEMORY = ("allocated_peak_bytes", "reserved_peak_bytes", "resident_peak_bytes")
+# which field has the newest record of a kind, and which has all of them
+_NEWEST, _ALL = {"process": "header", "memory": "memory", "model": "model"}, {"shape": "shapes", "witness": "witnesses"}
 HERE = Path(__file__).resolve().parent / "probe"
 
 
@@ -44,20 +46,14 @@ class ProbedProcess:
     def add(self, record: dict[str, Any]) -> None:
         """Note one record; kinds of other versions are passed over."""
         kind = record.get("kind")
-        if kind == "process":
-            self.header = record
+        if kind in _NEWEST:
+            setattr(self, _NEWEST[kind], record)
+        elif kind in _ALL:
+            getattr(self, _ALL[kind]).append(record)
         elif kind == "optimizer":
             self.optimizers[record["optimizer"]] = record
         elif kind == "step":
             self.steps.setdefault(record["optimizer"], []).append(record)
-        elif kind == "shape":
-            self.shapes.append(record)
-        elif kind == "memory":
-            self.memory = record
-        elif kind == "witness":
-            self.witnesses.append(record)
-        elif kind == "model":
-            self.model = record
 
     @property
     def main(self) -> int | None:

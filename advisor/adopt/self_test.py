@@ -12,7 +12,7 @@ from dataclasses import replace
 from advisor.store.adopted import LOG, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe
 
 WORKS, DEAD, CAPPED, SWAPPED, UNTESTED = "works", "dead", "capped", "swapped", "untested"
-_GRAVITY = (WORKS, CAPPED, SWAPPED, DEAD)  # a knob is what the worst of its tests says
+_GRAVITY = (UNTESTED, WORKS, CAPPED, SWAPPED, DEAD)  # a knob is what the worst of its tests says
 _SAME = 0.02  # relative: rows and calls are whole numbers, lengths may be padded by one
 _SAME_BY_LOG = 0.05  # of what a log's counters say, which are rounded
 _SEEN = {"micro_batch": "rows", "grad_accum": "calls", "seq_len": "length"}
@@ -64,51 +64,57 @@ def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
 
 
 def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+    knob = recipe.knob(name)
+    assert knob is not None  # it is judged
     of_one = _one_by_log if base.source == LOG else _one
-    judged = [one for burst in others if (one := of_one(name, recipe, base, burst)) is not None]
-    if not judged:
-        return KnobVerdict(name=name, verdict=UNTESTED, words="no burst that differs in it came to steps")
-    told = [verdict for verdict in judged if verdict.verdict != UNTESTED]
-    return max(told, key=lambda verdict: _GRAVITY.index(verdict.verdict)) if told else judged[0]
+    judged = []
+    for burst in others:
+        value = burst.value(name)
+        if value is None or knob.value is None or value == knob.value:
+            continue
+        if (one := of_one(knob, value, value / knob.value, recipe, base, burst)) is not None:
+            judged.append(one)
+    judged = judged or [(UNTESTED, "no burst that differs in it came to steps")]
+    verdict, words = max(judged, key=lambda one: _GRAVITY.index(one[0]))
+    return KnobVerdict(name=name, verdict=verdict, words=words)
 
 
-def _one(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> KnobVerdict | None:
-    """Judges a knob by one burst; None if the burst did not set it or nothing was seen."""
-    knob, value = recipe.knob(name), burst.value(name)
-    if knob is None or knob.value is None or value in (None, knob.value) or base.shape is None or burst.shape is None:
+def _one(
+    knob: Knob, value: float, expected: float, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst
+) -> tuple[str, str] | None:
+    """Judges a knob by one burst that set it to `value`, `expected` times its own, in a verdict and its words.
+
+    None if nothing was seen.
+    """
+    if base.shape is None or burst.shape is None:
         return None
     if burst.processes != base.processes:  # what a step holds may follow from that
         return None
-    assert value is not None
-    expected, seen = value / knob.value, _SEEN[name]
+    seen = _SEEN[knob.name]
     changes = _changes(base.shape, burst.shape)
     mine = changes[seen]
     if mine is None:
         return None
     if abs(mine / expected - 1) <= _SAME:
-        return KnobVerdict(name=name, verdict=WORKS, words=f"{knob.key} changes {_WORDS[seen]}")
+        return WORKS, f"{knob.key} changes {_WORDS[seen]}"
     if abs(mine - 1) > _SAME:
         was, came = getattr(base.shape, seen), getattr(burst.shape, seen)
-        words = f"{knob.key} {value:g} should give {was * expected:g} of {_WORDS[seen]}, {came:g} came"
-        return KnobVerdict(name=name, verdict=CAPPED, words=words)
-    set_too = {_SEEN[n] for n in _SEEN if n != name and burst.value(n) not in (None, _value(recipe, n))}
+        return CAPPED, f"{knob.key} {value:g} should give {was * expected:g} of {_WORDS[seen]}, {came:g} came"
+    set_too = {_SEEN[n] for n in _SEEN if n != knob.name and burst.value(n) not in (None, _value(recipe, n))}
     moved = [
         what for what, change in changes.items() if what not in {seen, *set_too} and change and abs(change - 1) > _SAME
     ]
     if moved:
-        words = f"{knob.key} changes {_WORDS[moved[0]]}, not {_WORDS[seen]}"
-        return KnobVerdict(name=name, verdict=SWAPPED, words=words)
-    words = f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave the same steps"
-    return KnobVerdict(name=name, verdict=DEAD, words=words)
+        return SWAPPED, f"{knob.key} changes {_WORDS[moved[0]]}, not {_WORDS[seen]}"
+    return DEAD, f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave the same steps"
 
 
-def _one_by_log(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> KnobVerdict | None:
+def _one_by_log(
+    knob: Knob, value: float, expected: float, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst
+) -> tuple[str, str] | None:
     """What the log of one burst says of a knob that was set alone; None: it was not, or no step was seen."""
-    knob, value = recipe.knob(name), burst.value(name)
-    if knob is None or knob.value is None or value in (None, knob.value) or len(burst.values) > 1 or not burst.measured:
+    if len(burst.values) > 1 or not burst.measured:
         return None
-    assert value is not None
-    expected = value / knob.value
     # By which factor a step holds more, and of what.
     if base.step_tokens and burst.step_tokens:
         change, what = burst.step_tokens / base.step_tokens, "tokens"
@@ -117,19 +123,17 @@ def _one_by_log(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBur
     else:
         change, what = None, ""
     if change is None:
-        words = f"its log does not say what a step holds{_pace(base, burst, knob, value)}"
-        return KnobVerdict(name=name, verdict=UNTESTED, words=words)
+        return UNTESTED, f"its log does not say what a step holds{_pace(base, burst, knob, value)}"
     if abs(change / expected - 1) <= _SAME_BY_LOG:
-        words = f"{knob.key} {value:g} makes it {change:.3g} times the {what} of a step, by its log"
-        return KnobVerdict(name=name, verdict=WORKS, words=words)
+        return WORKS, f"{knob.key} {value:g} makes it {change:.3g} times the {what} of a step, by its log"
     if abs(change - 1) > _SAME_BY_LOG:
-        words = f"{knob.key} {value:g} should make it {expected:.3g} times the {what} of a step, {change:.3g} came"
-        return KnobVerdict(name=name, verdict=CAPPED, words=words)
+        asked = f"{knob.key} {value:g} should make it {expected:.3g} times the {what} of a step"
+        return CAPPED, f"{asked}, {change:.3g} came"
     if recipe.knob("grad_accum") is None:
-        words = f"a step has the same {what}: {knob.key} does nothing, or the micro-batches of a step follow from it"
-        return KnobVerdict(name=name, verdict=UNTESTED, words=words)
-    words = f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave steps of the same {what}"
-    return KnobVerdict(name=name, verdict=DEAD, words=words)
+        may_follow = "or the micro-batches of a step follow from it"
+        return UNTESTED, f"a step has the same {what}: {knob.key} does nothing, {may_follow}"
+    gave = f"{knob.value:g} and {value:g} gave steps of the same {what}"
+    return DEAD, f"{knob.key} is accepted and changes nothing: {gave}"
 
 
 def _pace(base: AdoptedBurst, burst: AdoptedBurst, knob: Knob, value: float) -> str:

@@ -19,7 +19,7 @@ from advisor.adopt.empirical import Batch, Seen
 from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
 from advisor.calibration.observations import Drift, drift_among
 from advisor.errors import AdvisorError
-from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
+from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # of the run that is left to end by itself
 _UNENDING = {"steps": 1e6, "tokens": 1e12}
@@ -44,16 +44,6 @@ class Session:
     recipe: Recipe  # with the values of the command itself
     bursts: tuple[AdoptedBurst, ...]  # the first: the command as it is
     verdicts: tuple[KnobVerdict, ...]
-
-    @property
-    def torch(self) -> str | None:
-        """The PyTorch that it trained with."""
-        return self.bursts[0].torch
-
-    @property
-    def processes(self) -> int:
-        """How many processes trained together."""
-        return self.bursts[0].processes
 
 
 def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, float], None]) -> Session:
@@ -96,16 +86,14 @@ def _burst(
 ) -> AdoptedBurst:
     with tempfile.TemporaryDirectory(prefix="adopt-") as name:
         scratch = Path(name)
-        asked = settings if to_its_end else (*_unending(command.recipe), *settings)
-        ready = for_burst(command.arguments, command.recipe, asked, scratch)
+        # More steps than a burst does, where the command itself says how many: it is ended when it has said enough.
+        knobs = [(name, command.recipe.knob(name)) for name in _UNENDING]
+        given = [name for name, knob in knobs if knob is not None and knob.value is not None]
+        unending = () if to_its_end else tuple(Setting(name=name, value=_UNENDING[name]) for name in given)
+        asked = (*unending, *settings)
+        ready = for_burst(command.arguments, command.recipe, asked)
         limits = BurstLimits(most_seconds=most_seconds, to_its_end=to_its_end)
         return run_burst(ready, settings, command.folder, scratch, limits, command.environment)
-
-
-def _unending(recipe: Recipe) -> tuple[Setting, ...]:
-    """More steps than a burst does, where the command itself says how many: it is ended when it has said enough."""
-    given = [name for name in _UNENDING if (knob := recipe.knob(name)) is not None and knob.value is not None]
-    return tuple(Setting(name=name, value=_UNENDING[name]) for name in given)
 
 
 def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
@@ -135,11 +123,8 @@ def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
     shape = base.shape
     seen = {"micro_batch": shape.rows, "grad_accum": shape.calls, "seq_len": shape.length} if shape is not None else {}
     seen["gpus"] = float(base.processes)
-
-    def settled(knob: Knob) -> Knob:
-        return knob if knob.value is not None else replace(knob, value=seen.get(knob.name))
-
-    return replace(recipe, knobs=tuple(settled(knob) for knob in recipe.knobs))
+    knobs = (k if k.value is not None else replace(k, value=seen.get(k.name)) for k in recipe.knobs)
+    return replace(recipe, knobs=tuple(knobs))
 
 
 def tries(

@@ -93,7 +93,7 @@ FORMER = {
 
 
 def formed(words: list[str]) -> tuple[str, list[str]]:
-    """The command that words call, and what is left for it: of a form its own name, of former options today's."""
+    """Return the command that words call and the remaining words; former options get their present names."""
     name, rest = words[0], words[1:]
     if name == "adopt":  # its words are another program's
         return name, rest

@@ -19,14 +19,14 @@ from advisor.engines.state import goes_on, settle
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.progress import Progress
-from advisor.report.progress import closing_lines, line
+from advisor.report.progress import closing_lines, line, line_of_log
 from advisor.report.render import error_console, remark
 from advisor.report.table import on_console
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
 from advisor.workflows.launch import Started
-from advisor.workflows.live import Seen, Sink
+from advisor.workflows.live import Follower, Seen, Sink
 from trainer.schema import Outcome
 
 LOOK_SECONDS = 1.0
@@ -92,9 +92,6 @@ def _follow(run_dir: Path, store: Store, sinks: list[Sink]) -> Progress:
 
 def follow_log(path: Path, sinks: Sequence[Sink] = (), *, once: bool) -> int:
     """Show another program's log on stderr until it says that it ended, or the person leaves with Ctrl-C."""
-    from advisor.report.watch_log import line as line_of_log
-    from advisor.workflows.watch_log import Follower
-
     following, listening = Follower(path), list(sinks)
     seen = following.look()
     try:

@@ -13,7 +13,6 @@ from advisor.cli.following import after_start
 from advisor.cli.params import FILE
 from advisor.cli.verb import answer, json_asked, options_in, verb
 from advisor.documents import print_json
-from advisor.engines.backend import LaunchRequest
 from advisor.options import LaunchOptions
 from advisor.records import Plan
 from advisor.report.render import error_console, remark
@@ -48,9 +47,16 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
     launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)
     if check:
         return show_checks(launching.checks())
-    if dry_run:
-        return show_request(launching.request())
-    return after_start(store, launching.start(), detach=detach)
+    if not dry_run:
+        return after_start(store, launching.start(), detach=detach)
+    # Print the files that would be written and the command that would be started, ready for a shell.
+    request = launching.request()
+    if json_asked():
+        planned = {"command": request.command, "environment": request.environment, "files": request.files}
+        print_json("launch-request", {"run_dir": request.folder, **planned})
+    else:
+        click.echo(request.script)  # as it is: neither wrapped nor coloured, so that a shell can read it
+    return 0
 
 
 def _measured(plan: Plan, asked: Arriving) -> Arrival:
@@ -76,13 +82,3 @@ def show_checks(checks: Sequence[Check]) -> int:
         lambda: [*(f"{check.finding:8} {check.of}: {check.words}" for check in checks), cannot if lacking else can],
     )
     return 1 if lacking else 0
-
-
-def show_request(request: LaunchRequest) -> int:
-    """Print the files that would be written and the command that would be started, ready for a shell."""
-    if json_asked():
-        asked = {"command": request.command, "environment": request.environment, "files": request.files}
-        print_json("launch-request", {"run_dir": request.folder, **asked})
-    else:
-        click.echo(request.script)  # as it is: neither wrapped nor coloured, so that a shell can read it
-    return 0

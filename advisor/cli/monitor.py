@@ -29,7 +29,7 @@ def command(hz: float, csv: Path | None, **asked: Any) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    from advisor.report import monitor as words
+    from advisor.report import measured as words
     from advisor.workflows.monitor import Watching, monitor
 
     console, drawn = render.error_console(), time.monotonic()
@@ -49,5 +49,5 @@ def command(hz: float, csv: Path | None, **asked: Any) -> None:
 
         seen = monitor(hz=hz, seconds=asked["for"], csv=csv, on_look=look)
     written = () if csv is None else ("", f"written to {csv}: advisor analyze {csv}")
-    table = render.table(words.SUMMARY, words.summary(seen))
+    table = render.table(words.CARDS, words.summary(seen))
     answer("watch-gpus", lambda: seen, lambda: [words.headline(seen), "", table, *written])

@@ -87,7 +87,9 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
         render.remark(reading)
     refuse_idle_budget(goal)
     if goal.needs_other_software:
-        _refuse_with_other_software(origin, gate, depths, measure=measure)
+        if origin is not None or measure or gate or depths:
+            message = "a run of other software is not planned from a run of the trainer here"
+            raise AdvisorError(message, "leave --from, --gate, --measure and --depths out", exit_code=2)
         _show_for_other_software(goal, store, out)
         return
     seen = origin.seen if origin else None
@@ -114,13 +116,6 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
     given = {"--from": again_of, "--was": was, "--config": config}
     _show_next(plan, path, _typed(goal, given, gate, measure=measure))
-
-
-def _refuse_with_other_software(origin: Origin | None, *given: Sequence[object] | None, measure: bool) -> None:
-    """Raise AdvisorError (exit 2) for options of runs of the trainer here."""
-    if origin is not None or measure or any(given):
-        hint = "leave --from, --gate, --measure and --depths out"
-        raise AdvisorError("a run of other software is not planned from a run of the trainer here", hint, exit_code=2)
 
 
 def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None) -> list[str]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
-from advisor.report import brief, prediction, render
 from advisor.report import plan as words
+from advisor.report import prediction, render
 from advisor.report import search as runs
+from advisor.report.brief import brief
 from advisor.report.table import Table, on_console
 from advisor.workflows.plan import Beside
 
@@ -17,11 +18,11 @@ from advisor.workflows.plan import Beside
 def in_brief(plan: Plan) -> Iterator[RenderableType]:
     """The answer first: sentence, price, loss, how sure, what else could be had, the first warnings."""
     yield words.sentence(plan)
-    yield render.table(("", ""), brief.rows(plan))
-    shown = brief.warnings(plan)
-    if shown:
-        yield render.points(shown, mark="!")
-    yield brief.rest(len(plan.warnings) - len(shown))
+    shown = brief(plan)
+    yield render.table(("", ""), shown.rows)
+    if shown.warnings:
+        yield render.points(shown.warnings, mark="!")
+    yield shown.rest
 
 
 def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[RenderableType]:
@@ -33,7 +34,7 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
     yield from filter(None, [words.speed_rests_on(plan)])
     if search is not None and several:
         yield from _search(plan, search, [runs.front(plan, search)], shown_notes)
-    yield from ("", bill_table(plan))
+    yield from ("", on_console(words.bill(plan)))
     if more is not None:
         # The data to fetch, the memory by part and the plan at other depths, as far as they are known.
         if more.data is not None:
@@ -52,11 +53,6 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
         yield from ("", render.points(plan.warnings, mark="!"))
     if search is not None and search.left_out:
         yield from ("", words.LEFT_OUT, render.points(search.left_out))
-
-
-def bill_table(plan: Plan) -> RenderableType:
-    """What the run takes, part by part."""
-    return on_console(words.bill(plan))
 
 
 def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:

@@ -99,10 +99,10 @@ def _refuse_hopeless(gpu: str, deadline: float) -> None:
 
 def _show_plan(plan: Plan, path: Path) -> None:
     """The recommendation without the losers: the plan's file and `advisor plan` have them."""
-    from advisor.cli.plan_tables import bill_table
-    from advisor.report.plan import sentence
+    from advisor.report.plan import bill, sentence
+    from advisor.report.table import on_console
 
-    render.show(sentence(plan), "", bill_table(plan), "", *(f"- {reason}" for reason in plan.reasons))
+    render.show(sentence(plan), "", on_console(bill(plan)), "", *(f"- {reason}" for reason in plan.reasons))
     render.show(*(f"! {warning}" for warning in plan.warnings))
     depths = len({run.depth for run in (plan.chosen, *plan.considered)})
     render.show(f"{1 + len(plan.considered)} candidates of {depths} depths were compared; all are in {path}", "")

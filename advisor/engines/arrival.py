@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.engines.guards import guarded, make_guards
+from advisor.engines.guards import Limits, guarded, make_guards
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
 from advisor.records import Plan
@@ -29,18 +29,17 @@ PLAN_BEFORE, PLAN_AFTER, RECORD, CALIBRATION = "plan-before.yaml", "plan-after.y
 ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # these files come home from the machine
 
 
-def what_remains(
-    plan: Plan, seconds: float, *, max_usd: float | None, max_hours: float | None
-) -> tuple[float | None, float | None]:
-    """Return the dollars and hours that are left after the arrival, of the run's own limits or else of the goal's."""
+def what_remains(plan: Plan, seconds: float, limits: Limits) -> Limits:
+    """Return the limits that are left after the arrival, of the run's own or else of the goal's."""
     goal, price = plan.goal, plan.offer.usd_per_hour
-    usd = max_usd if max_usd is not None else goal.budget_usd
-    hours = max_hours
+    usd = limits.max_usd if limits.max_usd is not None else goal.budget_usd
+    hours = limits.max_hours
     if hours is None and goal.deadline_seconds is not None:
         hours = goal.deadline_seconds / HOUR
-    return (
-        usd - price * seconds / HOUR if usd is not None and price else max_usd,
-        None if hours is None else hours - seconds / HOUR,
+    return replace(
+        limits,
+        max_usd=usd - price * seconds / HOUR if usd is not None and price else limits.max_usd,
+        max_hours=None if hours is None else hours - seconds / HOUR,
     )
 
 
@@ -50,14 +49,14 @@ def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -
     Raises AdvisorError if the arrival has used up what was given.
     """
     stop = config.stop
-    asked_hours = None if stop.max_seconds is None else stop.max_seconds / HOUR
-    usd, hours = what_remains(before, max(0.0, seconds), max_usd=stop.max_usd, max_hours=asked_hours)
-    if any(left is not None and left <= 0 for left in (usd, hours)):
+    asked = Limits(max_usd=stop.max_usd, max_hours=None if stop.max_seconds is None else stop.max_seconds / HOUR)
+    left = what_remains(before, max(0.0, seconds), asked)
+    if any(most is not None and most <= 0 for most in (left.max_usd, left.max_hours)):
         raise AdvisorError("the calibration took all that was given", "plan with more: advisor plan")
     stop = replace(stop, max_usd=None, max_seconds=None, gates=after.run.stop.gates)
     run = replace(after.run, data=config.data, name=config.name, stop=stop)
     price = before.offer.usd_per_hour
-    guards = make_guards(run, usd_per_hour=price, max_usd=usd, max_hours=hours)
+    guards = make_guards(run, left, usd_per_hour=price)
     return guarded(run, guards, usd_per_hour=price, step_seconds=after.chosen.step_seconds.value)
 
 
@@ -108,18 +107,9 @@ def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
         return launch
     if (run_dir / CALIBRATION).exists():
         enter(load_calibration(run_dir / CALIBRATION), store)
-    config = _settle_plan(run_dir, record)
-    if config is None:
-        return launch
-    guards = make_guards(config, usd_per_hour=launch.usd_per_hour)
-    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
-    return replace(launch, guards=replace(guards, max_hours=hours))
-
-
-def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
-    """Write the new plan and its configuration beside the old ones. Returns None if the run does not continue."""
     if not record.goes_on:
-        return None
+        return launch
+    # Write the new plan and its configuration beside the old ones.
     before, given = load_plan(run_dir / PLAN), read_run_config(run_dir)
     came = load_plan(run_dir / PLAN_AFTER)
     config = goes_on_with(before, came, given, record.seconds)
@@ -129,7 +119,9 @@ def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
     write_atomic(run_dir / PLAN_BEFORE, dump_plan(before))
     write_atomic(run_dir / CONFIG, dump_config(config))
     write_atomic(run_dir / PLAN, dump_plan(replace(after, run=replace(after.run, data=before.run.data))))
-    return config
+    guards = make_guards(config, Limits(), usd_per_hour=launch.usd_per_hour)
+    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
+    return replace(launch, guards=replace(guards, max_hours=hours))
 
 
 def enter(calibration: Calibration, store: Store) -> bool:

@@ -1,12 +1,14 @@
-"""Defines what every backend must do, and how a started run is named: by a handle, `engine://id`."""
+"""Defines what every backend must do and what all share, and how a started run is named: by a handle, `engine://id`."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from advisor.engines.guards import refuse_without_data
 from advisor.engines.state import RunStatus
@@ -14,6 +16,9 @@ from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import AdoptedPlan
+from advisor.store.disk import disk_errors, write_atomic
+from advisor.store.run_folder import CHECKPOINTS, read_launch, write_launch
+from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from trainer.schema import RunConfig
 
@@ -46,7 +51,7 @@ class Measuring:
 
     folder: Path
     gpu: str  # the GPU expected there; "auto" accepts any
-    asked: str  # what `workflows/calibrate_there` reads
+    asked: str  # what `workflows/there` reads
     seconds: float  # that the calibration may take
     record: LaunchRecord  # without command and handle
 
@@ -78,31 +83,34 @@ class LaunchRequest:
         return "\n".join([*lines, *([f"cd {shlex.quote(self.inside)}"] if within else []), words])
 
 
-class Backend(Protocol):
-    """A place where runs are started, watched and ended."""
+class Backend(ABC):
+    """A place where runs are started, watched and ended; each run is registered in the store's index."""
 
-    @property
-    def engine(self) -> str:
-        """Return the first half of its handles."""
+    engine: str  # the first half of its handles
 
+    def __init__(self, store: Store):
+        self.store = store
+
+    @abstractmethod
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return what `submit` would do, and start nothing. Raises AdvisorError for a job that it cannot take."""
 
+    @abstractmethod
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return what the engine says of a request before it is submitted, in words: when it would start, on what.
 
         Raises AdvisorError if the engine would refuse it.
         """
 
+    @abstractmethod
     def submit(self, request: LaunchRequest) -> str:
         """Write files and launch record, start the run so that it outlives this process, and return its handle."""
 
+    @abstractmethod
     def describe(self, run_dir: Path) -> RunStatus:
         """Return the state of a folder's run; raises AdvisorError if the folder holds no run."""
 
-    def logs(self, run_dir: Path) -> str:
-        """Return everything the run has printed so far."""
-
+    @abstractmethod
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, wait for it, and with `force` kill it after the timeout.
 
@@ -111,9 +119,33 @@ class Backend(Protocol):
 
     def fetch(self, run_dir: Path) -> str:
         """Copy home what does not come by itself, the checkpoints, and say where they are."""
+        return f"checkpoints are in {run_dir / CHECKPOINTS}"
 
-    def list(self) -> list[str]:
-        """Return the handles of its runs that are known here, newest first."""
+
+def write_files(request: LaunchRequest) -> None:
+    """Write what the command needs into the run's folder."""
+    for name, here in request.copies.items():
+        target = request.folder / name
+        with disk_errors("copy to", target):
+            shutil.copytree(here, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in request.files.items():
+        write_atomic(request.folder / name, text)
+
+
+def note_stop(run_dir: Path) -> None:
+    """Record that the user asked this attempt to stop."""
+    launch = read_launch(run_dir)
+    if launch is not None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        write_launch(run_dir, replace(launch, stop_asked_at=now))
+
+
+def not_ended(run_dir: Path, timeout_seconds: float) -> AdvisorError:
+    """Return the error for a run that still runs after it was asked to stop."""
+    return AdvisorError(
+        f"{run_dir} has not ended within {timeout_seconds:.0f} s; it may still be writing its checkpoint",
+        f"wait (advisor watch {run_dir}), or end it without one: advisor stop {run_dir} --force",
+    )
 
 
 def engine_of(handle: str) -> str:

@@ -46,7 +46,12 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
     if count == 0 or not (present or asked):
         yield Held(ids=(), files=())
         return
-    _check_asked(count, asked, present)
+    if asked and len(set(asked)) != count:
+        message = f"--gpu-ids names {len(set(asked))} GPUs, the plan is for {count}"
+        raise AdvisorError(message, "name as many", exit_code=2)
+    if present is not None and (unknown := sorted(set(asked) - set(present))):
+        has = ", ".join(map(str, present)) or "none"
+        raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"there are: {has}", exit_code=2)
     held: dict[int, int] = {}
     taken: dict[int, str] = {}
     try:
@@ -102,17 +107,6 @@ def taken_by() -> dict[int, str]:
             found[number] = _signed(file)
         os.close(file)
     return found
-
-
-def _check_asked(count: int, asked: Sequence[int], present: tuple[int, ...] | None) -> None:
-    if not asked:
-        return
-    if len(set(asked)) != count:
-        raise AdvisorError(f"--gpu-ids names {len(set(asked))} GPUs, the plan is for {count}", "name as many",
-                           exit_code=2)  # fmt: skip
-    if present is not None and (unknown := sorted(set(asked) - set(present))):
-        has = ", ".join(map(str, present)) or "none"
-        raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"there are: {has}", exit_code=2)
 
 
 def _path(number: int) -> Path:

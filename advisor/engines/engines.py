@@ -9,7 +9,6 @@ from pathlib import Path
 
 from advisor.engines.backend import Backend, engine_of
 from advisor.engines.local import LocalBackend
-from advisor.engines.replay import ReplayBackend
 from advisor.engines.state import RunStatus
 from advisor.errors import AdvisorError, close_matches
 from advisor.run_records import Place
@@ -24,7 +23,6 @@ def _later(module: str, name: str) -> Callable[[Store], Backend]:
 
 BACKENDS: dict[str, Callable[[Store], Backend]] = {
     LocalBackend.engine: LocalBackend,
-    ReplayBackend.engine: ReplayBackend,
     "slurm": _later("slurm", "SlurmBackend"),
     "ssh": _later("ssh", "SshBackend"),
     "skypilot": _later("skypilot", "SkyBackend"),
@@ -39,7 +37,6 @@ PLACES = {
 }
 MEASURED_THERE = ("slurm", "ssh")  # engines whose machines a job can calibrate
 EXPORTED = ("dstack", "trainjob", "jobset", "dockerfile", "torchrun")
-_BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 
 
 def backend_of(handle_or_engine: str, store: Store) -> Backend:
@@ -84,7 +81,7 @@ def handle_of(run_dir: Path) -> str:
     if launch is None:
         return f"{LocalBackend.engine}://{run_dir.resolve()}"
     engine = engine_of(launch.handle)
-    return f"{engine}://{run_dir.resolve()}" if engine in _BY_FOLDER else launch.handle
+    return f"{engine}://{run_dir.resolve()}" if engine == LocalBackend.engine else launch.handle
 
 
 def describe(run_dir: Path, store: Store) -> RunStatus:

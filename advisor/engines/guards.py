@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from advisor.errors import AdvisorError
 from advisor.records import Plan
@@ -16,6 +16,15 @@ from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
 # A hung job costs as much as a working one. No evaluation on a shared disk, garbage collection or neighbour's load
 # makes a step take this many times the usual step. StopConfig.hang_seconds is the least. Judged.
 HANG_FACTOR = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits that may end a run early. None: no limit, or for a resumed run the limit it had."""
+
+    max_usd: float | None = None
+    max_hours: float | None = None
+    loss: Sequence[LossStop] | None = None
 
 
 NO_DATA = "no data given: this run would train on random tokens"
@@ -63,26 +72,19 @@ def _plain(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def make_guards(
-    config: RunConfig,
-    *,
-    usd_per_hour: float | None,
-    max_usd: float | None = None,
-    max_hours: float | None = None,
-    loss: Sequence[LossStop] = (),
-) -> Guards:
+def make_guards(config: RunConfig, limits: Limits, *, usd_per_hour: float | None) -> Guards:
     """Combine the limits asked for with those already in the configuration; the tightest time limit wins.
 
     `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not
     positive, and for dollars without a price to count them by.
     """
-    max_usd = config.stop.max_usd if max_usd is None else _positive("--budget", max_usd)
-    limits = [_hours_in_seconds(config.stop, max_hours)]
+    max_usd = config.stop.max_usd if limits.max_usd is None else _positive("--budget", limits.max_usd)
+    seconds = [_hours_in_seconds(config.stop, limits.max_hours)]
     if max_usd is not None:
-        limits.append(_seconds_for(max_usd, usd_per_hour))
-    stated = [seconds for seconds in limits if seconds is not None]
-    return Guards(max_usd=max_usd, max_hours=max_hours, max_seconds=min(stated) if stated else None,
-                  loss=(*config.stop.loss, *loss))  # fmt: skip
+        seconds.append(_seconds_for(max_usd, usd_per_hour))
+    tightest = min((each for each in seconds if each is not None), default=None)
+    loss = (*config.stop.loss, *(limits.loss or ()))
+    return Guards(max_usd=max_usd, max_hours=limits.max_hours, max_seconds=tightest, loss=loss)
 
 
 def guarded(
@@ -113,13 +115,6 @@ def limit_seconds(stop: StopConfig) -> float | None:
     if stop.max_usd is not None:
         limits.append(_seconds_for(stop.max_usd, stop.usd_per_hour))
     return min((seconds for seconds in limits if seconds is not None), default=None)
-
-
-def guard_warnings(guards: Guards, usd_per_hour: float | None) -> list[str]:
-    """Say in words which guard will never stop the run."""
-    if guards.max_usd is not None and usd_per_hour == 0:
-        return ["--budget never stops this run: its price is $0 an hour. --deadline limits its time"]
-    return []
 
 
 def parse_loss_stop(text: str) -> LossStop:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.engines.backend import Job
 from advisor.engines.engines import describe
-from advisor.engines.guards import guarded, make_guards, refuse_edited
-from advisor.engines.process import try_lock
+from advisor.engines.guards import Limits, guarded, make_guards, refuse_edited
+from advisor.engines.process import waiting_lock
 from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
 from advisor.records import Plan
@@ -38,7 +37,7 @@ from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED, RECIPE, recipe_of
 from advisor.trainers.known import trainer_of
 from advisor.units import HOUR, format_usd, write_duration
-from trainer.schema import LossStop, Outcome, RunConfig, dump_config, to_dict
+from trainer.schema import Outcome, RunConfig, dump_config, to_dict
 
 _WAIT_SECONDS = 30.0  # the holder of a claim writes a few files and starts a process, which takes less
 
@@ -50,9 +49,7 @@ def new_job(
     *,
     now: datetime,
     run_id: str,
-    max_usd: float | None = None,
-    max_hours: float | None = None,
-    loss: Sequence[LossStop] = (),
+    limits: Limits,
     place: Place = Place(),  # noqa: B008 - frozen
     arriving: Arriving | None = None,
 ) -> Job:
@@ -65,7 +62,7 @@ def new_job(
     if plan is not None:
         refuse_edited(plan)
     price = plan.offer.usd_per_hour if plan is not None else config.stop.usd_per_hour
-    guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
+    guards = make_guards(config, limits, usd_per_hour=price)
     step_seconds = plan.chosen.step_seconds.value if plan is not None else None
     config = guarded(_with_absolute_paths(config), guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(
@@ -99,9 +96,7 @@ def resumed_job(
     run_dir: Path,
     status: RunStatus,
     *,
-    max_usd: float | None = None,
-    max_hours: float | None = None,
-    loss: Sequence[LossStop] | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Job:
@@ -114,19 +109,29 @@ def resumed_job(
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
         raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
-    before = read_launch(run_dir) or _started_by_hand(run_dir, status)
+    before = read_launch(run_dir) or LaunchRecord(  # it was started with the trainer alone
+        id=run_id(run_dir),
+        name=read_run_config(run_dir).name,
+        attempt=status.attempt or 1,
+        launched_at=run_row(run_dir).created,
+        host=this_host(),
+    )
     trainer = trainer_of(before.trainer)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=())
-    new_time = max_usd is not None or max_hours is not None
     if trainer is ADOPTED:
-        return _resumed_adopted(run_dir, record, max_usd=max_usd, max_hours=max_hours)
-    config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
+        return _resumed_adopted(run_dir, record, limits)
+    # Leave out the stop conditions that new ones replace.
+    config = read_run_config(run_dir)
+    if limits.max_usd is not None or limits.max_hours is not None:
+        config = replace(config, stop=replace(config.stop, max_seconds=None, max_usd=None))
+    if limits.loss is not None:
+        config = replace(config, stop=replace(config.stop, loss=()))
     plan = read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
     price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
-    guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
+    guards = make_guards(config, limits, usd_per_hour=price)
     config = guarded(config, guards, usd_per_hour=price)
     if synthetic and config.data.path is not None:
         raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
@@ -140,9 +145,10 @@ def resumed_job(
                files=_files(trainer, config), record=record)  # fmt: skip
 
 
-def _resumed_adopted(run_dir: Path, record: LaunchRecord, *, max_usd: float | None, max_hours: float | None) -> Job:
+def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: Limits) -> Job:
     """Return the next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
     plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
+    max_usd, max_hours = limits.max_usd, limits.max_hours
     if max_usd is not None and not plan.usd_per_hour:
         raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
     seconds = [max_hours * HOUR] if max_hours is not None else []
@@ -195,24 +201,6 @@ def _deadline(seconds: float) -> str:
     return f"--deadline {write_duration(math.ceil(seconds))}"
 
 
-def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:
-    """Return the configuration without the stop conditions that new ones replace."""
-    stop = config.stop
-    kept = replace(stop, max_seconds=None, max_usd=None) if time else stop
-    return replace(config, stop=replace(kept, loss=() if loss else stop.loss))
-
-
-def _started_by_hand(run_dir: Path, status: RunStatus) -> LaunchRecord:
-    """Return a launch record for a run that was started with the trainer alone."""
-    return LaunchRecord(
-        id=run_id(run_dir),
-        name=read_run_config(run_dir).name,
-        attempt=status.attempt or 1,
-        launched_at=run_row(run_dir).created,
-        host=this_host(),
-    )
-
-
 def _with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return the configuration with absolute paths, since the trainer starts in the run folder."""
     if config.init_from is not None:
@@ -234,14 +222,9 @@ def claim(store: Store, plan_id: str) -> Iterator[None]:
     path = store.claim_path(plan_id)
     with disk_errors("claim the plan with", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below in every case
-    with file:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not try_lock(file):
-            if time.monotonic() >= deadline:
-                message = f"another command has been starting plan {plan_id} for half a minute"
-                raise AdvisorError(message, "see whether it runs: advisor runs")
-            time.sleep(0.05)
+        path.touch()
+    message = f"another command has been starting plan {plan_id} for half a minute"
+    with waiting_lock(path, _WAIT_SECONDS, AdvisorError(message, "see whether it runs: advisor runs")):
         refuse_a_running_plan(store, plan_id)
         yield
 

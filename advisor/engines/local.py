@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.engines.backend import Job, LaunchRequest
+from advisor.engines.backend import Backend, Job, LaunchRequest, not_ended, note_stop, write_files
 from advisor.engines.cards import held_cards
-from advisor.engines.folders import not_ended, note_stop, printed, runs_of, write_files
 from advisor.engines.process import (
     ask_to_stop,
     is_alive,
@@ -21,22 +20,18 @@ from advisor.engines.process import (
 )
 from advisor.engines.state import RunState, RunStatus, run_status
 from advisor.errors import AdvisorError
-from advisor.store.run_folder import CHECKPOINTS, STDOUT, read_launch, run_row, write_launch
-from advisor.store.store import Store
+from advisor.store.run_folder import STDOUT, read_launch, run_row, write_launch
 from advisor.trainers.adopted import ADOPTED
 
 
-class LocalBackend:
-    """Starts, describes and ends runs on this machine; each is registered in the store's index."""
+class LocalBackend(Backend):
+    """Starts, describes and ends runs on this machine."""
 
     engine = "local"
 
-    def __init__(self, store: Store):
-        self.store = store
-
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return the trainer's command in the run's own folder."""
-        command, handle = self.command(job), f"{self.engine}://{job.folder}"
+        command, handle = job.trainer.command(job.folder, job.record.gpus), f"{self.engine}://{job.folder}"
         record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
         return LaunchRequest(
             folder=job.folder,
@@ -44,16 +39,8 @@ class LocalBackend:
             environment=python_variables(),
             files=job.files,
             record=record,
-            cards=self.cards(job),
+            cards=job.cards,
         )
-
-    def cards(self, job: Job) -> int:
-        """Return the number of GPUs that the run gets for itself."""
-        return job.cards
-
-    def command(self, job: Job) -> tuple[str, ...]:
-        """Return the command that is started."""
-        return job.trainer.command(job.folder, job.record.gpus)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return nothing: the run starts at once."""
@@ -80,10 +67,6 @@ class LocalBackend:
         """Return the state of the run's folder and process."""
         return run_status(run_dir)
 
-    def logs(self, run_dir: Path) -> str:
-        """Return the text of `stdout.log`, of all attempts."""
-        return printed(run_dir)
-
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """End the run by SIGTERM, then by SIGKILL if forced; raises AdvisorError also for a run on another machine."""
         status, launch = run_status(run_dir), read_launch(run_dir)
@@ -103,11 +86,3 @@ class LocalBackend:
             kill_tree(process)
             wait_until_gone(process, 10.0)
         return run_status(run_dir)
-
-    def fetch(self, run_dir: Path) -> str:
-        """Copy nothing: the run is on this machine."""
-        return f"checkpoints are in {run_dir / CHECKPOINTS}"
-
-    def list(self) -> list[str]:
-        """Return the handles of this engine's runs whose folders still exist."""
-        return [f"{self.engine}://{folder}" for folder, _ in runs_of(self.engine, self.store)]

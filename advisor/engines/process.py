@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -111,19 +112,20 @@ def python_variables() -> dict[str, str]:
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold a folder's launch lock; raises AdvisorError if another process holds it. The system frees it if we die."""
-    with open(folder / ".launch.lock", "a", encoding="utf-8") as file:
-        if not try_lock(file):
-            raise AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
+    busy = AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
+    with waiting_lock(folder / ".launch.lock", 0.0, busy):
         yield
 
 
 @contextlib.contextmanager
-def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, after waiting for its present holder."""
-    import fcntl
-
+def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | None = None) -> Iterator[None]:
+    """Hold the lock of a file, after waiting for its present holder; raises `busy` if that takes longer than this."""
     with open(path, "a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        deadline = time.monotonic() + seconds
+        while not try_lock(file):
+            if busy is not None and time.monotonic() >= deadline:
+                raise busy
+            time.sleep(0.05)
         yield
 
 
@@ -183,18 +185,13 @@ def was_just_written(path: Path, stamp: float, every: float) -> bool:
 def _writes(process: Path, target: str) -> bool:
     """Tell whether a process writes the file; False if the process has ended or belongs to somebody else."""
     try:
-        open_files = os.listdir(process / "fd")
+        for number in os.listdir(process / "fd"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if os.readlink(process / "fd" / number) == target:
+                    info = (process / "fdinfo" / number).read_text(encoding="ascii").splitlines()
+                    flags = next((line.split()[1] for line in info if line.startswith("flags:")), "0")
+                    if int(flags, 8) & _WRITING:
+                        return True
     except OSError:
-        return False
-    return any(_is_open_for_writing(process, number, target) for number in open_files)
-
-
-def _is_open_for_writing(process: Path, number: str, target: str) -> bool:
-    try:
-        if os.readlink(process / "fd" / number) != target:
-            return False
-        info = (process / "fdinfo" / number).read_text(encoding="ascii")
-    except OSError:
-        return False
-    flags = next((line.split()[1] for line in info.splitlines() if line.startswith("flags:")), "0")
-    return bool(int(flags, 8) & _WRITING)
+        pass
+    return False

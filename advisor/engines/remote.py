@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import advisor
 import trainer
 from advisor.engines.arrival import settle
-from advisor.engines.backend import Job, LaunchRequest, Measuring, id_of
+from advisor.engines.backend import Backend, Job, LaunchRequest, Measuring, id_of, not_ended, note_stop, write_files
 from advisor.engines.export.adopted import AdoptedJob, adopted_files
 from advisor.engines.export.bundle import (
     ARRIVAL_PACKAGES,
@@ -26,7 +26,6 @@ from advisor.engines.export.bundle import (
     setup_script,
     torch_install,
 )
-from advisor.engines.folders import not_ended, note_stop, printed, runs_of, write_files
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import (
     RunState,
@@ -41,10 +40,10 @@ from advisor.engines.state import (
 from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
+from advisor.run_records import LaunchRecord
 from advisor.store.adopted import AdoptedPlan
 from advisor.store.folders import profiles_folder
-from advisor.store.run_folder import CHECKPOINTS, read_launch, run_row, write_launch
-from advisor.store.store import Store
+from advisor.store.run_folder import read_launch, run_row, write_launch
 from advisor.trainers.adopted import RECIPE
 from advisor.trainers.own import OWN
 
@@ -52,7 +51,7 @@ JOB = "job"  # in the run folder: what was handed over
 COMMAND_SECONDS = 60.0  # time allowed for an engine's command
 STOP_POLL_SECONDS = 2.0
 ASKED = "calibrate.json"
-COMMAND = f'-m advisor.workflows.calibrate_there {ASKED} --out "$RUN"'  # arguments of Python, quoted for a shell
+COMMAND = f'-m advisor.workflows.there calibrate {ASKED} --out "$RUN"'  # arguments of Python, quoted for a shell
 LONGER = 2.0  # times the given time: compiling and the burst in progress may exceed it
 START_SECONDS = 600.0  # for imports, data and a slow file system
 
@@ -61,22 +60,10 @@ class Unreachable(AdvisorError):
     """An engine that does not answer: nothing is known of its runs, which does not mean that they died."""
 
 
-class RemoteBackend(ABC):
+class RemoteBackend(Backend):
     """A backend whose runs are processes of other machines."""
 
-    engine: str
     look_seconds = 10.0  # least time between two questions to an engine
-
-    def __init__(self, store: Store):
-        self.store = store
-
-    @abstractmethod
-    def dryrun(self, job: Job) -> LaunchRequest:
-        """Return the export and the command that hands it over."""
-
-    @abstractmethod
-    def offer(self, request: LaunchRequest) -> list[str]:
-        """Return what the engine reports about the job before accepting it."""
 
     @abstractmethod
     def hand_over(self, request: LaunchRequest) -> str:
@@ -97,6 +84,13 @@ class RemoteBackend(ABC):
     @abstractmethod
     def kill(self, run_dir: Path, run: str) -> None:
         """End the run without a checkpoint. Raises Unreachable."""
+
+    def _ready_request(self, folder: Path, record: LaunchRecord, command: tuple[str, ...], files: Mapping[str, str],
+                copies: Mapping[str, Path], *, run: str = "", **environment: str) -> LaunchRequest:  # fmt: skip
+        """Return the request to start `command` in the export; `run` is the engine's id, if it is known before."""
+        record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
+        return LaunchRequest(folder=folder, command=command, environment=environment, files=files, copies=copies,
+                             inside=JOB, record=record)  # fmt: skip
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """Return the request for a calibration of the engine's machine."""
@@ -152,11 +146,6 @@ class RemoteBackend(ABC):
             state, words = RunState.UNJUDGED, f"because {error.message}"
         write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
 
-    def logs(self, run_dir: Path) -> str:
-        """Return the part of `stdout.log` that has arrived here."""
-        self.describe(run_dir)
-        return printed(run_dir)
-
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, and wait for it."""
         self.look(run_dir)
@@ -170,14 +159,6 @@ class RemoteBackend(ABC):
             self.kill(run_dir, run)
             self._ends(run_dir, run, COMMAND_SECONDS)
         return run_status(run_dir)
-
-    def fetch(self, run_dir: Path) -> str:
-        """Copy nothing: the file system is shared."""
-        return f"checkpoints are in {run_dir / CHECKPOINTS}"
-
-    def list(self) -> list[str]:
-        """Return the handles of this engine's runs whose folders still exist."""
-        return [launch.handle for _, launch in runs_of(self.engine, self.store) if launch is not None]
 
     def _is_due(self, run_dir: Path) -> bool:
         seen = last_sighting(run_dir)
@@ -258,13 +239,12 @@ def sources() -> dict[str, Path]:
 def engine_says(
     words: Sequence[str],
     *,
-    given: bytes = b"",
     inside: Path | None = None,
     variables: Mapping[str, str] | None = None,
     seconds: float | None = COMMAND_SECONDS,
 ) -> bytes:
     """Return what an engine's command prints; raises Unreachable with its last words if it fails or takes too long."""
-    done = engine_run(words, given=given, inside=inside, variables=variables, seconds=seconds)
+    done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise Unreachable(f"{words[0]}: {said[-1] if said else f'exit status {done.returncode}'}", "try again")

@@ -10,10 +10,8 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -53,10 +51,14 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
     The last line of the log here marks what is known already. A machine that has only just started prints the log from
     its beginning: nothing changes until it has passed that line.
     """
-    here, asked = _last_line(run_dir / LOG), LAST_LINES
+    asked = LAST_LINES
+    with disk_errors("read", run_dir / LOG):
+        known = (run_dir / LOG).read_text(encoding="utf-8").splitlines() if (run_dir / LOG).exists() else []
+    here = known[-1] if known else None
     while here is not None:
         lines = last_lines(asked).splitlines()
-        if (new := _after(lines, here)) is not None:
+        if places := [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]:
+            new = lines[places[-1] + 1 :]
             for name, mine in zip((LOG, STDOUT), _parted(new if over else _up_to_the_log(new)), strict=True):
                 with disk_errors("write", run_dir / name), (run_dir / name).open("a", encoding="utf-8") as file:
                     file.writelines(f"{line}\n" for line in mine)
@@ -97,21 +99,6 @@ def _up_to_the_log(lines: Sequence[str]) -> Sequence[str]:
     return lines[: last + 1]
 
 
-def _after(lines: Sequence[str], here: str) -> Sequence[str] | None:
-    """Return what follows a line of the log, or None if the line is not among them."""
-    places = [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]
-    return lines[places[-1] + 1 :] if places else None
-
-
-def _last_line(path: Path) -> str | None:
-    """Return the last line of a file, or None if it has none."""
-    if not path.exists():
-        return None
-    with disk_errors("read", path):
-        lines = path.read_text(encoding="utf-8").splitlines()
-    return lines[-1] if lines else None
-
-
 class SkyBackend(RemoteBackend):
     """Submits the exported task as a managed job, which recovers from preemption and returns its machines."""
 
@@ -126,24 +113,53 @@ class SkyBackend(RemoteBackend):
         export = exported(job, data_at=DATA_AT)
         files, copies = bundle(job, export, skypilot(export))
         command = (*_sky(), "jobs", "launch", "--yes", "--detach-run", SKY)
-        handle = f"{self.engine}://{export.name}"
-        record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
-        return LaunchRequest(folder=job.folder, command=command, environment={}, files=files, copies=copies,
-                             inside=JOB, record=record)  # fmt: skip
+        return self._ready_request(job.folder, job.record, command, files, copies, run=export.name)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.
 
         Prices come from SkyPilot's own catalog, read without renting and without an account.
         """
-        task = asked(request)
-        offers = [offer for place in task.places for offer in _offers(place, task)]
-        if not offers:
-            where = ", ".join(task.places)
+        task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
+        resources = task["resources"]
+        [(card, count)] = resources["accelerators"].items()
+        places = [place["infra"] for place in resources.get("any_of", [resources])]
+        kind, price = ("spot", "spot_price") if resources["use_spot"] else ("on-demand", "price")
+        machine = f"{kind} machine with {count} x {card}"
+        # Machines of the catalog that suit the task; those without a price are left out.
+        rows = []
+        for place in places:
+            where = () if place == "*" else ("--infra", place)
+            said = sky_says("gpus", "list", f"{card}:{count}", "--all-regions", "-o", "json", *where)
+            rows += [row for row in json.loads(said).get(card, []) if row["accelerator_count"] == count and row[price]]
+        rows = [row for row in rows if math.isfinite(row[price])]
+        if not rows:
+            message = f"SkyPilot's catalog has no {machine} in {', '.join(places)}"
+            raise AdvisorError(message, f"see: sky gpus list {card}")
+        cheapest, dearest = (pick(rows, key=lambda row: row[price]) for pick in (min, max))
+        usd, most = cheapest[price], resources.get("max_hourly_cost")
+        costs = f"{_rate(usd)} on {cheapest['cloud']} in {cheapest['region']} ({cheapest['instance_type']})"
+        if most is not None and usd > most:
             raise AdvisorError(
-                f"SkyPilot's catalog has no {task.machine} in {where}", f"see: sky gpus list {task.card}"
+                f"the cheapest {machine} costs {costs}, and the plan pays {_rate(most)} at most: "
+                f"plan at its price, advisor plan --price {usd / count:.4g}",
+                "or name other places: --on skypilot:CLOUD/REGION,...",
             )
-        return [price_words(offers, task)]
+        # Set the cheapest machine beside the plan's price, with the reason for a difference.
+        elsewhere = f", elsewhere up to {_rate(dearest[price])}" if dearest[price] > usd else ""
+        words = f"SkyPilot's catalog: {machine} for {costs}{elsewhere}"
+        if not request.record.usd_per_hour:
+            return [f"{words}; the plan has no price: --budget cannot be kept by it"]
+        planned, offer = request.record.usd_per_hour / task["num_nodes"], plan["chosen"]["offer"]
+        off = usd / planned - 1.0
+        words += f"; the plan reckons with {_rate(planned)}"
+        if abs(off) < SAME_PRICE:
+            return [f"{words}, the same"]
+        whose = f"{offer['provider']}'s" if offer["provider"] is not None else offer["source"]
+        if offer["provider"] == cheapest["cloud"].lower():
+            whose += f" of another day or region ({offer['source']})"
+        more = "more" if off > 0 else "less"
+        return [f"{words}, so it costs {abs(off):.0%} {more}: the plan's price is {whose}"]
 
     def hand_over(self, request: LaunchRequest) -> str:
         """Submit the job; this takes minutes if SkyPilot has no jobs controller yet."""
@@ -203,105 +219,6 @@ def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
             return (*words, f"{scheme}://{name}/{CHECKPOINTS}", str(folder))
     raise AdvisorError(f"the bucket {name} is in a store that is not known here: {' '.join(found)}",
                        f"copy {CHECKPOINTS}/ from it to {folder} by hand")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a task asks for, and what its plan assumes. Dollars are per hour and node."""
-
-    card: str  # SkyPilot's name of the GPU
-    a_node: int
-    spot: bool
-    places: Sequence[str]  # any of these
-    most_usd: float | None  # None if there is no limit
-    planned_usd: float | None  # None: the plan has no price
-    provider: str | None  # whose price the plan has; None if the user gave the price
-    price_source: str
-
-    @property
-    def machine(self) -> str:
-        """Describe one node in words."""
-        return f"{'spot' if self.spot else 'on-demand'} machine with {self.a_node} x {self.card}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A machine of SkyPilot's catalog, in one region."""
-
-    cloud: str
-    region: str
-    instance: str
-    usd: float  # per hour
-
-    @property
-    def words(self) -> str:
-        """Say where it is, which machine, and its price."""
-        return f"{format_usd_rate(self.usd)} an hour on {self.cloud} in {self.region} ({self.instance})"
-
-
-def asked(request: LaunchRequest) -> Asked:
-    """Read from a request's task what it asks SkyPilot for."""
-    task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
-    resources = task["resources"]
-    [(card, a_node)] = resources["accelerators"].items()
-    hourly = request.record.usd_per_hour
-    return Asked(
-        card=card,
-        a_node=a_node,
-        spot=resources["use_spot"],
-        places=[place["infra"] for place in resources.get("any_of", [resources])],
-        most_usd=resources.get("max_hourly_cost"),
-        planned_usd=hourly / task["num_nodes"] if hourly else None,
-        provider=plan["chosen"]["offer"]["provider"],
-        price_source=plan["chosen"]["offer"]["source"],
-    )
-
-
-def price_words(offers: Sequence[Offer], task: Asked) -> str:
-    """Describe the cheapest offer beside the plan's price, with the reason for a difference.
-
-    Raises AdvisorError if every offer exceeds the task's limit.
-    """
-    cheapest, dearest = (pick(offers, key=lambda offer: offer.usd) for pick in (min, max))
-    if task.most_usd is not None and cheapest.usd > task.most_usd:
-        raise AdvisorError(
-            f"the cheapest {task.machine} costs {cheapest.words}, and the plan pays {_rate(task.most_usd)} at most: "
-            f"plan at its price, advisor plan --price {cheapest.usd / task.a_node:.4g}",
-            "or name other places: --on skypilot:CLOUD/REGION,...",
-        )
-    most = f", elsewhere up to {_rate(dearest.usd)}" if dearest.usd > cheapest.usd else ""
-    said = f"SkyPilot's catalog: {task.machine} for {cheapest.words}{most}"
-    if not task.planned_usd:
-        return f"{said}; the plan has no price: --budget cannot be kept by it"
-    off = cheapest.usd / task.planned_usd - 1.0
-    beside = f"{said}; the plan reckons with {_rate(task.planned_usd)}"
-    if abs(off) < SAME_PRICE:
-        return f"{beside}, the same"
-    return f"{beside}, so it costs {abs(off):.0%} {'more' if off > 0 else 'less'}: {_why(cheapest, task)}"
-
-
-def _why(cheapest: Offer, task: Asked) -> str:
-    if task.provider is None:
-        return f"the plan's price is {task.price_source}"
-    if task.provider != cheapest.cloud.lower():
-        return f"the plan's price is {task.provider}'s"
-    return f"the plan's price is {task.provider}'s of another day or region ({task.price_source})"
-
-
-def offers_of(catalog: Mapping[str, list[dict[str, Any]]], task: Asked) -> list[Offer]:
-    """Return the machines of `sky gpus list -o json` that suit a task; those without a price are left out."""
-    name = "spot_price" if task.spot else "price"
-    return [
-        Offer(cloud=row["cloud"], region=row["region"], instance=row["instance_type"], usd=row[name])
-        for row in catalog.get(task.card, [])
-        if row["accelerator_count"] == task.a_node and row[name] and math.isfinite(row[name])
-    ]
-
-
-def _offers(place: str, task: Asked) -> list[Offer]:
-    where = () if place == "*" else ("--infra", place)
-    said = sky_says("gpus", "list", f"{task.card}:{task.a_node}", "--all-regions", "-o", "json", *where)
-    return offers_of(json.loads(said), task)
 
 
 def sky_says(*words: str) -> str:

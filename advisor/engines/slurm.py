@@ -6,11 +6,11 @@ the manual of every version describes, because `squeue --json` changed its field
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class SlurmBackend(RemoteBackend):
         """Return `sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
         export = exported(job)
         files, copies = bundle(job, export, slurm(export))
-        return self._request(job.folder, job.record, files, copies)
+        return self._batch(job.folder, job.record, files, copies)
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """Return the request for a job that calibrates: one GPU if the partition has any, else a node."""
@@ -60,21 +60,14 @@ class SlurmBackend(RemoteBackend):
         cards = asked.gpu != "cpu" and (asked.gpu != "auto" or _has_cards(place.name))
         script = calibration_script(place, cards=int(cards), limit_seconds=limit_seconds(asked), command=COMMAND)
         files = {**measuring_files(asked), f"{JOB}/{SCRIPT}": script}
-        return self._request(asked.folder, asked.record, files, sources())
+        return self._batch(asked.folder, asked.record, files, sources())
 
-    def _request(
+    def _batch(
         self, folder: Path, record: LaunchRecord, files: Mapping[str, str], copies: Mapping[str, Path]
     ) -> LaunchRequest:
         command = ("sbatch", "--parsable", f"--output={folder / STDOUT}", SCRIPT)
-        return LaunchRequest(
-            folder=folder,
-            command=command,
-            environment={"RUN": str(folder), "PYTHON": os.environ.get("PYTHON", sys.executable)},
-            files=files,
-            copies=copies,
-            inside=JOB,
-            record=replace(record, command=command, handle=f"{self.engine}://", pid=None, process_started=None),
-        )
+        python = os.environ.get("PYTHON", sys.executable)
+        return self._ready_request(folder, record, command, files, copies, RUN=str(folder), PYTHON=python)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return when it would start, by `sbatch --test-only`; raises AdvisorError if Slurm refuses it."""
@@ -117,7 +110,10 @@ class SlurmBackend(RemoteBackend):
             return RunState.QUEUED, ", ".join(filter(None, (reason, starts))) or None
         if state in _RUNS:
             return RunState.RUNNING, None
-        state = state or _accounted(number)
+        if not state:
+            words = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={number}")
+            with contextlib.suppress(Unreachable):  # without accounting, only the log says how it ended
+                state = engine_says(words).decode().strip().partition("\n")[0].split(" ")[0]  # "CANCELLED by 1000"
         over = state in ("", "COMPLETED", "FAILED")  # for these the log says more
         return RunState.FINISHED, None if over else f"Slurm says {state.lower().replace('_', ' ')}"
 
@@ -186,14 +182,3 @@ def _in_queue(number: str) -> tuple[str, str, str]:
         raise
     state, reason, start = (*said.partition("\n")[0].split("|"), "", "", "")[:3]
     return state, "" if reason == "None" else reason, start
-
-
-def _accounted(number: str) -> str:
-    """Return the final state that accounting has; empty if there is none."""
-    try:
-        said = engine_says(
-            ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={number}")
-        )
-    except Unreachable:
-        return ""  # without accounting, only the log says how it ended
-    return said.decode().strip().partition("\n")[0].split(" ")[0]  # "CANCELLED by 1000"

@@ -15,9 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from advisor.engines.arrival import ARRIVAL_FILES, PLAN_BEFORE, is_awaited
 from advisor.engines.backend import Job, LaunchRequest, Measuring
@@ -93,9 +91,7 @@ class SshBackend(RemoteBackend):
         start = script("ssh_start.sh", root=ROOT, environment=environment, python=script("ssh.sh#python"))
         run = f"{record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', record.id)}"
         command = ("sh", "-c", " && ".join(_by_hand(run, sent)))
-        record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
-        return LaunchRequest(folder=folder, command=command, environment={}, copies=copies, inside=JOB, record=record,
-                             files={**files, f"{JOB}/start.sh": start})  # fmt: skip
+        return self._ready_request(folder, record, command, {**files, f"{JOB}/start.sh": start}, copies, run=run)
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return GPUs, disk and Python of the host; raises AdvisorError that names everything missing at once."""
@@ -262,7 +258,8 @@ def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL) as child:  # fmt: skip
             assert child.stdout is not None
-            _skip_to_mark(child.stdout, run)
+            if not any(MARK in line for line in child.stdout):  # passes over what a login file prints
+                raise Unreachable(f"ssh {_host(run)}: no answer", f"try it by hand: ssh {_host(run)}")
             try:
                 with tarfile.open(fileobj=child.stdout, mode="r|") as tar:
                     tar.extractall(name, filter="data")
@@ -270,24 +267,12 @@ def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:
                 raise Unreachable(f"what came from {_host(run)} is not whole: {error}", "try again") from error
         if child.returncode:
             raise Unreachable(f"ssh {_host(run)}: the files did not come whole", "try again")
-        _settle_in(Path(name), run_dir, checkpoints=section == "saved")
-
-
-def _skip_to_mark(stream: IO[bytes], run: str) -> None:
-    for line in stream:
-        if MARK in line:
-            return
-    raise Unreachable(f"ssh {_host(run)}: no answer", f"try it by hand: ssh {_host(run)}")
-
-
-def _settle_in(come: Path, run_dir: Path, *, checkpoints: bool) -> None:
-    names: Sequence[str] = [path.name for path in come.iterdir()]
-    for name in names:
-        if name in _OURS and not (checkpoints and name == CHECKPOINTS):
-            continue
-        if (run_dir / name).is_dir():
-            shutil.rmtree(run_dir / name)
-        os.replace(come / name, run_dir / name)
+        for path in list(Path(name).iterdir()):
+            if path.name in _OURS and not (section == "saved" and path.name == CHECKPOINTS):
+                continue
+            if (run_dir / path.name).is_dir():
+                shutil.rmtree(run_dir / path.name)
+            os.replace(path, run_dir / path.name)
 
 
 def _size(path: Path) -> int:

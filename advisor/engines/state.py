@@ -81,12 +81,12 @@ def run_status(run_dir: Path) -> RunStatus:
     """
     if not is_run_folder(run_dir):
         raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
-    launch = read_launch(run_dir)
+    launch, end = read_launch(run_dir), trainer_of_run(run_dir).log_end(run_dir)
+    outcome = reason = process = None
     if (sighting := last_sighting(run_dir)) is not None:
         # No clock is needed: the log is of this attempt if it has grown since this attempt was handed over.
-        end = trainer_of_run(run_dir).log_end(run_dir)
         spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
-        state, outcome, reason = RunState(sighting.state), None, sighting.words
+        state, reason = RunState(sighting.state), sighting.words
         if not goes_on(state):
             if end is not None and spoke and end.outcome is not None:
                 state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
@@ -94,27 +94,21 @@ def run_status(run_dir: Path) -> RunStatus:
                 state = RunState.NEVER_STARTED
             else:
                 state, reason = RunState.DIED, "; ".join(filter(None, (sighting.words, last_words(run_dir)))) or None
-        return RunStatus(
-            state=state,
-            attempt=launch.attempt if launch is not None else 0,
-            outcome=outcome,
-            reason=reason,
-            step=end.step if end is not None else None,
-            loss=end.loss if end is not None else None,
-        )
-    end = trainer_of_run(run_dir).log_end(run_dir)
-    process = _process(launch, end)
-    # the log has the run's end, and no later start follows
-    over = end is not None and end.outcome is not None and (launch is None or end.unix_seconds >= _unix(launch))
-    state = RunState.FINISHED if over else _unfinished_state(launch, end, process)
-    finished = end if state is RunState.FINISHED else None
-    reason = last_words(run_dir) if state is RunState.DIED else finished.reason if finished is not None else None
-    if finished is not None and finished.outcome is Outcome.STOPPED and launch is not None and launch.stop_asked_at:
-        reason = BY_YOU
+    else:
+        process = _process(launch, end)
+        # the log has the run's end, and no later start follows
+        began = datetime.fromisoformat(launch.launched_at).timestamp() if launch is not None else 0.0
+        if end is not None and end.outcome is not None and end.unix_seconds >= began:
+            state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
+            if outcome is Outcome.STOPPED and launch is not None and launch.stop_asked_at:
+                reason = BY_YOU
+        else:
+            state = _unfinished_state(launch, end, process)
+            reason = last_words(run_dir) if state is RunState.DIED else None
     return RunStatus(
         state=state,
         attempt=launch.attempt if launch is not None else (end.attempt if end is not None else 0),
-        outcome=finished.outcome if finished is not None else None,
+        outcome=outcome,
         reason=reason,
         step=end.step if end is not None else None,
         loss=end.loss if end is not None else None,
@@ -200,7 +194,3 @@ def _unfinished_state(launch: LaunchRecord | None, end: LogEnd | None, process: 
     host = launch.host if launch is not None else end.host
     fresh = time.time() - end.unix_seconds < FRESH_SECONDS
     return RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
-
-
-def _unix(launch: LaunchRecord) -> float:
-    return datetime.fromisoformat(launch.launched_at).timestamp()

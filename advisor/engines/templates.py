@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,24 @@ def script(file: str, /, **words: object) -> str:
 
 def document(file: str, /, **fields: Any) -> str:
     """Return a YAML document with each `=field` filled in; a field that is None is left out."""
+    return dump_yaml(filled(yaml.safe_load(_read(file)[""]), fields, lambda value: value is None))
 
-    def filled(part: Any) -> Any:
-        if isinstance(part, str) and part.startswith("="):
-            return fields[part[1:]]
-        if isinstance(part, Mapping):
-            return {key: value for key, raw in part.items() if (value := filled(raw)) is not None}
-        return [filled(one) for one in part] if isinstance(part, list) else part
 
-    return dump_yaml(filled(yaml.safe_load(_read(file)[""])))
+def filled(part: Any, fields: Mapping[str, Any], left_out: Callable[[Any], bool]) -> Any:
+    """Return a part of a document with each `=field` filled in, without the values that are to be left out.
+
+    A mapping whose `if` is a field without a value is None.
+    """
+    if isinstance(part, str) and part.startswith("="):
+        return fields[part[1:]]
+    if isinstance(part, list):
+        return [filled(one, fields, left_out) for one in part]
+    if not isinstance(part, Mapping):
+        return part
+    if not filled(part.get("if", True), fields, left_out):
+        return None
+    found = {key: filled(raw, fields, left_out) for key, raw in part.items() if key != "if"}
+    return {key: value for key, value in found.items() if not left_out(value)}
 
 
 @cache

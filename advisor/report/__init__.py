@@ -26,27 +26,22 @@ def write_reports(
     """
     from advisor.store.disk import write_atomic
 
-    written = []
     if html := paths.get("html"):
         from advisor.report.html import page
 
         write_atomic(html, page(analyses, comparison, left_out))
-        written.append(html)
     if md := paths.get("md"):
         from advisor.report.markdown import report
 
         write_atomic(md, report(analyses, comparison, left_out))
-        written.append(md)
     if table := paths.get("table"):
         from advisor.report.rows import as_csv
 
         write_atomic(table, as_csv(analyses))
-        written.append(table)
     if tables := paths.get("tables"):
         from advisor.report.rows import write_tables
 
         write_tables(analyses, tables)
-        written.append(tables)
     if plots := paths.get("plots"):
         try:
             from advisor.report.plots import write_pictures
@@ -54,5 +49,4 @@ def write_reports(
             hint = "pip install 'training-advisor[app]'"
             raise AdvisorError(f"--plots draws charts, and {error.name} is not installed", hint) from error
         write_pictures(analyses, plots)
-        written.append(plots)
-    return written
+    return [path for name in ("html", "md", "table", "tables", "plots") if (path := paths.get(name))]

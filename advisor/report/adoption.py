@@ -141,11 +141,8 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
         yield f"{plan.rows_per_step:,.0f} samples a step, {rate}, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)
-    yield f"it runs: {shlex.join(plan.command)}{_set(plan, recipe)}"
-
-
-def _set(plan: AdoptedPlan, recipe: Recipe) -> str:
-    return f"   with {in_words(plan.values, recipe)}" if plan.values else ""
+    settings = f"   with {in_words(plan.values, recipe)}" if plan.values else ""
+    yield f"it runs: {shlex.join(plan.command)}{settings}"
 
 
 def document(done: Adoption, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from advisor.planning.explore import chances
 from advisor.planning.offers import ANY
@@ -23,33 +24,32 @@ _NEXT = 5  # lines kept for an empty one and the commands that come next
 Row = tuple[str, str]
 
 
-def rows(plan: Plan) -> tuple[Row, ...]:
-    """What stands below the plan's sentence, by what it is about; options as far as the first warning leaves room."""
-    shown = list(_rows(plan))
-    taken = _taken(plan, shown) + sum(_height(text) for text in plan.warnings[:1])
-    for row in _options(plan):
-        taken += _lines(row[1], WIDTH - _LABEL)
-        if taken <= LINES:
-            shown.append(row)
-    return tuple(shown)
+@dataclass(frozen=True, kw_only=True)
+class Brief:
+    """What stands below the plan's sentence: rows by what they are about, its first warnings, and what is not shown."""
+
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...]
+    rest: str
 
 
-def warnings(plan: Plan) -> list[str]:
-    """The most serious of the plan's warnings, and as many more as there are lines left for."""
-    shown: list[str] = []
-    taken = _taken(plan, rows(plan))
-    for text in plan.warnings:
-        taken += _height(text)
-        if shown and taken > LINES:
-            break
-        shown.append(text)
-    return shown
-
-
-def _taken(plan: Plan, shown: Sequence[Row]) -> int:
-    """Lines of everything but warnings."""
+def brief(plan: Plan) -> Brief:
+    """The plan in brief; options as far as the first warning leaves room, then as many more warnings as there is."""
+    rows, warnings = list(_rows(plan)), list(plan.warnings[:1])
     taken = _lines(sentence(plan)) + _lines(rest(len(plan.warnings))) + _NEXT
-    return taken + sum(_lines(text, WIDTH - _LABEL) for _, text in shown)
+    taken += sum(_lines(text, WIDTH - _LABEL) for _, text in rows) + sum(map(_height, warnings))
+    full = taken
+    for row in _options(plan):
+        full += _lines(row[1], WIDTH - _LABEL)
+        if full <= LINES:
+            rows.append(row)
+            taken += _lines(row[1], WIDTH - _LABEL)
+    for text in plan.warnings[1:]:
+        taken += _height(text)
+        if taken > LINES:
+            break
+        warnings.append(text)
+    return Brief(rows=tuple(rows), warnings=tuple(warnings), rest=rest(len(plan.warnings) - len(warnings)))
 
 
 def _height(warning: str) -> int:
@@ -70,7 +70,9 @@ def _rows(plan: Plan) -> Iterator[Row]:
     if plan.chosen.loss is not None:
         yield "loss", f"{LOSS.of(plan.chosen.loss)} on validation"
     if plan.grounds is not None:
-        yield "basis", _how_sure(plan)
+        measured = plan.grounds.calibration is not None
+        rests = f"measured here ({plan.grounds.calibration})" if measured else f"based on {briefly(plan.grounds)}"
+        yield "basis", f"speed {rests}; 80 % intervals"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
     # Name each other machine that was asked for, where these are few.
@@ -86,13 +88,6 @@ def _rows(plan: Plan) -> Iterator[Row]:
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
         yield "gate", f"at step {stage.step:,} ({spent}): go on if the loss is at most {LOSS.words(stage.at_most)}"
-
-
-def _how_sure(plan: Plan) -> str:
-    grounds = plan.grounds
-    if grounds is not None and grounds.calibration is not None:
-        return f"speed measured here ({grounds.calibration}); 80 % intervals"
-    return f"speed based on {briefly(grounds)}; 80 % intervals"
 
 
 def broken(plan: Plan) -> str | None:

@@ -53,6 +53,7 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
 
 def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
     """A card and its cheapest offer: key, memory, bandwidth, bf16 rate, newest PyTorch, dollars an hour, from whom."""
+    whose = f"{offer.provider} (a machine of {offer.rented})" if _idle(offer) else str(offer.provider)
     return [
         spec.key,
         f"{spec.memory_gb:g} GB",
@@ -60,13 +61,8 @@ def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
         units.format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
         short_words(spec),
         "-" if offer.usd_per_hour is None else units.format_usd_rate(offer.usd_per_hour),
-        offer.source if (row := price_row(offer)) is None else f"{_from(offer)}, {price_age(row, today)}",
+        offer.source if (row := price_row(offer)) is None else f"{whose}, {price_age(row, today)}",
     ]
-
-
-def _from(offer: Offer) -> str:
-    idle = offer.rented is not None and offer.rented > offer.gpus
-    return f"{offer.provider} (a machine of {offer.rented})" if idle else str(offer.provider)
 
 
 def price_age(row: PriceRow, today: datetime.date) -> str:
@@ -115,9 +111,12 @@ def _range(rate: Estimate) -> str:
 
 def sold(offer: Offer) -> str:
     """By how many GPUs a machine is sold, with its price, where that is more than are used."""
-    if offer.rented is None or offer.rented <= offer.gpus:
-        return ""
-    return f"by {offer.rented}: {units.format_usd_rate(offer.usd_per_hour)}/h"
+    return f"by {offer.rented}: {units.format_usd_rate(offer.usd_per_hour)}/h" if _idle(offer) else ""
+
+
+def _idle(offer: Offer) -> bool:
+    """Whether a machine with more GPUs must be paid for."""
+    return offer.rented is not None and offer.rented > offer.gpus
 
 
 def fits_sentence(row: CardRow) -> str:
@@ -164,7 +163,9 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
             "machine": _machine(offer),
             "region": offer.region or "-",
             "$/h": units.format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
-            "$/GPU-h": _per_gpu(offer) if entry.on_demand else "-",
+            "$/GPU-h": units.format_usd_rate(offer.usd_per_gpu_hour) + (f" x {offer.rented}" if _idle(offer) else "")
+            if entry.on_demand
+            else "-",
             **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
             "price age": price_age(row, today) if (row := price_row(offer)) else "-",
         }
@@ -184,12 +185,6 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
         *(f"{spot.provider}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
         *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
     ]
-
-
-def _per_gpu(offer: Offer) -> str:
-    """The price of one GPU; where a whole machine must be paid for, of how many."""
-    price = units.format_usd_rate(offer.usd_per_gpu_hour)
-    return f"{price} x {offer.rented}" if offer.rented is not None and offer.rented > offer.gpus else price
 
 
 def refreshed_words(done: Refreshed) -> list[str]:
@@ -219,7 +214,14 @@ def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[s
     """A GPU as JSON has it: its data sheet, what PyTorch does on it, and what renting it costs."""
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     price = offer and price_document(_beside(offer), today)
-    return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": _support(spec), "price": price}
+    wheels = wheels_for(spec)
+    pytorch = {
+        "newest": wheels[0].torch if wheels else None,
+        "variant": wheels[0].variant if wheels else None,
+        "needs": what_it_needs(spec),
+        "lacks": lacks(spec),
+    }
+    return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": pytorch, "price": price}
 
 
 def gpus_document(
@@ -231,16 +233,6 @@ def gpus_document(
         return "gpus", {"gpus": found}
     entries = offers_by_provider(priced[0].spec.key, priced[0].gpus, providers)
     return "gpu", found[0] | {"prices": [price for entry in entries if (price := price_document(entry, today))]}
-
-
-def _support(spec: GpuSpec) -> dict[str, object]:
-    found = wheels_for(spec)
-    return {
-        "newest": found[0].torch if found else None,
-        "variant": found[0].variant if found else None,
-        "needs": what_it_needs(spec),
-        "lacks": lacks(spec),
-    }
 
 
 def _beside(offer: Offer) -> ProviderOffers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 
 from advisor.findings.registry import DETECTORS
@@ -13,7 +12,8 @@ from advisor.readers.read import READERS
 def page() -> str:
     """The page as Markdown, in the order in which detectors are asked."""
     formats = ", ".join(f"`{name}`" for name in sorted({reader.name for reader in READERS}))
-    rows = [(detector.__name__.removeprefix("detect_"), _first_sentence(detector)) for detector in DETECTORS]
+    first = [" ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()).replace("|", "\\|") for one in DETECTORS]
+    rows = [(one.__name__.removeprefix("detect_"), text) for one, text in zip(DETECTORS, first, strict=True)]
     lines = [
         "# What `advisor analyze` reads and finds",
         "",
@@ -35,12 +35,6 @@ def page() -> str:
         *(f"| `{name}` | {text} |" for name, text in rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _first_sentence(detector: Callable) -> str:
-    text = inspect.getdoc(detector)
-    assert text, detector.__name__
-    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

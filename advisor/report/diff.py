@@ -68,9 +68,10 @@ def _ratios(before: Promise, after: Promise) -> Iterator[tuple[str, float]]:
 
 
 def _of(promise: Promise) -> Iterator[tuple[str, Estimate | None]]:
-    yield "step", promise.step_seconds
-    yield "tokens/s", promise.tokens_per_second
-    yield "memory", promise.peak_reserved_bytes
+    found = promise.prediction
+    yield "step", found.step_seconds if found is not None else None
+    yield "tokens/s", found.tokens_per_second if found is not None else None
+    yield "memory", found.peak_reserved_bytes if found is not None else None
     yield "all steps", promise.steps_seconds
     yield "cost", promise.steps_usd
     yield "loss", promise.loss
@@ -108,7 +109,7 @@ def notes(found: Diff) -> Iterator[str]:
     if not found.differences:
         yield NOTHING
     for side, promise in zip((found.one, found.other), found.promises, strict=True):
-        if promise.why_not and promise.step_seconds is not None:
+        if promise.why_not and promise.steps_seconds is not None:
             yield f"of {side.name} its plan's promise stands: {promise.why_not}"
         elif promise.why_not:
             yield f"no prediction for {side.name}: {promise.why_not}"

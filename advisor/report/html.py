@@ -44,7 +44,9 @@ def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, lef
     for analysis in analyses:
         parts.append(_run(analysis, _figures(list(plots(analysis)), specs)))
     title = escape(analyses[0].run.source if len(analyses) == 1 else f"{len(analyses)} runs")
-    draw = "".join(f"vegaEmbed('#chart{i}', {_script_safe(spec)}, {{actions: false}});" for i, spec in enumerate(specs))
+    # JSON that cannot end the script it stands in, whatever a log's lines hold
+    safe = [json.dumps(spec, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--") for spec in specs]
+    draw = "".join(f"vegaEmbed('#chart{i}', {spec}, {{actions: false}});" for i, spec in enumerate(safe))
     scripts = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub forgets a default
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -75,11 +77,6 @@ def _several(
     parts = (("Compared with each other", against), ("Over each other", "".join(figures)))
     body = "".join(f"<h2>{escape(title)}</h2>{content}" for title, content in parts if content)
     return f"<h1>{len(analyses)} runs</h1>{_table(runs.columns, runs.rows)}{body}"
-
-
-def _script_safe(spec: dict[str, Any]) -> str:
-    """JSON that cannot end the script it stands in, whatever a log's lines hold."""
-    return json.dumps(spec, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
 def _run(analysis: Analysis, figures: list[str]) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from advisor.planning.layouts import Choice
 from advisor.prediction.layouts import LayoutRun
 from advisor.report.finetune import missed, rented
 from advisor.report.quantities import COST, TIME
@@ -69,9 +68,17 @@ def others(plan: LayoutPlan) -> Table:
     """The chosen number of GPUs cut otherwise, and why that loses."""
     search = plan.chosen.search
     assert search.best is not None
-    return Table(
-        columns=OTHERS, rows=tuple(map(_other, (search.best, *search.others))), numbers=OTHERS[2:4], chosen=(0,)
+    rows = tuple(
+        (
+            layout_words(choice.run),
+            f"{choice.run.micro_batch}{_RECOMPUTED[choice.run.recompute]}",
+            format_seconds(choice.prediction.step_seconds.value),
+            format_bytes(choice.prediction.peak_allocated_bytes.value),
+            choice.lost or "the best",
+        )
+        for choice in (search.best, *search.others)
     )
+    return Table(columns=OTHERS, rows=rows, numbers=OTHERS[2:4], chosen=(0,))
 
 
 def parts(plan: LayoutPlan) -> str:
@@ -154,14 +161,4 @@ def _row(choice: LayoutChoice) -> tuple[str, ...]:
         TIME.of(choice.seconds) + late,
         f"{format_percent(choice.whole.failures_share)}, {format_percent(choice.whole.checkpoints_share)}",
         COST.of(choice.usd),
-    )
-
-
-def _other(choice: Choice) -> tuple[str, ...]:
-    return (
-        layout_words(choice.run),
-        f"{choice.run.micro_batch}{_RECOMPUTED[choice.run.recompute]}",
-        format_seconds(choice.prediction.step_seconds.value),
-        format_bytes(choice.prediction.peak_allocated_bytes.value),
-        choice.lost or "the best",
     )

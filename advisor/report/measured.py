@@ -1,4 +1,4 @@
-"""A run's statistics in words: throughput, gradients, cards, machine, and the same run on other data."""
+"""Statistics in words: throughput, gradients, GPUs and machine of a run, its next run, and GPUs that are monitored."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.quantities import COST, TIME
 from advisor.report.words import Pairs
 from advisor.workflows.analysis import Analysis
+from advisor.workflows.monitor import Watched, WatchedCard
 
 SPREAD = ("", "mean", "least", "most", "last", "rows")
 CARDS = ("GPU", "", "mean", "least", "most")
+LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
 NEXT = ("on", "takes", "costs", "")
-_MACHINE = (
+MACHINE = (
     ("driver", "driver"),
     ("cuda", "CUDA"),
     ("torch", "PyTorch"),
@@ -25,20 +27,12 @@ _MACHINE = (
 )
 
 
-def _celsius(value: float | None) -> str:
-    return f"{units.format_number(value)} °C"
-
-
-def _megahertz(value: float | None) -> str:
-    return f"{units.format_number(value)} MHz"
-
-
-_QUANTITIES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+QUANTITIES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "utilization": ("time with a kernel", units.format_percent),
     "memory_used_bytes": ("memory in use", units.format_bytes),
     "power_watts": ("power", units.format_watts),
-    "temperature_celsius": ("temperature", _celsius),
-    "sm_clock_mhz": ("SM clock", _megahertz),
+    "temperature_celsius": ("temperature", lambda value: f"{units.format_number(value)} °C"),
+    "sm_clock_mhz": ("SM clock", lambda value: f"{units.format_number(value)} MHz"),
     "memory_utilization": ("time with memory traffic", units.format_percent),
 }
 
@@ -87,7 +81,7 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     name = str(card.card)
     rows: Rows = []
     for quantity, spread in card.quantities.items():
-        title, words = _QUANTITIES[quantity]
+        title, words = QUANTITIES[quantity]
         of = {"memory_used_bytes": card.memory_bytes, "power_watts": card.power_limit_watts or limit_watts}.get(
             quantity
         )
@@ -103,12 +97,6 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     if card.silent_seconds is not None:
         rows.append((name, "no answer", f"in the last {units.format_seconds(card.silent_seconds)}", "", ""))
     return rows
-
-
-def machine(analysis: Analysis) -> Pairs:
-    """What the log says of the machine."""
-    facts = analysis.run.facts
-    return [(title, str(facts[name])) for name, title in _MACHINE if facts.get(name) not in (None, "")]
 
 
 def next_data(analysis: Analysis) -> Pairs:
@@ -139,3 +127,39 @@ def next_places(analysis: Analysis) -> Rows:
             why = place.note or ("fits" if place.fits else "may not fit")
             rows.append((place.name, TIME.of(place.whole_hours.scaled(3600)), COST.of(place.whole_usd), why))
     return rows
+
+
+def headline(watched: Watched) -> str:
+    """How long, and how many readings a second."""
+    rate = units.UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
+    return f"{units.format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
+
+
+def live(watched: Watched) -> Rows:
+    """A row per card (columns `LIVE`)."""
+    return [_live(card) for card in watched.cards]
+
+
+def _live(card: WatchedCard) -> tuple[str, ...]:
+    seen, power = card.readings, card.readings.quantities.get("power_watts")
+    lost = seen.silent_seconds is not None  # what it said last is not so now
+    now = {
+        name: words(spread.last) if not lost and (spread := seen.quantities.get(name)) else "-"
+        for name, (_, words) in QUANTITIES.items()
+    }
+    return (
+        f"{seen.card} {card.name}" + (f": no answer for {units.format_seconds(seen.silent_seconds)}" if lost else ""),
+        now["power_watts"],
+        units.format_watts(power.mean) if power else "-",
+        units.format_watts(power.high) if power else "-",
+        now["utilization"],
+        now["memory_used_bytes"],
+        now["temperature_celsius"],
+        units.format_energy(seen.joules / JOULES_PER_KWH) if seen.joules is not None else "-",
+        units.format_percent(seen.throttled) if seen.throttled is not None else "-",
+    )
+
+
+def summary(watched: Watched) -> Rows:
+    """Mean, least and most of each card, its energy and what held it back (columns `measured.CARDS`)."""
+    return [row for card in watched.cards for row in card_rows(card.readings, card.power_limit_watts)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import altair as alt
@@ -93,10 +92,6 @@ _NO_SCALARS = {
 }
 
 
-def _telemetry(column: str, case: Case, most: int, smooth: float) -> list[Point]:
-    return chart_data.telemetry_at_steps(case, column, most, smooth)
-
-
 def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:
     """What at least one run has a curve of, by name, with its title; those that every log may have come first."""
     held = {name for analysis in analyses for name in chart_data.columns_with_curves(analysis.case)}
@@ -119,7 +114,8 @@ def _scalar(name: str) -> Scalar:
     if name in _TELEMETRY:
         title, unit = _TELEMETRY[name]
         column = name.removeprefix("telemetry/")
-        return Scalar(title=title, unit=unit, curve=partial(_telemetry, column))
+        telemetry = chart_data.telemetry_at_steps
+        return Scalar(title=title, unit=unit, curve=lambda case, most, smooth: telemetry(case, column, most, smooth))
     title = name.removesuffix("_bytes").removesuffix("_seconds").replace("_", " ").capitalize()
     unit = "seconds" if name.endswith("_seconds") else "as printed"
     return Scalar(title=title, unit=unit, curve=_column(name), log_y=name == "grad_norm", positive=name == "grad_norm")
@@ -148,7 +144,8 @@ def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: 
     scalar, field, unit = _scalar(name), look.axis, _scalar(name).unit
     across = Axis(field=field, title=_ACROSS[field])
     if name.endswith("_bytes"):
-        [rows, behind], unit = _in_one_unit(rows, behind)
+        told, unit = charts.in_unit([*rows, *behind], "value", format_bytes)  # both in the unit of the larger
+        rows, behind = told[: len(rows)], told[len(rows) :]
     if field == "hours":
         across, [rows, behind, marks] = charts.timed(rows, behind, marks)
     shown = [run for run in names if any(row["run"] == run for row in rows)]
@@ -186,12 +183,6 @@ def _drawn(
                 and (point.value > 0 or not (look.log_y or scalar.positive))
             ]
     return rows
-
-
-def _in_one_unit(rows: list[dict[str, Any]], behind: list[dict[str, Any]]) -> tuple[list[list[dict[str, Any]]], str]:
-    """Both in the unit of the larger."""
-    told, unit = charts.in_unit([*rows, *behind], "value", format_bytes)
-    return [told[: len(rows)], told[len(rows) :]], unit
 
 
 def _marks(analyses: Sequence[Analysis], names: Sequence[str], look: Look) -> list[dict[str, Any]]:

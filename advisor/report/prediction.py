@@ -13,6 +13,7 @@ from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import words_of
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT, TIME
+from advisor.report.render import to_plain
 from advisor.report.table import Table
 from advisor.workflows.predict import Predicted
 
@@ -97,7 +98,7 @@ def document(prediction: Prediction) -> dict[str, object]:
     found: dict[str, object] = {
         "parameters": prediction.parameters,
         "flops_per_token": prediction.flops_per_token,
-        **{name: _estimate(getattr(prediction, name)) for name in ESTIMATES},
+        **{name: to_plain(getattr(prediction, name)) for name in ESTIMATES},
         "fits": prediction.fits,
         "fit_probability": prediction.fit_probability,
     }
@@ -142,10 +143,6 @@ def rest_of_line(prediction: Prediction | LayoutPrediction, assumed: Sequence[st
         f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
         f'{estimates}, "fits": {fits}, "fit_probability": {chance}{error}{said}}}'
     )
-
-
-def _estimate(e: Estimate | None) -> dict[str, object] | None:
-    return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
 
 
 def _estimate_text(name: str, e: Estimate | None) -> str:

@@ -10,8 +10,10 @@ from advisor.engines.state import BY_YOU, RunState, goes_on
 from advisor.history.progress import Progress
 from advisor.records import Estimate
 from advisor.units import DAY, HOUR, MINUTE
+from advisor.workflows.live import LogLook
 from trainer.schema import Outcome
 
+_QUIET = 5.0  # seconds without a word that are worth saying
 UNSTEADY = 10.0  # the ends of an interval that are further apart than this factor say nothing of the end
 _LENGTHS = ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"))
 NEXT = {
@@ -116,3 +118,23 @@ def _next(progress: Progress, run_dir: Path) -> str:
     if progress.checkpoint_step is not None:
         return f"go on from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
     return f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
+
+
+def line_of_log(seen: LogLook) -> str:
+    """How far it is, its loss, how fast it was seen to go, what is left; or how it ended."""
+    parts = []
+    if seen.step is not None:
+        planned = f"/{units.format_count(int(seen.planned))}" if seen.planned else ""
+        parts.append(f"{seen.counts} {units.format_count(int(seen.step))}{planned}")
+    if seen.loss is not None:
+        parts.append(f"loss {units.format_number(seen.loss)}")
+    if seen.over:
+        parts.append(f"{seen.status}: {seen.reason}")
+        return "   ".join(parts)
+    if seen.seconds_per_step is not None:
+        parts.append(f"{units.format_seconds(seen.seconds_per_step)} a {seen.counts}, as watched")
+    if seen.left_seconds is not None:
+        parts.append(f"{units.format_seconds(seen.left_seconds)} left")
+    if seen.quiet_seconds >= _QUIET:
+        parts.append(f"nothing written for {units.format_seconds(seen.quiet_seconds)}")
+    return "   ".join(parts) or "no training step yet"

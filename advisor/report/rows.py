@@ -48,14 +48,8 @@ _TITLES = {
     "memory_bytes": "memory",
 }
 _WRITTEN_OUT = 1e5  # from here on .5g would write a power of ten
+_MOST_CHECKPOINTS = 20
 _COLUMNS = ("run", "status", "steps", "tokens", "takes", "tokens/s", "MFU", "costs", "last loss", "phase")
-
-
-def loss_table(analysis: Analysis, most: int) -> tuple[list[str], list[list[str]]]:
-    """Titles and cells of evenly spaced rows of the main phase."""
-    names, values = few_rows(analysis.run, most)
-    rows = [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in values.tolist()]
-    return [_TITLES.get(name, name) for name in names], rows
 
 
 def _cell(name: str, value: float) -> str:
@@ -68,20 +62,6 @@ def _cell(name: str, value: float) -> str:
     if abs(value) >= _WRITTEN_OUT:
         return format_count(value)
     return f"{value:.5g}" if name != "learning_rate" else format_number(value)
-
-
-def phase_rows(analysis: Analysis) -> list[tuple[str, str, str]]:
-    """Part of a step, its median time, its share."""
-    return [
-        (part.name, format_seconds(part.seconds), format_percent(part.share)) for part in parts_of_step(analysis.case)
-    ]
-
-
-def checkpoint_rows(analysis: Analysis, most: int = 20) -> list[tuple[str, str]]:
-    """Step and words of each checkpoint the log names."""
-    events = [event for event in analysis.run.events if event.kind == "checkpoint"]
-    shown = [("-" if event.step is None else f"{event.step:,.10g}", event.text) for event in events[:most]]
-    return shown + ([("…", f"{len(events) - most} more")] if len(events) > most else [])
 
 
 def write_tables(analyses: Sequence[Analysis], folder: Path) -> None:
@@ -129,9 +109,16 @@ def tables(analysis: Analysis) -> list[Table]:
             ("speed", ("", ""), words.speed(analysis)),
             ("measured", measured.SPREAD, measured.spreads(analysis)),
             ("gradient clipping", ("", ""), measured.gradients(analysis)),
-            ("part of a step", ("", "median", "share"), phase_rows(analysis)),
+            (
+                "part of a step",
+                ("", "median", "share"),
+                [
+                    (part.name, format_seconds(part.seconds), format_percent(part.share))
+                    for part in parts_of_step(analysis.case)
+                ],
+            ),
             ("GPU", measured.CARDS, measured.cards(analysis)),
-            ("machine", ("", ""), measured.machine(analysis)),
+            ("machine", ("", ""), words.declared(analysis, measured.MACHINE)),
             ("to come", ("", ""), words.outlook(analysis)),
             ("the whole run on", ("", "takes", "costs", ""), words.elsewhere(analysis)),
             ("the next run, on other data", ("", ""), measured.next_data(analysis)),
@@ -142,13 +129,17 @@ def tables(analysis: Analysis) -> list[Table]:
 
 def details(analysis: Analysis, most: int) -> list[Table]:
     """What the log declares of a run, and `most` of its rows."""
-    names, rows = loss_table(analysis, most)
+    names, values = few_rows(analysis.run, most)  # evenly spaced, of the main phase
+    rows = [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in values.tolist()]
+    events = [event for event in analysis.run.events if event.kind == "checkpoint"]
+    checkpoints = [("-" if e.step is None else f"{e.step:,.10g}", e.text) for e in events[:_MOST_CHECKPOINTS]]
+    checkpoints += [("…", f"{len(events) - _MOST_CHECKPOINTS} more")] if len(events) > _MOST_CHECKPOINTS else []
     return _named(
         (
-            ("model", ("", ""), words.model_facts(analysis)),
-            ("training", ("", ""), words.training_facts(analysis)),
-            ("some of its steps", names, rows),
-            ("checkpoints", ("step", "what the log says"), checkpoint_rows(analysis)),
+            ("model", ("", ""), words.declared(analysis, words.MODEL)),
+            ("training", ("", ""), words.declared(analysis, words.TRAINING)),
+            ("some of its steps", [_TITLES.get(name, name) for name in names], rows),
+            ("checkpoints", ("step", "what the log says"), checkpoints),
         )
     )
 

@@ -51,11 +51,7 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         for note in analysis.run.notes:
             yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")
     yield ""
-    yield from _what_matters(analysis)
-
-
-def _what_matters(analysis: Analysis) -> Iterator[RenderableType]:
-    """The report's end, which stays on the screen: its errors and warnings, or that there is none."""
+    # The report's end stays on the screen: its errors and warnings, or that there is none.
     loud = [finding for finding in analysis.findings if finding.severity is not Severity.NOTE][:_MATTERING]
     if not loud:
         yield Text(f"what matters: {analysis.verdict[2]}", style="bold")
@@ -88,14 +84,8 @@ def comparison(runs: Comparison) -> Iterator[RenderableType]:
     """Several runs against each other and against the first."""
     yield Text("Compared with each other", style="bold")
     yield from words_of_runs.groups(runs)
-    yield ""
-    if runs.points:
-        yield on_console(words_of_runs.side_by_side(runs.points))
-        yield ""
-    yield on_console(words_of_runs.differences(runs))
-    if runs.speeds:
-        yield ""
-        yield on_console(words_of_runs.speed_changes(runs))
+    for table in words_of_several.compared(runs):
+        yield from ("", on_console(table))
     for note in runs.notes:
         yield Text(note, style="dim")
 

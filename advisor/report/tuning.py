@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from advisor.calibration.effects import Effect, Interval
+from advisor.calibration.effects import Effect
 from advisor.calibration.tuning import Tuning
 from advisor.records import Kernels
 from advisor.units import format_bytes, format_percent, format_seconds
@@ -44,7 +44,7 @@ def verdict(effect: Effect) -> str:
 
 def base_words(config: RunConfig) -> str:
     """What all is compared with."""
-    shape, kernels = config.model, Kernels.of(config)
+    shape, usual = config.model, to_dict(Kernels())
     parts = [
         f"{shape.family} depth {shape.depth}, {shape.seq_len} tokens, vocabulary {shape.vocab_size:,}",
         f"micro-batch {config.micro_batch} × {config.grad_accum}",
@@ -54,15 +54,10 @@ def base_words(config: RunConfig) -> str:
         if config.activation_checkpointing != "none"
         else "",
         config.optimizer.name,
-        "" if kernels == Kernels() else kernel_words(kernels),
+        # what differs from the trainer's own choice, as it stands in run.yaml
+        *(f"{name} {value}" for name, value in to_dict(Kernels.of(config)).items() if value != usual[name]),
     ]
     return ", ".join(part for part in parts if part)
-
-
-def kernel_words(kernels: Kernels) -> str:
-    """What differs from the trainer's own choice, as it stands in run.yaml."""
-    usual = to_dict(Kernels())
-    return ", ".join(f"{name} {value}" for name, value in to_dict(kernels).items() if value != usual[name])
 
 
 def conclusion(tuned: Tuned) -> Iterator[str]:
@@ -78,7 +73,10 @@ def conclusion(tuned: Tuned) -> Iterator[str]:
     if tuning.untried:
         yield f"not tried for lack of time: {', '.join(tuning.untried)} (--budget-seconds)"
     if tuning.together is not None:
-        yield _interaction(tuning.variants[-1].name, tuning.together)
+        names, both = tuning.variants[-1].name, tuning.together
+        span = f"{_percent(both.value)} ({_percent(both.low)} to {_percent(both.high)})"
+        gain = f"{'more' if both.value > 0 else 'less'} than both apart, {span}"
+        yield f"{names}: together they gain {gain if both.clears(0.0) else f'what both gain apart, {span} beyond it'}"
     yield (
         f"step times of equal bursts differ by {format_percent(tuning.noise.deviation)}; the intervals allow for "
         "the number of settings; "
@@ -89,13 +87,6 @@ def conclusion(tuned: Tuned) -> Iterator[str]:
         yield f"calibrated with the best settings as {calibration.id}: advisor plan --gpu {tuned.device_key} uses them"
     if tuned.uncalibrated is not None:
         yield f"! not calibrated with the best settings: {tuned.uncalibrated}"
-
-
-def _interaction(names: str, together: Interval) -> str:
-    span = f"{_percent(together.value)} ({_percent(together.low)} to {_percent(together.high)})"
-    if not together.clears(0.0):
-        return f"{names}: together they gain what both gain apart, {span} beyond it"
-    return f"{names}: together they gain {'more' if together.value > 0 else 'less'} than both apart, {span}"
 
 
 def document(tuned: Tuned) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from advisor.workflows.analysis import Analysis, loss_words, shortened
 Pairs = list[tuple[str, str]]
 
 # facts in the order people ask for them, with what they are called
-_MODEL = (
+MODEL = (
     ("parameters", "parameters declared"),
     ("family", "family"),
     ("depth", "depth"),
@@ -30,7 +30,7 @@ _MODEL = (
     ("vocab_size", "vocabulary"),
     ("seq_len", "context length"),
 )
-_TRAINING = (
+TRAINING = (
     ("micro_batch", "micro-batch"),
     ("grad_accum", "gradient accumulation"),
     ("world_size", "devices"),
@@ -51,17 +51,8 @@ _TRAINING = (
 )
 
 
-def model_facts(analysis: Analysis) -> Pairs:
-    """What the log declares of the model."""
-    return _facts(analysis, _MODEL)
-
-
-def training_facts(analysis: Analysis) -> Pairs:
-    """What the log declares of the training."""
-    return _facts(analysis, _TRAINING)
-
-
-def _facts(analysis: Analysis, names: tuple[tuple[str, str], ...]) -> Pairs:
+def declared(analysis: Analysis, names: tuple[tuple[str, str], ...]) -> Pairs:
+    """What the log declares under these names, with what they are called."""
     facts = analysis.run.facts
     return [(title, _plain(facts[name])) for name, title in names if facts.get(name) not in (None, "")]
 

@@ -40,14 +40,12 @@ class Knob:
     """A canonical setting of a trainer, and how the trainer is given its value."""
 
     name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
-    key: str  # the option, the environment variable, or the path of keys
-    # option: --key V | equals: --key=V | word: key=V | env | file: a key of a configuration file | launcher: an option
-    # of the program that starts the processes
+    key: str  # the option or the environment variable
+    # option: --key V | equals: --key=V | word: key=V | env | launcher: an option of the program that starts the
+    # processes
     how: str = "option"
-    inside: str | None = None  # the field to set if the value is a JSON object
     value: float | None = None  # in the user's own command; None if unknown
     in_bursts: str | None = None  # the value for bursts, for example to switch something off; None leaves it alone
-    flag: bool = False  # takes no value: it is either given or absent
     in_file: str | None = None  # the keys in a configuration file that are used if the arguments do not set the knob
 
 
@@ -58,7 +56,6 @@ class Recipe:
     name: str
     knobs: tuple[Knob, ...] = ()
     burst_args: tuple[str, ...] = ()  # added to the command in a burst
-    burst_env: tuple[Variable, ...] = ()
     resume_args: tuple[str, ...] = ()  # added to the command when a run resumes; empty if the trainer cannot resume
     config_option: str | None = None  # names the configuration file; None if that file is the first argument
     holds_for: tuple[Variable, ...] = ()  # packages and versions that these options are right for

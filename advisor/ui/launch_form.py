@@ -15,7 +15,7 @@ import streamlit as st
 
 from advisor.engines.engines import parse_place
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import NO_DATA, parse_loss_stop
+from advisor.engines.guards import NO_DATA, Limits, parse_loss_stop
 from advisor.engines.jobs import running_with
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import offers_by_provider
@@ -31,7 +31,7 @@ from advisor.ui.controls import LAUNCH, SPEED_TEST, go, in_controls, products
 from advisor.ui.tables import plain, table
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
-from advisor.workflows.launch import HERE, Limits, beforehand, launch, looked_at, with_synthetic
+from advisor.workflows.launch import HERE, beforehand, launch, looked_at, with_synthetic
 from advisor.workflows.preflight import Check, Finding, preflight
 from trainer.schema import dump_config
 

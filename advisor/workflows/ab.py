@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from advisor.engines.guards import Limits
 from advisor.engines.state import RunState, check_not_running, run_status, settle
 from advisor.errors import AdvisorError
 from advisor.history.paired import Contrast, contrasts
@@ -18,7 +19,7 @@ from advisor.records import Plan
 from advisor.store.run_folder import is_run_folder, read_run_config
 from advisor.store.store import Store
 from advisor.workflows.compare import Reviewed, review
-from advisor.workflows.launch import HERE, Limits, beforehand, launch, read_source, resume, stop
+from advisor.workflows.launch import HERE, beforehand, launch, read_source, resume, stop
 from advisor.workflows.preflight import expected_seconds
 from trainer.schema import LossStop, Outcome, RunConfig
 

@@ -16,15 +16,14 @@ from pathlib import Path
 import psutil
 
 from advisor.adopt.by_law import choose_fit
+from advisor.adopt.command import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
-from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.engines.beside import Beside
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
-from advisor.laws.flops import parameters
 from advisor.laws.held_out import HeldOut
 from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
@@ -41,7 +40,7 @@ from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.run_folder import is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED
-from advisor.workflows.goal import shape_of_config
+from advisor.workflows.goal import model_of_config
 from trainer.schema import ModelShape
 
 BUDGET_SECONDS = 240.0
@@ -94,13 +93,20 @@ def adopt_command(
         raise AdvisorError(message, hint, exit_code=2)
     on_event("its options", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
+
+    def most_processes(base: AdoptedBurst) -> int:
+        """Returns the most processes for this machine: its GPUs, or its cores for a launcher that uses no GPU."""
+        if _is_on_card(base):
+            return len(visible_cards())
+        return os.cpu_count() or 1 if launcher_of(command) is not None else 1
+
     session = adopt(
         Command(
             arguments=tuple(command),
             folder=Path.cwd(),
             environment=dict(os.environ),
             recipe=recipe,
-            most_processes=lambda base: _most_processes(command, base),
+            most_processes=most_processes,
         ),
         budget_seconds,
         on_event,
@@ -114,8 +120,8 @@ def adopt_command(
         folder=str(Path.cwd()),
         recipe=session.recipe,
         device_key=device_key("auto") if on_card else "cpu",
-        torch=session.torch,
-        gpus=session.processes,
+        torch=base.torch,
+        gpus=base.processes,
         verdicts=session.verdicts,
         bursts=(base, *session.bursts[1:]),
         seconds=round(time.monotonic() - began, 2),
@@ -139,22 +145,15 @@ def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape |
     with disk_errors("read", Path(found)):
         text = Path(found).read_text(encoding="utf-8", errors="replace")
     try:
-        shape, _ = shape_of_config(text, round(base.shape.length))
+        model = model_of_config(text, seq_len=round(base.shape.length))
     except AdvisorError:  # a model of another kind, or no configuration of one
         return None
-    whole = parameters(shape)
-    return shape if base.elements is None or abs(base.elements / whole - 1) <= _SAME_MODEL else None
+    same = base.elements is None or abs(base.elements / model.parameters - 1) <= _SAME_MODEL
+    return model.shape if same and model.head_dim is None else None
 
 
 def _is_on_card(base: AdoptedBurst) -> bool:
     return bool(base.allocated_peak_bytes or base.device_peak_bytes)
-
-
-def _most_processes(command: Sequence[str], base: AdoptedBurst) -> int:
-    """Returns the most processes for this machine: its GPUs, or its cores for a launcher that uses no GPU."""
-    if _is_on_card(base):
-        return len(visible_cards())
-    return os.cpu_count() or 1 if launcher_of(command) is not None else 1
 
 
 def adoption_of(adopted: Adopted) -> Adoption:
@@ -168,7 +167,7 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
     known = by_command(command)
     if known is None:
         text = _help(command)
-        known = by_help(text, command) or draft_recipe(_name_of(command), text, command)
+        known = by_help(text, command) or draft_recipe(name_of(command), text, command)
     launcher = launcher_knob(command)
     if launcher is None:
         return known
@@ -190,18 +189,13 @@ def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
 def plan_adopted(adopted: Adopted, goal: AdoptedGoal) -> AdoptedPlan:
     """Plans a run of an adopted command; raises AdvisorError if nothing fits."""
     now = datetime.now(UTC)
-    limited = replace(goal, memory_bytes=goal.memory_bytes or _room(adopted))
+    # A run may fill the card's memory, or what this machine has free.
+    spec, on_cpu = find_gpu(adopted.device_key), adopted.device_key == "cpu"
+    room = psutil.virtual_memory().available if on_cpu else spec.memory_bytes if spec is not None else None
+    limited = replace(goal, memory_bytes=goal.memory_bytes or (room and room * _FREE_SHARE))
     return make_plan(
         adopted, limited, plan_id=f"{adopted.name}-{now:%Y%m%d-%H%M%S}", created=now.isoformat(timespec="seconds")
     )
-
-
-def _room(adopted: Adopted) -> float | None:
-    """Bytes that a run may fill: the card's memory, or what this machine has free."""
-    if adopted.device_key == "cpu":
-        return psutil.virtual_memory().available * _FREE_SHARE
-    spec = find_gpu(adopted.device_key)
-    return spec.memory_bytes * _FREE_SHARE if spec is not None else None
 
 
 def save_plan(plan: AdoptedPlan, path: Path) -> None:
@@ -245,22 +239,13 @@ def _program(command: Sequence[str]) -> list[str]:
     return [command[0], *verbs]
 
 
-def _name_of(command: Sequence[str]) -> str:
-    """Returns a name for a command: its script, or its program and verbs."""
+def name_of(command: Sequence[str], given: str = "") -> str:
+    """Returns the name of an adopted command: the user's, or one from its script or its program and verbs."""
     launcher = launcher_of(command)
     program = _program(command)[end_of_launcher(command, launcher) if launcher is not None else 0 :]
     words = [word for word in program if not word.startswith("-") and not VARIABLE.match(word)]
     last = [Path(word).stem for word in words if Path(word).name != "env" and not _PYTHON.fullmatch(Path(word).name)]
-    return _file_name("-".join(last[-2:])) or "training"
-
-
-def name_of(command: Sequence[str], given: str = "") -> str:
-    """Returns the name of an adopted command: the user's, or one from its script or its program and verbs."""
-    return _file_name(given or _name_of(command))
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "training"
+    return re.sub(r"[^\w.-]+", "-", given or "-".join(last[-2:])).strip("-.") or "training"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,13 @@ class Elsewhere:
     bootstrap: str | None = None  # a line of a shell, typed in the command's folder before it: its environment
     folder: str | None = None  # where the command is typed there; may begin with ~/
 
-    def of(self, plan: AdoptedPlan) -> AdoptedPlan:
-        """Returns the plan for that machine. Raises AdvisorError for an invalid folder or line."""
+    def of(self, plan: AdoptedPlan, place: Place) -> AdoptedPlan:
+        """Returns the plan for the machine of a launch or export. Raises AdvisorError for an invalid folder or line."""
+        if place.engine == HERE.engine:
+            if self != Elsewhere():
+                hint = "leave them out, or --on"
+                raise AdvisorError("--bootstrap and --folder are of another machine", hint, exit_code=2)
+            return plan
         folder = self.folder or plan.folder
         if not folder.startswith(("/", "~/")):
             raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
@@ -47,12 +52,9 @@ class Elsewhere:
 
 def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
     """Returns the warnings for a run on another machine; `shared` means that both have one file system."""
-    said = [
-        f"what it promises was measured on another machine, {plan.device_key}: compare tells how much that was worth"
-    ]
-    if not shared:
-        said.append(f"its program, data and environment must be there, in {plan.folder}: --bootstrap may fetch them")
-    return tuple(said)
+    promised = f"what it promises was measured on another machine, {plan.device_key}"
+    needed = f"its program, data and environment must be there, in {plan.folder}: --bootstrap may fetch them"
+    return (f"{promised}: compare tells how much that was worth", *(() if shared else (needed,)))
 
 
 def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
@@ -72,15 +74,13 @@ def export_adopted(
     if to not in COMMAND_TARGETS:
         hint = f"to {', '.join(COMMAND_TARGETS)}; its run.sh is all that any other engine has to start"
         raise AdvisorError(f"an adopted command is not exported to {to}", hint, exit_code=2)
-    here = plan.folder
+    here, place = plan.folder, place_there(to, options)
     if to == "skypilot":
         there = replace(there, folder=there.folder or _THERE)
-    plan = there.of(plan)
+    plan = there.of(plan, place)
     recipe = load_adopted(store.home, plan.trainer).recipe
     run_id = f"{plan.trainer}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    job = AdoptedJob(
-        plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=place_there(to, options), here=here
-    )
+    job = AdoptedJob(plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=place, here=here)
     target = TARGETS[to]
     unlimited = f"only the engine ends it, after {format_seconds(job.limit_seconds)}: plan it with a deadline"
     return Exported(
@@ -96,8 +96,8 @@ def launching(store: Store, path: Path, options: LaunchOptions, *_: Any) -> Laun
     plan, there = load_adopted_plan(path), Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
     place, again = place_of(options), options.again
     return Launching(
-        checks=lambda: looked_at_adopted(store, plan, place, there),
-        request=lambda: dry_run(store, _there(plan, place, there), options.run_dir, place=place, again=again),
+        checks=lambda: looked_at_adopted(store, there.of(plan, place), place),
+        request=lambda: dry_run(store, there.of(plan, place), options.run_dir, place=place, again=again),
         start=lambda: launch_adopted(store, plan, options.run_dir, place=place, there=there, again=again),
     )
 
@@ -115,9 +115,9 @@ def launch_adopted(
 
     Raises AdvisorError for an engine that takes none, or that has not what it needs.
     """
-    placed = _there(plan, place, there)
+    placed = there.of(plan, place)
     if place.engine == HERE.engine:
-        said = told(looked_at_adopted(store, plan, place, there))
+        said = told(looked_at_adopted(store, placed, place))
     else:  # before there is a folder, and in the engine's own words
         said = backend_of(place.engine, store).offer(dry_run(store, placed, run_dir, place=place, again=True))
         said += warnings_of(placed, shared=place.engine == "slurm")
@@ -125,10 +125,9 @@ def launch_adopted(
     return replace(started, warnings=(*plan.warnings, *said, *started.warnings))
 
 
-def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Elsewhere) -> list[Check]:
+def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place) -> list[Check]:
     """Checks everything that a launch needs, here or by asking the engine; starts and writes nothing."""
     if place.engine == HERE.engine:
-        _there(plan, place, there)
         folder, program = Path(plan.folder).expanduser(), plan.command[0]
         found = shutil.which(program, path=None if "/" not in program else os.fspath(folder))
         beside = (folder / program).is_file() and os.access(folder / program, os.X_OK)
@@ -139,17 +138,8 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place, there: Else
         return [Check(of=of, finding=Finding.FINE if fine else Finding.MISSING, words=words if fine else lacking)
                 for of, fine, words, lacking in needed]  # fmt: skip
     backend = backend_of(place.engine, store)
-    checks = offered(place.engine, lambda: backend.offer(dry_run(store, there.of(plan), place=place, again=True)))
+    checks = offered(place.engine, lambda: backend.offer(dry_run(store, plan, place=place, again=True)))
     if any(check.finding is Finding.MISSING for check in checks):
         return checks
-    of_there = warnings_of(there.of(plan), shared=place.engine == "slurm")
+    of_there = warnings_of(plan, shared=place.engine == "slurm")
     return checks + [Check(of="machine", finding=Finding.WARNING, words=words) for words in of_there]
-
-
-def _there(plan: AdoptedPlan, place: Place, there: Elsewhere) -> AdoptedPlan:
-    """Returns the plan with its folder and environment on the machine of the launch."""
-    if place.engine != HERE.engine:
-        return there.of(plan)
-    if there != Elsewhere():
-        raise AdvisorError("--bootstrap and --folder are of another machine", "leave them out, or --on", exit_code=2)
-    return plan

@@ -35,6 +35,8 @@ from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
 
+# fields of a part of a log that its document has as they are
+_OF_A_PART = ("name", "status", "status_reason", "first_line", "last_line", "first_step", "last_step", "starts")
 # notes that say how to read the log: nothing to do for anybody
 _IDLE_NOTES = frozenset(("loss_spikes", "steps_missing", "loss_noise"))
 
@@ -127,7 +129,16 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "framework": run.framework,
         "rows": run.rows,
         "phases": [phase.name for phase in run.phases],
-        "runs": [_run_document(part, seconds) for part, seconds in zip(run.runs, analysis.run_seconds, strict=True)],
+        "runs": [
+            {
+                **{name: getattr(part, name) for name in _OF_A_PART},
+                "trained": part.phase is not None,
+                "first_loss": _printed(part.first_loss),
+                "last_loss": _printed(part.last_loss),
+                "hours": None if seconds is None else seconds / 3600,
+            }
+            for part, seconds in zip(run.runs, analysis.run_seconds, strict=True)
+        ],
         "first_step": run.first_step,
         "last_step": run.last_step,
         "first_loss": _printed(run.first_loss),
@@ -160,23 +171,6 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "columns": run.provenance,
         "notes": run.notes,
         "events": run.events,
-    }
-
-
-def _run_document(part: RunPart, seconds: float | None) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "trained": part.phase is not None,
-        "status": part.status,
-        "status_reason": part.status_reason,
-        "first_line": part.first_line,
-        "last_line": part.last_line,
-        "first_step": part.first_step,
-        "last_step": part.last_step,
-        "first_loss": _printed(part.first_loss),
-        "last_loss": _printed(part.last_loss),
-        "starts": part.starts,
-        "hours": None if seconds is None else seconds / 3600,
     }
 
 

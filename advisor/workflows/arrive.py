@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 from advisor.calibration.quality import quality_of
 from advisor.calibration.remeasure import ChoiceDoesNotRunError, measure_one
 from advisor.calibration.session import Event, NothingMeasuredError
-from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
+from advisor.engines.arrival import CALIBRATION, PLAN_BEFORE, RECORD
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions, Goal
 from advisor.planning.answer import bare_plan, same_work, what_is_left
@@ -24,9 +25,8 @@ from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.plan_files import dump_plan
 from advisor.store.store import Store
 from advisor.units import format_percent, format_seconds, format_usd
-from advisor.workflows.calibrate import calibrate
+from advisor.workflows.calibrate import calibrate, options_for
 from advisor.workflows.data import read_data
-from advisor.workflows.launch import Limits
 from advisor.workflows.plan import recommend
 from trainer.schema import to_dict
 
@@ -45,11 +45,6 @@ class Arrival:
     calibration: Calibration | None  # None: nothing could be measured
     seconds: float  # since the arrival
     record: ArrivalRecord
-
-    def limits(self, asked: Limits) -> Limits:
-        """Returns the limits of the run, asked for or of the goal, minus what the calibration used."""
-        usd, hours = what_remains(self.before, self.seconds, max_usd=asked.max_usd, max_hours=asked.max_hours)
-        return replace(asked, max_usd=usd, max_hours=hours)
 
     def write(self, folder: Path) -> None:
         """Write the previous plan, the calibration and the record of the arrival to the run folder."""
@@ -76,38 +71,51 @@ def is_unknown(plan: Plan, store: Store, place: Place = Place()) -> bool:  # noq
 def arrive(
     plan: Plan,
     store: Store,
+    asked: Arriving = Arriving(),  # noqa: B008 - frozen
     *,
     seconds: float | None = None,
-    may_change_depth: bool = False,
-    stop_if_over: float | None = None,
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Arrival:
     """Calibrate this machine for a plan, plan again with what is left, and decide whether to go on.
 
-    `seconds` is the most the calibration may take; `stop_if_over` the share by which the planned work may cost more
-    (take longer, without a price) than was planned. Raises AdvisorError when the device is not here.
+    `seconds` is the most the calibration may take. Raises AdvisorError when the device is not here.
     """
     began = time.monotonic()
-    options = _options(plan, (seconds or calibration_seconds(plan)) - _CHOICE_SECONDS, may_change_depth)
-    found = _measure(plan, options, store, on_start, on_event)
-    same = _same_work(plan, found.profile) if found.profile and found.choice_runs else None
-    over = _over(plan, same, found.calibration) if same and found.calibration else None
-    if found.profile is None:
-        after, why = plan, f"{found.problem}; the plan stays"
-    elif stop_if_over is not None and (over is None or over > stop_if_over):
+    # The planned depth and a smaller one, or depths around an open one.
+    depth = plan.workload.shape.depth
+    half = max(1, depth // 2)
+    options = options_for(
+        replace(plan.run, precision=plan.workload.precision),
+        gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
+        depths=tuple(dict.fromkeys((half, depth, depth + half) if asked.may_change_depth else (half, depth))),
+        budget_seconds=(seconds or calibration_seconds(plan)) - _CHOICE_SECONDS,
+        price=plan.offer.usd_per_hour,
+    )
+    profile, calibration, problem = _measure(plan, options, store, on_start, on_event)
+    choice_runs = not problem
+    same = over = None
+    if profile is not None and calibration is not None and choice_runs:
+        # The planned work on this machine, if it can do it.
+        meta = read_data(None if plan.goal.data is None else Path(plan.goal.data))
+        with contextlib.suppress(AdvisorError):
+            same = bare_plan(same_work(plan, profile.key), profile, now=datetime.now(UTC), data_meta=meta)
+            over = _over(plan, same, calibration)
+    if profile is None:
+        after, why = plan, f"{problem}; the plan stays"
+    elif asked.stop_if_over is not None and (over is None or over > asked.stop_if_over):
         how = "cannot be done" if over is None else f"takes {format_percent(over)} more than planned"
-        after, why = None, f"the planned work {how} here, and {format_percent(stop_if_over)} more was allowed"
+        after, why = None, f"the planned work {how} here, and {format_percent(asked.stop_if_over)} more was allowed"
     else:
         spent = time.monotonic() - began
-        goal = what_is_left(plan, found.profile.key, spent_seconds=spent, may_change_depth=may_change_depth)
-        if not found.choice_runs and goal.micro_batch is None:
+        goal = what_is_left(plan, profile.key, spent_seconds=spent, may_change_depth=asked.may_change_depth)
+        if not choice_runs and goal.micro_batch is None:
             goal = replace(goal, micro_batch=max(1, plan.run.micro_batch // 2))
         after, why = _plan_again(plan, goal, store, over)
     took = time.monotonic() - began
     record = ArrivalRecord(
-        calibration=found.calibration.id if found.calibration else None,
-        device_key=found.profile.key if found.profile else None,
+        calibration=calibration.id if calibration is not None else None,
+        device_key=profile.key if profile is not None else None,
         seconds=round(took, 2),
         planned_step_seconds=plan.chosen.step_seconds,
         found_step_seconds=same.chosen.step_seconds if same else None,
@@ -115,7 +123,7 @@ def arrive(
         goes_on=after is not None,
         reason=why,
     )
-    return Arrival(before=plan, after=after, calibration=found.calibration, seconds=took, record=record)
+    return Arrival(before=plan, after=after, calibration=calibration, seconds=took, record=record)
 
 
 def arrive_to_start(
@@ -126,8 +134,7 @@ def arrive_to_start(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Arrival:
     """Calibrate this machine and plan again before a launch; AdvisorError (exit 3) if the run is not to start."""
-    arrival = arrive(plan, store, may_change_depth=asked.may_change_depth, stop_if_over=asked.stop_if_over,
-                     on_start=on_start, on_event=on_event)  # fmt: skip
+    arrival = arrive(plan, store, asked, on_start=on_start, on_event=on_event)
     if arrival.after is None:
         hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
         raise AdvisorError(f"not started: {arrival.record.reason}", hint, exit_code=3)
@@ -139,77 +146,36 @@ def calibration_seconds(plan: Plan) -> float:
     return min(CALIBRATION_SECONDS, max(LEAST_SECONDS, _SHARE * plan.bill.wall_clock.total_seconds.value))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """The measurements of a machine; without a profile, the reason why they are not used."""
-
-    profile: Profile | None
-    calibration: Calibration | None
-    problem: str = ""
-    choice_runs: bool = True  # the planned configuration itself
-
-
 def _measure(
     plan: Plan,
     options: CalibrationOptions,
     store: Store,
     on_start: Callable[[Settings], None],
     on_event: Callable[[Event], None],
-) -> _Found:
-    """Calibrate, and for one device also measure the planned configuration if it runs there."""
+) -> tuple[Profile | None, Calibration | None, str]:
+    """Calibrate, and for one device also measure the planned configuration; returns what is wrong with the third.
+
+    Without a profile that is why the measurements are not used, else that the planned configuration does not run.
+    """
     try:
         done = calibrate(options, store, on_start, on_event)
     except NothingMeasuredError as error:
-        return _Found(profile=None, calibration=None, problem=error.message)
-    profile, choice_runs = done.profile, True
+        return None, None, error.message
+    profile, problem = done.profile, ""
     if plan.workload.gpus == 1:
         try:
             profile = measure_one(profile, replace(plan.workload, gpu=profile.key), store)
         except ChoiceDoesNotRunError:
-            choice_runs = False
+            problem = "the planned configuration does not run here"
     calibration = store.load_calibration(done.calibration.id)
     quality = quality_of(calibration)
     if quality.verdict == Verdict.REJECTED:
-        return _Found(profile=None, calibration=calibration, problem=f"the calibration was rejected, {quality.reason}")
-    return _Found(profile=profile, calibration=calibration, choice_runs=choice_runs)
+        return None, calibration, f"the calibration was rejected, {quality.reason}"
+    return profile, calibration, problem
 
 
-def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationOptions:
-    """Returns the options of the calibration: the planned depth and a smaller one, or depths around an open one."""
-    run, depth = plan.run, plan.workload.shape.depth
-    around = (
-        (max(1, depth // 2), depth, depth + max(1, depth // 2)) if may_change_depth else (max(1, depth // 2), depth)
-    )
-    return CalibrationOptions(
-        gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
-        family=run.model.family,
-        depths=tuple(dict.fromkeys(around)),
-        seq_len=run.model.seq_len,
-        vocab_size=run.model.vocab_size,
-        data=None if run.data.path is None else Path(run.data.path),
-        budget_seconds=seconds,
-        precision=plan.workload.precision,
-        compile=run.compile,
-        activation_checkpointing=run.activation_checkpointing,
-        optimizer=run.optimizer.name,
-        price=plan.offer.usd_per_hour,
-        fresh=True,
-    )
-
-
-def _same_work(plan: Plan, profile: Profile) -> Plan | None:
-    """Predicts the planned work on this machine; None if it cannot do it."""
-    meta = read_data(None if plan.goal.data is None else Path(plan.goal.data))
-    try:
-        return bare_plan(same_work(plan, profile.key), profile, now=datetime.now(UTC), data_meta=meta)
-    except AdvisorError:
-        return None
-
-
-def _over(plan: Plan, same: Plan | None, calibration: Calibration) -> float | None:
+def _over(plan: Plan, same: Plan, calibration: Calibration) -> float:
     """Returns by which share the planned work and the calibration cost more than planned (or take longer, if free)."""
-    if same is None:
-        return None
     planned, found = plan.chosen, same.chosen
     if planned.cost_usd is not None and found.cost_usd is not None and planned.cost_usd.value > 0:
         return (found.cost_usd.value + (calibration.cost.usd or 0.0)) / planned.cost_usd.value - 1

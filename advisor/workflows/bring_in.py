@@ -105,16 +105,16 @@ def _record(header: dict[str, Any], config: RunConfig, plan: Plan | None) -> Lau
 
 def _copy(source: Path, folder: Path, *, checkpoints: bool) -> None:
     """Copies the files of a run folder, without links, which could point anywhere."""
+
+    def links(at: str, names: list[str]) -> list[str]:
+        return [name for name in names if (Path(at) / name).is_symlink()]
+
     with disk_errors("copy the run to", folder):
         for path in sorted(source.iterdir()):
             wanted = path.name in (LOG, STDOUT, CONFIG, PLAN) or path.name.startswith(_TELEMETRY)
             if path.is_symlink() or path.name == LAUNCH or not (wanted or (checkpoints and path.name == CHECKPOINTS)):
                 continue
             if path.is_dir():
-                shutil.copytree(path, folder / path.name, ignore=_links)
+                shutil.copytree(path, folder / path.name, ignore=links)
             else:
                 shutil.copyfile(path, folder / path.name)
-
-
-def _links(folder: str, names: list[str]) -> set[str]:
-    return {name for name in names if (Path(folder) / name).is_symlink()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
@@ -23,6 +24,7 @@ from advisor.store.calibration import Calibration, Settings, calibration_to_dict
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
+from trainer.schema import RunConfig
 from trainer.token_folder import TokenMeta
 
 
@@ -89,6 +91,22 @@ def resolve(
         most_micro_tokens=defaults.most_micro_tokens,
         usd_per_hour=options.price,
         kernels=kernels,
+    )
+
+
+def options_for(config: RunConfig, **rest: Any) -> CalibrationOptions:
+    """Returns the options that calibrate a device anew for runs like this one; `rest` is what a run does not say."""
+    return CalibrationOptions(
+        family=config.model.family,
+        seq_len=config.model.seq_len,
+        vocab_size=config.model.vocab_size,
+        data=None if config.data.path is None else Path(config.data.path),
+        precision=config.precision,
+        compile=config.compile,
+        activation_checkpointing=config.activation_checkpointing,
+        optimizer=config.optimizer.name,
+        fresh=True,
+        **rest,
     )
 
 

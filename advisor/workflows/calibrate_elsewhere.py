@@ -24,7 +24,7 @@ from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration
 from advisor.workflows.calibrate import Calibrated, judged
-from advisor.workflows.calibrate_there import asked_text
+from advisor.workflows.there import asked_text
 
 COLLECTED = "collected"  # in the folder: its calibration has been told
 

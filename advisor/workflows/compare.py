@@ -213,11 +213,15 @@ def _reviewed(
         run = by_plan({"planned_steps": plan.run.steps, **run.facts}, run)
     price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
     case = make_case(run, given={"usd_per_hour": price})
+    # The device is that of the launch record, of the plan, or of the log.
+    key = launch.device_key if launch is not None else None
+    name = str(run.facts.get("gpu") or "unknown")
+    key = key or (plan.workload.gpu if plan is not None else spec.key if (spec := find_gpu(name)) else name)
     scored = score_run(
         case,
         plan,
         run_id=run_id,
-        device_key=_device_key(run, plan, launch),
+        device_key=key,
         usd_per_hour=usd_per_hour,
         energy_kwh=run_kwh(run),
     )
@@ -265,17 +269,6 @@ def workload_of(run: RunTable, device_key: str) -> Workload | None:
     """Returns the workload of a run of this program; its header says everything but the GPU's key."""
     workload = infer(run, {"gpu": "cpu"}).workload
     return replace(workload, gpu=device_key) if workload is not None else None
-
-
-def _device_key(run: RunTable, plan: Plan | None, launch: LaunchRecord | None) -> str:
-    """Returns the device of a run: from its launch record, its plan, or its log."""
-    if launch is not None and launch.device_key:
-        return launch.device_key
-    if plan is not None:
-        return plan.workload.gpu
-    name = str(run.facts.get("gpu") or "unknown")
-    spec = find_gpu(name)
-    return spec.key if spec else name
 
 
 def to_document(reviewed: Reviewed) -> dict[str, object]:

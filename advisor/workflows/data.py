@@ -118,7 +118,8 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
             continue
         for parent, folders, names in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            found += [Path(parent, name) for name in sorted(names) if _is_data(name)]
+            data = [name for name in sorted(names) if Path(name).suffix.lower() in DATA_SUFFIXES]
+            found += [Path(parent, name) for name in data if not name.startswith(".") and name != URL_LIST]
     if not found:
         raise AdvisorError("there is no data file in " + ", ".join(map(str, paths)), "name files, or another folder")
     return list(dict.fromkeys(found))
@@ -172,10 +173,6 @@ def refetch(damaged: Damaged) -> str | None:
         return " ".join(str(error).split())
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _is_data(name: str) -> bool:
-    return not name.startswith(".") and name != URL_LIST and Path(name).suffix.lower() in DATA_SUFFIXES
 
 
 def _origin(file: Path) -> str | None:

@@ -35,6 +35,14 @@ _JUDGED = {
     "sharding": "sharding",
     "optimizer.name": "optimizer",
 }
+# Why no law says anything of a setting, by how its name begins
+_NO_LAW = (
+    (("seed", "data.seed"), "another draw of the same run"),
+    (("eval.", "checkpoint."), "evaluations and checkpoints are beside the steps that are compared here"),
+    (("optimizer.", "schedule."), "its effect on the loss is unknown: advisor ab measures it"),
+    (("data.", "init_from"), "losses on other data do not compare"),
+    ("", "nothing here predicts what it does: advisor calibrate --tune measures it"),
+)
 _APART = ("seq_len", "vocab_size")  # of a model, each judged by itself
 _SILENT = {"name", "schema", "telemetry", "stop"}  # of no run's result
 _MEASURED = ("step_seconds", "tokens_per_second", "peak_reserved_bytes", "wall_clock_seconds", "cost_usd", "loss")
@@ -62,9 +70,7 @@ class Side:
 class Promise:
     """The prediction for one run. None: unknown."""
 
-    step_seconds: Estimate | None
-    tokens_per_second: Estimate | None
-    peak_reserved_bytes: Estimate | None
+    prediction: Prediction | None
     steps_seconds: Estimate | None  # of its steps alone
     steps_usd: Estimate | None
     loss: Estimate | None
@@ -232,7 +238,10 @@ def _changed(a: Side, b: Side, name: str) -> tuple[Side | None, str]:
     other, group = b.workload, _group(name)
     if name in ("gpu", "gpus"):
         moved = replace(work, gpu=other.gpu) if name == "gpu" else replace(work, gpus=other.gpus)
-        return replace(a, workload=moved, usd_per_hour=b.usd_per_hour if name == "gpu" else _for(a, b)), ""
+        price = b.usd_per_hour
+        if name == "gpus":  # the first run's price on the second's number of devices
+            price = None if a.usd_per_hour is None else a.usd_per_hour / work.gpus * other.gpus
+        return replace(a, workload=moved, usd_per_hour=price), ""
     if name == "steps":
         return replace(a, config=replace(a.config, steps=b.config.steps)), ""
     if group == "batch":
@@ -246,24 +255,7 @@ def _changed(a: Side, b: Side, name: str) -> tuple[Side | None, str]:
     if name in _JUDGED:
         field = _JUDGED[name]
         return replace(a, workload=replace(work, **{field: getattr(other, field)})), ""
-    return None, _no_law(name)
-
-
-def _for(a: Side, b: Side) -> float | None:
-    """The first run's price on the second's number of devices."""
-    return None if a.usd_per_hour is None else a.usd_per_hour / a.workload.gpus * b.workload.gpus
-
-
-def _no_law(name: str) -> str:
-    if name in ("seed", "data.seed"):
-        return "another draw of the same run"
-    if name.startswith(("eval.", "checkpoint.")):
-        return "evaluations and checkpoints are not part of the steps compared here"
-    if name.startswith(("optimizer.", "schedule.")):
-        return "its effect on the loss is unknown: advisor ab measures it"
-    if name.startswith("data.") or name == "init_from":
-        return "losses on other data do not compare"
-    return "nothing here predicts what it does: advisor calibrate --tune measures it"
+    return None, next(words for beginnings, words in _NO_LAW if name.startswith(beginnings))
 
 
 def promise(store: Store, side: Side) -> Promise:
@@ -281,9 +273,7 @@ def promise(store: Store, side: Side) -> Promise:
     seconds = found.step_seconds.scaled(side.config.steps) if found is not None and found.step_seconds else None
     hourly = side.usd_per_hour
     return Promise(
-        step_seconds=found.step_seconds if found is not None else None,
-        tokens_per_second=found.tokens_per_second if found is not None else None,
-        peak_reserved_bytes=found.peak_reserved_bytes if found is not None else None,
+        prediction=found,
         steps_seconds=seconds,
         steps_usd=seconds.scaled(hourly / 3600) if seconds is not None and hourly is not None else None,
         loss=predict_loss(int(parameters(work.shape)), side.tokens, None, work.shape.vocab_size),

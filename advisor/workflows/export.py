@@ -9,7 +9,7 @@ from pathlib import Path
 
 from advisor.engines.export.bundle import common_files, export_job
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import guarded, limit_seconds, make_guards, refuse_edited
+from advisor.engines.guards import Limits, guarded, limit_seconds, make_guards, refuse_edited
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
 from advisor.records import Plan
@@ -18,7 +18,7 @@ from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
 from advisor.units import format_seconds
-from advisor.workflows.launch import Limits, limits_of, with_synthetic
+from advisor.workflows.launch import limits_of, with_synthetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,7 @@ def export(
     place = place_there(to, options)
     refuse_edited(plan)
     target = TARGETS[to]
-    prices = {"usd_per_hour": plan.offer.usd_per_hour, "max_usd": limits.max_usd, "max_hours": limits.max_hours}
-    guards = make_guards(plan.run, loss=limits.loss or (), **prices)
+    guards = make_guards(plan.run, limits, usd_per_hour=plan.offer.usd_per_hour)
     step_seconds = plan.chosen.step_seconds.value
     config = guarded(plan.run, guards, usd_per_hour=plan.offer.usd_per_hour, step_seconds=step_seconds)
     data = None

@@ -6,7 +6,7 @@ The run has trained, or is a plan still: then it is the first of the stages, and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.laws import pace
 from advisor.laws.intervals import Z80
+from advisor.prediction.intervals import sum_shared
 from advisor.prediction.wallclock import planned_checkpoints, planned_evals
 from advisor.records import Basis, Estimate, Plan
 from advisor.store.disk import write_atomic
@@ -61,10 +62,9 @@ def plan_stages(
     no token folder, or of a vocabulary that the model does not have.
     """
     stages: list[Stage] = []
-    pace_of_run: _Pace | _PlannedPace
     if source.is_file():
         plan = load_plan(source)
-        base, pace_of_run, hourly = plan.run, _PlannedPace(plan), plan.offer.usd_per_hour
+        base, pace_of_run, hourly = plan.run, _pace_of_plan(plan), plan.offer.usd_per_hour
         origin = out.resolve() / RUNS / f"0-{base.name}"
         stages.append(Stage(
             name=origin.name,
@@ -78,7 +78,7 @@ def plan_stages(
             plan=source,
         ))  # fmt: skip
     else:
-        base, pace_of_run, launch = read_run_config(source), _Pace.of(source), read_launch(source)
+        base, pace_of_run, launch = read_run_config(source), _pace_of_run(source), read_launch(source)
         hourly, origin = launch.usd_per_hour if launch is not None else None, source.resolve()
     own = hourly / pace_of_run.cards if hourly is not None else None
     price = usd_per_gpu_hour if usd_per_gpu_hour is not None else own
@@ -104,12 +104,8 @@ def plan_stages(
 def in_all(stages: Sequence[Stage]) -> tuple[Estimate, Estimate | None]:
     """Seconds and dollars of all stages; they share the error of their pace, so their ends add up."""
     costs = [stage.usd for stage in stages if stage.usd is not None]
-    return _sum([stage.seconds for stage in stages]), _sum(costs) if len(costs) == len(stages) else None
-
-
-def _sum(parts: Sequence[Estimate]) -> Estimate:
-    value, low, high = (sum(getattr(part, end) for part in parts) for end in ("value", "low", "high"))
-    return Estimate(value=value, low=low, high=high, basis=parts[-1].basis)
+    seconds = sum_shared(*(stage.seconds for stage in stages))
+    return seconds, sum_shared(*costs) if len(costs) == len(stages) else None
 
 
 def write_stages(stages: Sequence[Stage], out: Path) -> list[str]:
@@ -158,72 +154,53 @@ def _config(
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """The seconds of steps and of other parts of a run, from its log."""
+    """How fast a run is: its GPUs, tokens of a step over all of them, and what a stage takes on one of them."""
 
     cards: int
-    step_tokens: int  # over all of them
-    steps: np.ndarray  # seconds of each, as one of them would take
-    eval_seconds: float
-    eval_tokens: float
-    fixed_seconds: float  # start-up and the last checkpoint
+    step_tokens: int
+    seconds: Callable[[RunConfig], Estimate]
 
-    @staticmethod
-    def of(run_dir: Path) -> _Pace:
-        try:
-            log = load_run_log(run_dir / LOG_NAME)
-        except (RunLogError, OSError) as error:
-            raise AdvisorError(f"{run_dir} has no log to learn its pace from: {error}", "advisor runs") from error
-        if log.header is None or not log.steps:
-            raise AdvisorError(f"{run_dir} has done no step yet: its pace is not known", "let it train first")
-        seconds = np.array([float(step["seconds"]) for step in log.steps])
-        cards = int(log.header.get("world_size") or 1)
-        return _Pace(
-            cards=cards,
-            step_tokens=int(log.header["tokens_per_step"]),
-            steps=cards * seconds[min(3, len(seconds) - 1) :],  # the first ones warm up
-            eval_seconds=cards * sum(float(e["seconds"]) for e in log.evals),
-            eval_tokens=sum(float(e["tokens"]) for e in log.evals),
-            fixed_seconds=float(log.header.get("startup_seconds") or 0.0)
-            + max((float(c["seconds"]) for c in log.checkpoints), default=0.0),
-        )
 
-    def seconds(self, config: RunConfig) -> Estimate:
-        """Everything that a stage takes; steps and evaluations as fast as the run's were."""
+def _pace_of_run(run_dir: Path) -> _Pace:
+    """Returns the pace of a run that has trained, from its log: steps and evaluations stay as fast as they were."""
+    try:
+        log = load_run_log(run_dir / LOG_NAME)
+    except (RunLogError, OSError) as error:
+        raise AdvisorError(f"{run_dir} has no log to learn its pace from: {error}", "advisor runs") from error
+    if log.header is None or not log.steps:
+        raise AdvisorError(f"{run_dir} has done no step yet: its pace is not known", "let it train first")
+    took = np.array([float(step["seconds"]) for step in log.steps])
+    cards = int(log.header.get("world_size") or 1)
+    each = cards * took[min(3, len(took) - 1) :]  # as one of them would take; the first ones warm up
+    eval_tokens = sum(float(e["tokens"]) for e in log.evals)
+    rate = cards * sum(float(e["seconds"]) for e in log.evals) / eval_tokens if eval_tokens else 0.0
+    last_save = max((float(c["seconds"]) for c in log.checkpoints), default=0.0)
+    fixed = float(log.header.get("startup_seconds") or 0.0) + last_save
+
+    def seconds(config: RunConfig) -> Estimate:
         evaluations = config.steps // (config.eval.every_steps or config.steps) + 1
-        rate = self.eval_seconds / self.eval_tokens if self.eval_tokens else 0.0
-        rest = self.fixed_seconds + evaluations * config.eval.tokens * rate
-        steps = config.steps * pace.mean_seconds(self.steps)
-        spread = math.hypot(pace.mean_error(self.steps), pace.drift_spread(self.steps, config.steps))
+        rest = fixed + evaluations * config.eval.tokens * rate
+        steps = config.steps * pace.mean_seconds(each)
+        spread = math.hypot(pace.mean_error(each), pace.drift_spread(each, config.steps))
         low, high = (steps * math.exp(sign * Z80 * spread) for sign in (-1, 1))
         return Estimate(value=rest + steps, low=rest + low, high=rest + high, basis=Basis.EXTRAPOLATED)
 
+    return _Pace(cards=cards, step_tokens=int(log.header["tokens_per_step"]), seconds=seconds)
 
-@dataclass(frozen=True)
-class _PlannedPace:
-    """The predicted seconds of steps and of other parts of a plan's run, on one of its GPUs."""
 
-    plan: Plan
+def _pace_of_plan(plan: Plan) -> _Pace:
+    """Returns the pace that a plan promises, on a machine that is there and set up."""
+    clock, cards = plan.bill.wall_clock, plan.workload.gpus
+    own = planned_evals(plan.run) * plan.run.eval.tokens
+    checkpoints = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
 
-    @property
-    def cards(self) -> int:
-        return self.plan.workload.gpus
-
-    @property
-    def step_tokens(self) -> int:
-        return self.plan.workload.step_tokens
-
-    def seconds(self, config: RunConfig) -> Estimate:
-        """Everything that a stage takes on a machine that is there and set up."""
-        plan, clock = self.plan, self.plan.bill.wall_clock
-        own = planned_evals(plan.run) * plan.run.eval.tokens
-        evaluated = planned_evals(config) * config.eval.tokens
-        checkpoints = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
-        parts = [
-            clock.startup_seconds,
-            clock.compile_seconds,
-            plan.chosen.step_seconds.scaled(self.cards * config.steps),
-            clock.checkpoints_seconds.scaled(1 / checkpoints),
-        ]
+    def seconds(config: RunConfig) -> Estimate:
+        steps = plan.chosen.step_seconds.scaled(cards * config.steps)
+        save = clock.checkpoints_seconds.scaled(1 / checkpoints)
+        parts = [clock.startup_seconds, clock.compile_seconds, steps, save]
         if own:
-            parts.append(clock.evals_seconds.scaled(self.cards * evaluated / own))
-        return replace(_sum(parts), basis=Basis.EXTRAPOLATED)
+            evaluated = planned_evals(config) * config.eval.tokens
+            parts.append(clock.evals_seconds.scaled(cards * evaluated / own))
+        return replace(sum_shared(*parts), basis=Basis.EXTRAPOLATED)
+
+    return _Pace(cards=cards, step_tokens=plan.workload.step_tokens, seconds=seconds)

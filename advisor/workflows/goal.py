@@ -28,7 +28,7 @@ from advisor.planning.offers import ANY, OWN, usual_counts
 from advisor.planning.ranges import check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
-from trainer.schema import ConfigError, ModelShape, make_shape
+from trainer.schema import ConfigError, make_shape
 
 Options = Mapping[str, Any]  # values by the names of options, read; an option that was not given is absent
 
@@ -252,11 +252,11 @@ def refuse_idle_budget(goal: Goal) -> None:
         raise AdvisorError("--budget limits nothing: your own machine costs nothing per hour", hint, exit_code=2)
 
 
-def with_shape(options: Options, *, nearly: bool = False, mixtures: bool = False) -> dict[str, Any]:
+def with_shape(options: Options, *, mixtures: bool = False) -> dict[str, Any]:
     """Returns the options with the shape of a named model; raises AdvisorError (exit 2) for two or incomplete shapes.
 
-    With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `nearly` as in `find_model`,
-    `mixtures` also takes mixtures of experts.
+    With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `mixtures` also takes
+    mixtures of experts, and models in the nearest shape.
     """
     shapes = ("model", "params", "depth", "width", "heads", "kv_heads", "ffn_width")
     said = [OPTIONS[name].flag for name in shapes if options.get(name) is not None]
@@ -267,7 +267,7 @@ def with_shape(options: Options, *, nearly: bool = False, mixtures: bool = False
         raise AdvisorError(f"{said[0]} needs a number of blocks", "say how many: --depth 12", exit_code=2)
     if options.get("model") is None:
         return dict(options)
-    named = find_any_model(options["model"]) if mixtures else find_model(options["model"], nearly=nearly)
+    named = find_any_model(options["model"]) if mixtures else find_model(options["model"])
     shape = named.shape
     if _family(options) not in (OPTIONS["family"].default, shape.family):
         raise AdvisorError(
@@ -441,17 +441,3 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     differs = ", and ".join(filter(None, said))
     count = parameters(shape)
     return NamedModel(name=name, shape=shape, parameters=count, source=name, head_dim=other, tied=tied, differs=differs)
-
-
-def shape_of_config(text: str, seq_len: int) -> tuple[ModelShape, str]:
-    """The shape that a model's config.json describes, at a context length, and what it says that is not counted.
-
-    Raises AdvisorError (exit 2) for what is no such file, and for a model of another kind than the trainer builds.
-    """
-    model = model_of_config(text, seq_len=seq_len)
-    if model.head_dim is not None:
-        width, heads = model.shape.width, model.shape.heads
-        example = "give a family and a depth, or predict it: advisor predict --model config.json"
-        message = f"its heads of {model.head_dim} are not the width {width} over {heads} heads"
-        raise AdvisorError(message, example, exit_code=2)
-    return model.shape, "Its head shares the embedding's weights; both are counted." if model.tied else ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from advisor.engines.arrival import what_remains
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
-from advisor.engines.guards import guard_warnings, parse_loss_stop
+from advisor.engines.guards import Limits, parse_loss_stop
 from advisor.engines.jobs import (
     adopted_job,
     claim,
@@ -39,7 +40,7 @@ from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
-from trainer.schema import LossStop, RunConfig, to_dict
+from trainer.schema import RunConfig, to_dict
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -54,15 +55,6 @@ class Started:
     run_dir: Path
     launch: LaunchRecord
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits that may end a run early. None: no limit, or for a resumed run the limit it had."""
-
-    max_usd: float | None = None
-    max_hours: float | None = None
-    loss: Sequence[LossStop] | None = None
 
 
 def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
@@ -122,7 +114,7 @@ def launching(
             if unknown or options.calibrate:
                 arrival = measure(source, asked)
                 assert arrival.after is not None  # what does not go on is an error
-                launched, left = arrival.after, arrival.limits(limits)
+                launched, left = arrival.after, what_remains(arrival.before, arrival.seconds, limits)
         elif arriving is not None:
             say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
         started = launch(store, launched, options.run_dir, limits=left, again=options.again, place=place,
@@ -217,7 +209,6 @@ def launch(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     again: bool = False,
     place: Place = HERE,
-    backend: Backend | None = None,
     trainer: Trainer = OWN,
     arriving: Arriving | None = None,
 ) -> Started:
@@ -229,7 +220,6 @@ def launch(
     """
     if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
-    backend = backend or backend_of(place.engine, store)
     plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
         job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
@@ -242,7 +232,7 @@ def launch(
             job = replace(job, folder=folder, record=replace(job.record, id=folder.name))
         with folder_lock(job.folder):
             refuse_a_second_run(job.folder, job.trainer, store)
-            return _submit(backend, job)
+            return _submit(backend_of(place.engine, store), job)
 
 
 def dry_run(
@@ -251,7 +241,6 @@ def dry_run(
     run_dir: Path | None = None,
     *,
     again: bool = False,
-    backend: Backend | None = None,
     **asked: Any,
 ) -> LaunchRequest:
     """What `launch` would write and start now, with the same options; nothing is written. AdvisorError as it would."""
@@ -259,7 +248,7 @@ def dry_run(
     if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
     refuse_a_second_run(job.folder, job.trainer, store)
-    return (backend or backend_of(job.record.place.engine, store)).dryrun(job)
+    return backend_of(job.record.place.engine, store).dryrun(job)
 
 
 def resume(
@@ -269,7 +258,6 @@ def resume(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
-    backend: Backend | None = None,
 ) -> Started:
     """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
 
@@ -279,13 +267,11 @@ def resume(
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
     run_dir = run_dir.resolve()
-    backend = backend or backend_of(handle_of(run_dir), store)
     with folder_lock(run_dir):
         settle(run_dir)
         status = describe(run_dir, store)
-        job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
-                          usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)  # fmt: skip
-        started = _submit(backend, job)
+        job = resumed_job(run_dir, status, limits=limits, usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)
+        started = _submit(backend_of(handle_of(run_dir), store), job)
     if isinstance(job.plan, AdoptedPlan):
         unknown = "nothing is known that makes this program go on: it starts again at its first step"
         again = None if job.plan.resume_args else unknown
@@ -370,24 +356,13 @@ def _job(
         recipe = load_adopted(store.home, source.trainer).recipe
         return adopted_job(source, dump_yaml(to_dict(recipe)), folder, record)
     refuse_other_software(source)
-    return new_job(
-        source,
-        folder,
-        trainer,
-        now=now,
-        run_id=run_id,
-        max_usd=limits.max_usd,
-        max_hours=limits.max_hours,
-        loss=limits.loss or (),
-        place=place,
-        arriving=arriving,
-    )
+    return new_job(source, folder, trainer, now=now, run_id=run_id, limits=limits, place=place, arriving=arriving)
 
 
 def _submit(backend: Backend, job: Job) -> Started:
     backend.submit(backend.dryrun(job))
     record = read_launch(job.folder)
     assert record is not None  # the backend has just written it
-    return Started(
-        run_dir=job.folder, launch=record, warnings=tuple(guard_warnings(record.guards, record.usd_per_hour))
-    )
+    never = record.guards.max_usd is not None and record.usd_per_hour == 0
+    words = "--budget never stops this run: its price is $0 an hour. --deadline limits its time"
+    return Started(run_dir=job.folder, launch=record, warnings=(words,) if never else ())

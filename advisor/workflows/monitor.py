@@ -47,31 +47,11 @@ class Watched:
 
 
 @dataclass(kw_only=True)
-class _Sum:
-    """The running sum of one quantity of one GPU."""
-
-    total: float = 0.0
-    low: float = float("inf")
-    high: float = float("-inf")
-    last: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.low, self.high = min(self.low, value), max(self.high, value)
-        self.last = value
-        self.count += 1
-
-    def spread(self) -> Spread:
-        return Spread(mean=self.total / self.count, low=self.low, high=self.high, last=self.last, count=self.count)
-
-
-@dataclass(kw_only=True)
 class _Tally:
     """The running sums of one GPU; energy is from its counter, or else power times time."""
 
     places: dict[str, int]  # column behind "gpu0_" → its place in a line
-    sums: dict[str, _Sum] = field(default_factory=dict)
+    spreads: dict[str, Spread] = field(default_factory=dict)
     counter: float | None = None
     counted: float | None = None  # joules by the counter
     power: tuple[float, float] | None = None  # when, watts
@@ -91,7 +71,11 @@ class _Tally:
         self.answered = (self.answered or (elapsed,))[0], elapsed
         for name, (quantity, factor) in _QUANTITIES.items():
             if cell := cells[self.places[name]]:
-                self.sums.setdefault(quantity, _Sum()).add(float(cell) * factor)
+                value = float(cell) * factor
+                seen = self.spreads.get(quantity) or Spread(mean=0.0, low=value, high=value, last=value, count=0)
+                count, low, high = seen.count + 1, min(seen.low, value), max(seen.high, value)
+                mean = seen.mean + (value - seen.mean) / count
+                self.spreads[quantity] = Spread(mean=mean, low=low, high=high, last=value, count=count)
         if cell := cells[self.places["power_w"]]:
             watts = float(cell)
             if self.power is not None:
@@ -113,7 +97,7 @@ class _Tally:
             readings=self.answers,
             seconds=last - first,
             silent_seconds=silence(self.unanswered, elapsed - last),
-            quantities={quantity: one.spread() for quantity, one in self.sums.items()},
+            quantities=dict(self.spreads),
             memory_bytes=memory,
             joules=self.counted if self.counted is not None else self.worked,
             throttled=self.held / self.reasons_read if self.reasons_read else None,

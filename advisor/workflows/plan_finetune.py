@@ -18,7 +18,7 @@ from advisor.planning.goal import Limits, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
-from advisor.prediction.intervals import reciprocal
+from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table, words_of
@@ -211,13 +211,8 @@ def _runs(
             seconds = seconds.scaled(1 + read_once)
         if offer.ordered:
             setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
-            before = (setup.provisioning_seconds, setup.download_seconds)
-            seconds = replace(
-                seconds,
-                value=seconds.value + sum(part.value for part in before),
-                low=seconds.low + sum(part.low for part in before),
-                high=seconds.high + sum(part.high for part in before),
-            )
+            whole = sum_shared(seconds, setup.provisioning_seconds, setup.download_seconds)
+            seconds = replace(whole, basis=seconds.basis)
         usd = rent_usd(seconds, offer)
         late, dear = Limits.of(goal).broken(seconds, usd)
         leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")

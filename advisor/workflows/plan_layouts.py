@@ -11,7 +11,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
 from advisor.hardware.links import read_link
-from advisor.hardware.offers import RowsByGpu, rows_by_gpu
+from advisor.hardware.offers import rows_by_gpu
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
@@ -124,7 +124,14 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                 uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
                 does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
             else:
-                choices.append(_choice(goal, architecture, offer, found, tokens))
+                # What all steps take on these GPUs, and whether that keeps the limits.
+                best = found.best
+                steps = tokens / best.run.step_tokens
+                whole = whole_run(best.prediction.step_seconds, steps, offer.gpus, architecture.parameters)
+                usd = rent_usd(whole.seconds, offer)
+                late, dear = Limits.of(goal).broken(whole.seconds, usd)
+                keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
+                choices.append(LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps))
     if goal.measured is not None and not own_runs:
         message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
         raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
@@ -134,6 +141,13 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         hint = "name more GPUs: --gpus 64,256,1024; or a larger batch: --global-batch 8M"
         raise AdvisorError(message, hint, exit_code=3)
 
+    least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
+
+    def rank(choice: LayoutChoice) -> tuple[bool, float, float]:
+        dollars = 0.0 if goal.objective == "time" or choice.usd is None else choice.usd.value
+        # nobody waits for months to save a few per cent
+        return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
+
     return LayoutPlan(
         goal=goal,
         architecture=architecture,
@@ -141,23 +155,11 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         seq_len=seq_len,
         sequences=sequences,
         tokens=tokens,
-        choices=tuple(_best_first(goal, choices)),
+        choices=tuple(sorted(choices, key=rank)),
         does_not_fit=tuple(dict.fromkeys(does_not_fit)),
         assumed=tuple(assumed),
         own_runs=own_runs,
     )
-
-
-def _best_first(goal: Goal, choices: Sequence[LayoutChoice]) -> list[LayoutChoice]:
-    priced = [choice.usd.value for choice in choices if choice.usd is not None and all(choice.keeps)]
-    least = min(priced, default=0.0)
-
-    def rank(choice: LayoutChoice) -> tuple[bool, float, float]:
-        dollars = 0.0 if goal.objective == "time" or choice.usd is None else choice.usd.value
-        # nobody waits for months to save a few per cent
-        return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
-
-    return sorted(choices, key=rank)
 
 
 def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
@@ -173,7 +175,16 @@ def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
             hint = "GPUs joined by NVLink or PCIe: --gpu h100"
             raise AdvisorError(f"nothing is known of what joins GPUs of the kind {key}", hint, exit_code=2)
         counts = goal.counts or (goal.gpus,)
-        yield cards[key], [offer for count in counts for offer in _offers(goal, key, count, prices, today)]
+        nobody = "nobody lists a price of so many"
+        yield (
+            cards[key],
+            [
+                offer
+                for count in counts
+                for offer in offers_for(goal, key, count, prices, today)
+                or [Offer(gpu=key, gpus=count, provider=None, spot=False, usd_per_hour=None, source=nobody)]
+            ],
+        )
 
 
 def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:
@@ -181,21 +192,3 @@ def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:
     link = read_link(spec.interconnect)
     fast = link is not None and (not kinds or link.kind in kinds)
     return spec.is_cuda and fast and bool(spec.bf16_flops or spec.fp16_flops)
-
-
-def _offers(goal: Goal, key: str, count: int, prices: RowsByGpu, today: datetime.date) -> Sequence[Offer]:
-    """What so many GPUs are had for; without a price where nobody lists so many."""
-    found = offers_for(goal, key, count, prices, today)
-    nobody = "nobody lists a price of so many"
-    return found or (Offer(gpu=key, gpus=count, provider=None, spot=False, usd_per_hour=None, source=nobody),)
-
-
-def _choice(goal: Goal, architecture: Architecture, offer: Offer, found: Search, tokens: int) -> LayoutChoice:
-    """What all steps take on these GPUs, and whether that keeps the limits."""
-    assert found.best is not None
-    steps = tokens / found.best.run.step_tokens
-    whole = whole_run(found.best.prediction.step_seconds, steps, offer.gpus, architecture.parameters)
-    usd = rent_usd(whole.seconds, offer)
-    late, dear = Limits.of(goal).broken(whole.seconds, usd)
-    keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
-    return LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps)

@@ -11,7 +11,7 @@ from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
 from advisor.options import OPTIONS, PredictOptions
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
-from advisor.planning.models import NamedModel, nearest_shape, with_heads_of
+from advisor.planning.models import nearest_shape, with_heads_of
 from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
@@ -63,7 +63,10 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     named = find_any_model(options.model) if options.model is not None else None
     if named is not None:
         options = replace(options, head_dim=options.head_dim or named.head_dim, tied=options.tied or named.tied)
-        _refuse_mixtures(named, options)
+        if named.expert_width is not None and options.lora_rank is None:
+            hint = f"with adapters, --lora-rank 16, or over a layout: advisor plan --layout any --model {named.name}"
+            message = "a mixture of experts is not predicted with all its weights trained"
+            raise AdvisorError(f"--model {named.name}: {message}", hint, exit_code=2)
     if stated.get("depth") is None and stated.get("params") is None:
         hint = "name one, as --model gpt2, --params 1.5B or --depth 12: advisor predict --gpu h100 --model gpt2"
         raise AdvisorError("no model is given", hint, exit_code=2)
@@ -169,14 +172,6 @@ def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool)
     if chosen is None:
         return answers[0], ["--micro-batch 1 (a larger one may not fit)"]
     return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest that is within 2 % of the fastest)"]
-
-
-def _refuse_mixtures(named: NamedModel, options: PredictOptions) -> None:
-    """Raises AdvisorError for a mixture of experts without adapters."""
-    if named.expert_width is not None and options.lora_rank is None:
-        hint = f"with adapters, --lora-rank 16, or over a layout: advisor plan --layout any --model {named.name}"
-        message = "a mixture of experts is not predicted with all its weights trained"
-        raise AdvisorError(f"--model {named.name}: {message}", hint, exit_code=2)
 
 
 def _adapters(key: str, options: PredictOptions) -> Adapters | None:

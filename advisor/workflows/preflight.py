@@ -51,13 +51,23 @@ class Check:
     words: str
 
 
-def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path | None = None) -> list[Check]:
-    """Everything that a run needs here, each looked at; nothing is started or written. It will lie in `folder`."""
+def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Check]:
+    """Everything that a run needs here, each looked at; nothing is started or written."""
     config = source.run if isinstance(source, Plan) else source
-    checks = [*_cards(source, config, place), *data_checks(config), *_weights(config), *_other_runs(store, config)]
+    checks = [*_cards(source, config, place), *data_checks(config), *_weights(config)]
+    # Runs on the processor are not kept apart, but each makes the others slower than planned.
+    for name in training_here(store) if config.device == "cpu" else ():
+        words = f"{name} is running on this machine: both will be slower than planned"
+        checks.append(Check(of="other runs", finding=Finding.WARNING, words=words))
     checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
-        checks += [*_torch(source), *_memory(source, config, place), *_disk(source, folder or store.home)]
+        checks += [*_torch(source), *_memory(source, config, place)]
+        # All stored checkpoints and the log, against the free disk space.
+        needed = (source.bill.disk_bytes or 0) + source.run.steps * LOG_BYTES_PER_STEP
+        there = next(path for path in (store.home, *store.home.resolve().parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
+        checks.append(Check(of="disk", finding=Finding.MISSING if needed > free else Finding.FINE, words=words))
     return checks
 
 
@@ -143,15 +153,6 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
     yield Check(of="memory", finding=finding, words=words)
 
 
-def _disk(plan: Plan, folder: Path) -> Iterator[Check]:
-    """Compares the size of all stored checkpoints and the log with the free disk space."""
-    needed = (plan.bill.disk_bytes or 0) + plan.run.steps * LOG_BYTES_PER_STEP
-    there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
-    yield Check(of="disk", finding=Finding.MISSING if needed > free else Finding.FINE, words=words)
-
-
 def data_checks(config: RunConfig) -> Iterator[Check]:
     """The token files are whole, of a vocabulary that the model has, and long enough for one sample of each split."""
     if config.data.path is None:
@@ -170,7 +171,12 @@ def data_checks(config: RunConfig) -> Iterator[Check]:
         yield Check(of="data", finding=Finding.MISSING, words=error.message)
         return
     assert meta is not None  # there is a path
-    lacking = [*_unfit(config, meta), *_damaged(Path(config.data.path))]
+    lacking = [*_unfit(config, meta)]
+    # Look at both token files by their content: their lengths alone do not tell a copy that was never finished.
+    for name in (TRAIN_FILE, VALIDATION_FILE):
+        with disk_errors("read", Path(config.data.path, name)):
+            found = damage(Path(config.data.path, name))
+        lacking += [f"{name}: {found}"] if found is not None else []
     words = (
         "; ".join(lacking)
         or f"{format_tokens(meta.tokens)} tokens, {format_tokens(meta.validation_tokens)} of them for validation"
@@ -189,15 +195,6 @@ def _unfit(config: RunConfig, meta: TokenMeta) -> Iterator[str]:
         yield f"{meta.tokens} tokens are fewer than one sample of {sample}"
     if config.eval.tokens and meta.validation_tokens < sample:
         yield f"{meta.validation_tokens} tokens to evaluate on are fewer than one sample of {sample}"
-
-
-def _damaged(folder: Path) -> Iterator[str]:
-    """Both token files by their content: their lengths alone do not tell a copy that was never finished."""
-    for name in (TRAIN_FILE, VALIDATION_FILE):
-        with disk_errors("read", folder / name):
-            found = damage(folder / name)
-        if found is not None:
-            yield f"{name}: {found}"
 
 
 def _weights(config: RunConfig) -> Iterator[Check]:
@@ -266,15 +263,6 @@ def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
     work = workload_of_config(source, key)
     step = predict_batch(profile, [work])[0].step_seconds
     return source.steps * step.value if step is not None else None
-
-
-def _other_runs(store: Store, config: RunConfig) -> Iterator[Check]:
-    """Runs on the processor are not kept apart, but each makes the others slower than planned."""
-    if config.device != "cpu":
-        return
-    for name in training_here(store):
-        words = f"{name} is running on this machine: both will be slower than planned"
-        yield Check(of="other runs", finding=Finding.WARNING, words=words)
 
 
 def training_here(store: Store) -> Iterator[str]:

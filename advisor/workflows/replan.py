@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from advisor import units
 from advisor.calibration.learnt import FEWEST_STEPS, has_seen, profile_after
-from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Severity
@@ -20,10 +19,9 @@ from advisor.hardware.catalog import read_gpus
 from advisor.history.time_spent import reference_seconds
 from advisor.laws import flops
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.software import software_of
 from advisor.readers import own_log
 from advisor.readers.run_table import RunTable, Status
-from advisor.records import Adapters, Estimate, MeasuredStep, Plan, Prediction, Workload
+from advisor.records import Estimate, MeasuredStep, Plan, Prediction, Workload
 from advisor.store.run_folder import is_run_folder, read_run_config, run_id
 from advisor.store.store import Store
 from advisor.workflows.analysis import Analysis, Given
@@ -41,6 +39,10 @@ _FACTS = {
     "global_batch": "step_tokens", "precision": "precision", "params": "parameters",
 }  # fmt: skip
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width")
+_KNOBS = (  # that are set beside the model's sizes
+    *("precision", "tokens", "global_batch", "gpu", "compile", "optimizer", "gpus", "micro_batch", "grad_accum"),
+    *("sharding", "activation_checkpointing"),
+)
 _OTHER_SIZE = {"depth", "model", "params"}  # options that name another model than the run's
 _OTHER_LENGTH = {"tokens", "ratio", "epochs", "inference_tokens"}  # options that settle the tokens
 
@@ -152,7 +154,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
             hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
             raise AdvisorError(f"{text} does not say {'; '.join(asked.missing)}", hint, exit_code=2)
     assert workload is not None
-    _refuse_part(text, analysis.case, workload, typed, store)
+    _refuse_part(text, analysis.case, workload, typed)
     each = round(step_tokens(analysis.case) or workload.step_tokens)
     seen, why = _seen(analysis.case, workload, known, own, path)
     if seen is not None and abs(workload.step_tokens / each - 1) > _SAME_BATCH:
@@ -180,8 +182,8 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
     )
 
 
-def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any], store: Store) -> None:
-    """Raise AdvisorError (exit 2) for a run that trained a part of its weights, with what is predicted of one."""
+def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]) -> None:
+    """Raise AdvisorError (exit 2) for a run that trained a part of its weights, with the command that predicts one."""
     trained, whole = case.run.facts.get("trained_parameters"), flops.parameters(work.shape)
     if not trained or trained >= _ALL_TRAINED * whole:
         return
@@ -193,25 +195,11 @@ def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]
     if not whole_ranks or key in ("cpu", "any") or "," in key:
         raise AdvisorError(message, "advisor predict --lora-rank 16 says what adapters need on a GPU", exit_code=2)
     rank, aim = whole_ranks[0]
-    shape, card = work.shape, read_gpus(key).key
-    software = software_of(None, adapters=Adapters(rank=rank, targets=aim))
-    profile = load_profile(
-        card, store, family=shape.family, precision=None, compile=None, software=software_of(None), sharding="none"
-    )
-    adapted = replace(work, gpu=card, gpus=1, precision=profile.precision, compile=profile.compile, software=software)
-    found = predict_batch(profile, [adapted])[0]
-    held, speed = found.peak_reserved_bytes, found.tokens_per_second
-    sizes = " ".join(f"--{name.replace('_', '-')} {getattr(shape, name)}" for name in ("family", *_SIZES, "vocab_size"))
-    batch = f"--micro-batch {work.micro_batch} --seq-len {shape.seq_len}"
+    names = ("family", *_SIZES, "vocab_size", "seq_len")
+    sizes = " ".join(f"--{name.replace('_', '-')} {getattr(work.shape, name)}" for name in names)
     part = f"--lora-rank {rank}" + (f" --lora-targets {aim}" if aim != "all" else "")
-    says = (
-        f"{units.format_estimate(held, units.format_bytes)} and {units.format_estimate(speed, units.format_rate)} "
-        f"on one {card}"
-        if held and speed
-        else "what they need"
-    )
-    hint = f"its adapters of rank {rank}: {says}, by advisor predict --gpu {card} {sizes} {batch} {part}"
-    raise AdvisorError(message, hint, exit_code=2)
+    predicted = f"advisor predict --gpu {read_gpus(key).key} {sizes} --micro-batch {work.micro_batch} {part}"
+    raise AdvisorError(message, f"what its adapters of rank {rank} need: {predicted}", exit_code=2)
 
 
 def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[MeasuredStep | None, str]:
@@ -331,15 +319,7 @@ def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
         ),
         predicted_there=predicted,
         workload=work,
-        knobs=knobs(
-            work,
-            plan.workload,
-            (origin.tokens, origin.step_tokens),
-            (plan.chosen.tokens, plan.workload.step_tokens),
-            card_known=origin.card_known,
-            precision_known=_states(origin, "precision"),
-            compile_known=_states(origin, "compile"),
-        ),
+        knobs=knobs(origin, plan),
         speed=words,
         fate=_fate(origin),
         unsure=origin.unsure,
@@ -391,33 +371,14 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
     return f"{text}; {rests}"
 
 
-def knobs(
-    there: Workload,
-    here: Workload,
-    tokens_there: tuple[float | None, float],
-    tokens_here: tuple[float | None, float],
-    *,
-    card_known: bool = True,
-    precision_known: bool = True,
-    compile_known: bool = True,
-) -> tuple[Knob, ...]:
-    """Every setting of two runs by its name, the model's sizes first; `tokens_…` are of the run and of a step."""
-    shape = tuple(
-        Knob(name=field.name, there=getattr(there.shape, field.name), here=getattr(here.shape, field.name))
-        for field in fields(there.shape)
-    )
-    names = ("optimizer", "gpus", "micro_batch", "grad_accum", "sharding")
-    rest = tuple(Knob(name=name, there=getattr(there, name), here=getattr(here, name)) for name in names)
-    return (
-        *shape,
-        Knob(name="precision", there=there.precision if precision_known else None, here=here.precision),
-        Knob(name="tokens", there=tokens_there[0], here=tokens_here[0]),
-        Knob(name="global_batch", there=tokens_there[1], here=tokens_here[1]),
-        Knob(name="gpu", there=there.gpu if card_known else None, here=here.gpu),
-        Knob(name="compile", there=there.compile if compile_known else None, here=here.compile),
-        *rest,
-        Knob(name="activation_checkpointing", there=there.activation_checkpointing, here=here.activation_checkpointing),
-    )
+def knobs(origin: Origin, plan: Plan) -> tuple[Knob, ...]:
+    """Every setting of the run and of its plan by name, the model's sizes first; what the run does not say is None."""
+    there, here = origin.workload, plan.workload
+    one = vars(there.shape) | vars(there) | {"tokens": origin.tokens, "global_batch": origin.step_tokens}
+    two = vars(here.shape) | vars(here) | {"tokens": plan.chosen.tokens, "global_batch": here.step_tokens}
+    known = {"gpu": origin.card_known, "precision": _states(origin, "precision"), "compile": _states(origin, "compile")}
+    names = (*vars(there.shape), *_KNOBS)
+    return tuple(Knob(name=name, there=one[name] if known.get(name, True) else None, here=two[name]) for name in names)
 
 
 def _most_memory(run: RunTable, used: tuple[float | None, float | None]) -> float | None:

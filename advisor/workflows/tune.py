@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, device_for, resolve_key
 from advisor.calibration.measure import Worker
@@ -12,10 +11,10 @@ from advisor.calibration.session import Event
 from advisor.calibration.tuning import Tuning, variants
 from advisor.calibration.tuning import tune as run_tuning
 from advisor.errors import AdvisorError
-from advisor.options import CalibrationOptions, TuneOptions
+from advisor.options import TuneOptions
 from advisor.records import Kernels, Plan
 from advisor.store.store import Store
-from advisor.workflows.calibrate import Calibrated, calibrate
+from advisor.workflows.calibrate import Calibrated, calibrate, options_for
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
 from trainer.schema import (
@@ -80,20 +79,8 @@ def tune(
     try:
         best = tuning.best_config
         depth = best.model.depth
-        asked = CalibrationOptions(
-            gpu=key,
-            family=best.model.family,
-            depths=tuple(sorted({max(1, depth // 2), depth})),
-            seq_len=best.model.seq_len,
-            vocab_size=best.model.vocab_size,
-            data=Path(best.data.path) if best.data.path else None,
-            precision=best.precision,
-            compile=best.compile,
-            activation_checkpointing=best.activation_checkpointing,
-            optimizer=best.optimizer.name,
-            price=options.price,
-            fresh=True,
-        )
+        depths = tuple(sorted({max(1, depth // 2), depth}))
+        asked = options_for(best, gpu=key, depths=depths, price=options.price)
         calibrated = calibrate(asked, store, on_event=on_event, kernels=Kernels.of(best))
         return replace(tuned, calibrated=calibrated)
     except AdvisorError as error:  # what was tuned stands

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from advisor.engines.templates import filled
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
@@ -57,18 +58,19 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
     if path.suffix != row["suffix"]:
         hint = f"--out {path.with_suffix(row['suffix'])}"
         raise AdvisorError(f"--out {path}: {name} starts from a {row['suffix']} file", hint, exit_code=2)
-    if isinstance(plan, FinetunePlan) and plan.stage == "dpo" and plan.goal.finetune not in row.get("dpo", ()):
-        able = [key for key, one in _exports().items() if plan.goal.finetune in one.get("dpo", ())]
-        message = f"no file of DPO with --finetune {plan.goal.finetune} is written for {name} from here"
-        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
-    if plan.goal.optimizer == EIGHT_BIT and not row.get("eight_bit"):
-        able = [key for key, one in _exports().items() if one.get("eight_bit")]
-        message = f"no file with --optimizer {EIGHT_BIT} is written for {name} from here"
-        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
-    if isinstance(plan, FinetunePlan) and plan.model.expert_width is not None and not row.get("mixtures"):
-        able = [key for key, one in _exports().items() if one.get("mixtures")]
-        message = f"no file for a mixture of experts is written for {name} from here"
-        raise AdvisorError(message, f"name software of which it is: --software {' or '.join(able)}", exit_code=2)
+    finetune = plan if isinstance(plan, FinetunePlan) else None
+    method = plan.goal.finetune
+    for needed, writes, what in (
+        (finetune is not None and finetune.stage == "dpo", lambda one: method in one.get("dpo", ()),
+         f"of DPO with --finetune {method}"),
+        (plan.goal.optimizer == EIGHT_BIT, lambda one: one.get("eight_bit"), f"with --optimizer {EIGHT_BIT}"),
+        (finetune is not None and finetune.model.expert_width is not None, lambda one: one.get("mixtures"),
+         "for a mixture of experts"),
+    ):  # fmt: skip
+        if needed and not writes(row):
+            able = [key for key, one in _exports().items() if writes(one)]
+            hint = f"name software of which it is: --software {' or '.join(able)}"
+            raise AdvisorError(f"no file {what} is written for {name} from here", hint, exit_code=2)
     fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
     fields["sharded"] = row.get("sharded", {}).get(fields.get("sharding"))
@@ -85,13 +87,14 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
 
 
 def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The file of one software, and its command."""
+    """The file of one software, and its command; values that the plan has none of are left out."""
+    values = filled(row.get("values", {}), fields, lambda value: value is None or value is False)
     if row["format"] == "options":
         begin = row["begin"].format(**fields)
         if fields.get("gpus", 1) > 1 and "several" in row:
             begin += " " + row["several"].format(**fields)
         bare = row.get("switches") == "bare"
-        words = [begin, *(_option(name, value, bare) for name, value in _filled(row["values"], fields).items())]
+        words = [begin, *(_option(name, value, bare) for name, value in values.items())]
         return "#!/bin/bash\n" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
     several = fields.get("gpus", 1) > 1 and "start_on_several" in row
     command = row["start_on_several" if several else "start"].format(**fields)
@@ -99,7 +102,7 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
         command = f"{row['before_sharded']} && {command}"
     if row["format"] == "python":
         return row["text"].format(**fields), command
-    return yaml.safe_dump(_filled(row["values"], fields), sort_keys=False), command
+    return yaml.safe_dump(values, sort_keys=False), command
 
 
 def _option(name: str, value: Any, bare: bool) -> str:
@@ -109,22 +112,6 @@ def _option(name: str, value: Any, bare: bool) -> str:
     if name == "lora_target_modules":
         return f"--{name} {value}"  # several words
     return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
-
-
-def _filled(values: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the plan's own numbers; those that the plan has none of are left out."""
-    found = {name: _value(value, fields) for name, value in values.items()}
-    return {name: value for name, value in found.items() if value is not None and value is not False}
-
-
-def _value(value: Any, fields: Mapping[str, Any]) -> Any:
-    """A value with the plan's own numbers in it; a part with an `if` of which the plan has none is None."""
-    if isinstance(value, list):
-        return [_value(one, fields) for one in value]
-    if isinstance(value, dict):
-        asked = _value(value.get("if", True), fields)
-        return _filled({name: one for name, one in value.items() if name != "if"}, fields) if asked else None
-    return fields[value[1:]] if isinstance(value, str) and value.startswith("=") else value
 
 
 def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:

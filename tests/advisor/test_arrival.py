@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from advisor.calibration.quality import quality_of
-from advisor.engines.arrival import PLAN_AFTER, settle
+from advisor.engines.arrival import PLAN_AFTER, settle, what_remains
+from advisor.engines.backend import write_files
 from advisor.engines.engines import parse_place
-from advisor.engines.folders import write_files
+from advisor.engines.guards import Limits
 from advisor.engines.jobs import resumed_job
 from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
@@ -28,9 +29,9 @@ from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
 from advisor.workflows.arrive import LEAST_SECONDS, Arrival, _plan_again, arrive, calibration_seconds, is_unknown
-from advisor.workflows.arrive_there import arrive_there
-from advisor.workflows.launch import Limits, dry_run, with_notice
+from advisor.workflows.launch import dry_run, with_notice
 from advisor.workflows.plan import recommend
+from advisor.workflows.there import arrive_there
 from tests.advisor.plans import SIZES, altered, guess, measured_here, planned, slowed
 from trainer.budget import Budget, read_spent
 from trainer.runlog import LOG_NAME, load_run_log
@@ -90,12 +91,9 @@ def test_a_card_is_unknown_where_its_calibration_is_not(recorded, tmp_path):
 
 def test_limits_of_the_run_are_those_of_the_goal_less_the_arrival(recorded, tmp_path):
     plan = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h", "--price", "0.5", "--budget", "3")
-    record = ArrivalRecord(calibration=None, device_key=None, seconds=360.0, planned_step_seconds=guess(1.0),
-                           found_step_seconds=None, over=None, goes_on=True, reason="")  # fmt: skip
-    arrival = Arrival(before=plan, after=plan, calibration=None, seconds=360.0, record=record)
-    limits = arrival.limits(Limits())
+    limits = what_remains(plan, 360.0, Limits())
     assert limits.max_hours == pytest.approx(1.9) and limits.max_usd == pytest.approx(2.95)
-    asked = arrival.limits(Limits(max_usd=1.0, max_hours=0.5))
+    asked = what_remains(plan, 360.0, Limits(max_usd=1.0, max_hours=0.5))
     assert asked.max_hours == pytest.approx(0.4) and asked.max_usd == pytest.approx(0.95)
 
 
@@ -184,7 +182,7 @@ def test_a_calibration_that_was_cut_off_is_counted_and_not_repeated(recorded, tm
     (job / "plan.yaml").write_text(dump_plan(plan))
     (job / "run.yaml").write_text(dump_config(plan.run))
     (run / "arrival-began").touch()
-    record = arrive_there(job, run, may_change_depth=False, stop_if_over=0.1)
+    record = arrive_there(job, run, Arriving(stop_if_over=0.1))
     assert record.goes_on and record.seconds == 1.5 * 120 and "cut off" in record.reason
     assert load_config(run / "run-after.yaml").stop.max_seconds == pytest.approx(7200 - 180)
     assert load_plan(run / "plan-after.yaml").run == plan.run
@@ -197,7 +195,7 @@ def test_an_arrival_that_takes_all_that_was_given_does_not_go_on(recorded, tmp_p
     (job / "plan.yaml").write_text(dump_plan(plan))
     (job / "run.yaml").write_text(dump_config(replace(plan.run, stop=StopConfig(max_seconds=170.0))))
     (run / "arrival-began").touch()
-    record = arrive_there(job, run, may_change_depth=False, stop_if_over=None)
+    record = arrive_there(job, run, Arriving())
     assert not record.goes_on and "took all that was given" in record.reason and not (run / "plan-after.yaml").exists()
 
 
@@ -211,14 +209,14 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     write_files(replace(request, copies={}))
     write_launch(folder, request.record)
     (folder / "arrival-began").touch()
-    assert not arrive_there(job, folder, may_change_depth=False, stop_if_over=None).goes_on
+    assert not arrive_there(job, folder, Arriving()).goes_on
     settle(folder, store, over=True)
     status = RunStatus(state=RunState.NEVER_STARTED)
     with pytest.raises(AdvisorError, match="has used 180 s of the 170 s"):
         resumed_job(folder, status)
     with pytest.raises(AdvisorError, match=r"has used \$0.03 of the \$0.02"):
-        resumed_job(folder, status, max_usd=0.02)
-    job_again = resumed_job(folder, status, max_hours=1.0)
+        resumed_job(folder, status, limits=Limits(max_usd=0.02))
+    job_again = resumed_job(folder, status, limits=Limits(max_hours=1.0))
     budget = Budget(lambda: folder, job_again.config.stop, read_spent(folder))
     assert budget.seconds_left() == pytest.approx(3600 - 180, abs=1.0)
 
@@ -234,11 +232,11 @@ def test_an_arrival_that_is_cut_off_has_been_counted(recorded, tmp_path, monkeyp
     def cut_off(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("advisor.workflows.arrive_there.arrive", cut_off)
+    monkeypatch.setattr("advisor.workflows.there.arrive", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        arrive_there(job, run, may_change_depth=False, stop_if_over=None)
+        arrive_there(job, run, Arriving())
     assert read_spent(run).seconds == 1.5 * 120
-    assert arrive_there(job, run, may_change_depth=False, stop_if_over=None).goes_on
+    assert arrive_there(job, run, Arriving()).goes_on
     assert read_spent(run).seconds == 0.0
     assert load_config(run / "run-after.yaml").stop.max_seconds == pytest.approx(7200 - 180)
 
@@ -299,7 +297,7 @@ def test_a_run_ends_inside_its_deadline_whatever_was_believed(here, tmp_path, fa
 @pytest.mark.long
 def test_a_run_that_would_cost_too_much_more_is_not_started(here, tmp_path):
     plan = planned(tmp_path / "a", slowed(here, 0.25), *SIZES, "--deadline", "600s")
-    arrival = arrive(plan, Store(tmp_path / "there"), seconds=40.0, stop_if_over=0.1)
+    arrival = arrive(plan, Store(tmp_path / "there"), Arriving(stop_if_over=0.1), seconds=40.0)
     if arrival.record.device_key is None:
         pytest.skip(f"the machine was too restless to be measured: {arrival.record.reason}")
     assert arrival.after is None and not arrival.record.goes_on

@@ -90,7 +90,7 @@ def test_an_unknown_verb_gets_close_matches() -> None:
         ["calibrate", "--budget-seconds", "5s"],
         ["analyze", ""],
         ["analyze", "x.log", "--target-loss", "nan"],
-        ["launch", "/dev/null", "--max-hours", "inf"],
+        ["launch", "/dev/null", "--deadline", "inf"],
     ],
 )
 def test_wrong_usage_exits_2_with_the_next_step(arguments: list[str]) -> None:

@@ -14,10 +14,9 @@ import pytest
 
 from advisor.engines.backend import engine_of
 from advisor.engines.engines import BACKENDS, backend_of, describe, handle_of
-from advisor.engines.guards import HANG_FACTOR, make_guards
+from advisor.engines.guards import HANG_FACTOR, Limits, make_guards
 from advisor.engines.jobs import steps_again
 from advisor.engines.process import python_command
-from advisor.engines.replay import ReplayBackend
 from advisor.engines.state import RunState, run_status, settle, this_host
 from advisor.errors import AdvisorError
 from advisor.history.follow import RunFollower
@@ -29,15 +28,15 @@ from advisor.store.store import Store
 from advisor.trainers.own import OWN, OwnTrainer
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze
-from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
+from advisor.workflows.launch import dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
+from tests.advisor.replay import RECORDING, ReplayTrainer
 from tests.waiting import waited
 from trainer.budget import read_spent
 from trainer.runlog import load_run_log, read_records
 from trainer.schema import DataConfig, LossStop, Outcome, StopConfig, dump_config, record_from_dict
 
 ROOT = Path(__file__).parents[2]
-RECORDING = ROOT / "tests" / "recorded" / "small.jsonl"
 SLOW = 1e-4  # the recording lasts 2 s: at this speed nothing but its header is written while a test runs
 
 
@@ -52,17 +51,17 @@ class ScriptTrainer(OwnTrainer):
 
 
 class Flow:
-    """The launch workflow with one store and one backend."""
+    """The launch workflow with one store and one trainer."""
 
-    def __init__(self, store, backend=None):
-        self.store, self.backend = store, backend
+    def __init__(self, store, trainer=OWN):
+        self.store, self.trainer = store, trainer
 
-    def launch(self, source, run_dir=None, trainer=OWN, again=False, **limits):
-        return launch(self.store, source, run_dir, limits=Limits(**limits), again=again, backend=self.backend,
-                      trainer=trainer)  # fmt: skip
+    def launch(self, source, run_dir=None, trainer=None, again=False, **limits):
+        return launch(self.store, source, run_dir, limits=Limits(**limits), again=again,
+                      trainer=trainer or self.trainer)  # fmt: skip
 
     def resume(self, run_dir, **limits):
-        return resume(self.store, run_dir, limits=Limits(**limits), backend=self.backend)
+        return resume(self.store, run_dir, limits=Limits(**limits))
 
     def stop(self, run_dir, **how):
         return stop(self.store, run_dir, **how)
@@ -71,7 +70,7 @@ class Flow:
 @pytest.fixture
 def replay(store):
     def make(speed=SLOW):
-        return Flow(store, ReplayBackend(store, RECORDING, speed))
+        return Flow(store, ReplayTrainer(speed))
 
     return make
 
@@ -85,7 +84,7 @@ def logged(run_dir):
 
 def test_dollars_need_a_price(store):
     with pytest.raises(AdvisorError, match="--budget needs a price") as caught:
-        make_guards(small_run(), usd_per_hour=None, max_usd=5.0)
+        make_guards(small_run(), Limits(max_usd=5.0), usd_per_hour=None)
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
@@ -230,11 +229,11 @@ def test_a_folder_is_not_started_twice(store, replay, tmp_path):
 
 def test_of_many_that_start_a_folder_at_once_one_wins(store, replay, tmp_path):
     script = (
-        "from pathlib import Path; from advisor.engines.replay import ReplayBackend;"
+        "from pathlib import Path; from tests.advisor.replay import ReplayTrainer;"
         "from advisor.store.store import Store; from advisor.workflows.launch import launch;"
         "from tests.advisor.plans import small_run;"
-        f"store = Store(Path({str(store.home)!r})); backend = ReplayBackend(store, Path({str(RECORDING)!r}), {SLOW});"
-        f"launch(store, small_run(60), Path({str(tmp_path / 'run')!r}), backend=backend)"
+        f"store = Store(Path({str(store.home)!r}));"
+        f"launch(store, small_run(60), Path({str(tmp_path / 'run')!r}), trainer=ReplayTrainer({SLOW}))"
     )
     children = [
         subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(3)
@@ -284,24 +283,15 @@ def test_a_run_that_does_not_stop_is_killed_only_with_force(store):
     assert launcher.stop(handle.run_dir, timeout_seconds=0.2, force=True).state is RunState.DIED
 
 
-def test_a_recording_is_not_resumed_by_the_trainer(store, replay):
-    launcher = replay(speed=0.5)
-    folder = launcher.launch(small_plan(60)).run_dir
-    launcher.stop(folder)
-    with pytest.raises(AdvisorError, match="started by the replay launcher"):
-        resume(store, folder)
-
-
 # Handles and requests
 
 
 def test_a_handle_names_the_engine_and_the_run(store, replay):
     folder = replay().launch(small_plan(60)).run_dir
     handle = read_launch(folder).handle
-    assert handle == f"replay://{folder}" == handle_of(folder)
+    assert handle == f"local://{folder}" == handle_of(folder)
     backend = backend_of(handle, store)
     assert backend.describe(folder).state is RunState.RUNNING
-    assert backend.list() == [handle] and backend_of("local", store).list() == []
     assert backend.cancel(folder, timeout_seconds=20).state is not RunState.RUNNING
     with pytest.raises(AdvisorError, match="started by pbs, which this version does not know"):
         backend_of("pbs://123", store)
@@ -311,17 +301,11 @@ def test_a_handle_names_the_engine_and_the_run(store, replay):
 
 def test_a_run_is_described_from_the_store_that_is_given(store, replay, monkeypatch):
     folder, asked = replay().launch(small_plan(60)).run_dir, []
-    monkeypatch.setitem(BACKENDS, "replay", lambda given: asked.append(given) or ReplayBackend(given))
+    local = BACKENDS["local"]
+    monkeypatch.setitem(BACKENDS, "local", lambda given: asked.append(given) or local(given))
     assert describe(folder, store).state is RunState.RUNNING
     assert RunFollower(folder, store).look().state == "running" == summarize(run_row(folder), store).state
     assert [given.home for given in asked] == [store.home] * 3
-
-
-def test_a_backend_tells_what_the_run_printed(store):
-    words = "print('one'); print('two')"
-    folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer(words)).run_dir
-    waited(lambda: run_status(folder).state is RunState.DIED)
-    assert backend_of("local", store).logs(folder) == "one\ntwo\n"
 
 
 def test_a_moved_folder_is_handled_where_it_is(store, tmp_path):
@@ -334,7 +318,7 @@ def test_launch_records_of_schema_1_are_read(store, replay):
     folder = replay().launch(small_plan(60), max_hours=2).run_dir
     new = json.loads((folder / "run.json").read_text())
     old = {name: value for name, value in new.items() if name not in ("handle", "trainer")}
-    (folder / "run.json").write_text(json.dumps(old | {"schema": 1, "launcher": "replay"}))
+    (folder / "run.json").write_text(json.dumps(old | {"schema": 1, "launcher": "local"}))
     assert read_launch(folder) == record_from_dict(LaunchRecord, new)
     assert replay().stop(folder, timeout_seconds=20).state is not RunState.RUNNING
     (folder / "run.json").write_text(json.dumps(new | {"schema": 3}))

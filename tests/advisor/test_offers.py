@@ -13,7 +13,7 @@ from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
 from advisor.records import Plan
-from advisor.report import brief
+from advisor.report.brief import brief
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -75,7 +75,7 @@ def test_the_age_of_a_price_widens_the_cost_and_is_said():
     assert not any("old; the interval" in text for text in fresh.warnings)
     [said] = [text for text in old.warnings if "old; the interval" in text]
     assert said.startswith("the price is 365 days old; the interval allows for -29 % to +41 %")
-    assert "at most 365 days old" in dict(brief.rows(old))["price"]
+    assert "at most 365 days old" in dict(brief(old).rows)["price"]
 
 
 def test_a_price_that_was_given_has_no_age():

@@ -15,6 +15,7 @@ import pytest
 from advisor.engines import cards as locks
 from advisor.engines.cards import held_cards, parse_gpu_ids, taken_by
 from advisor.engines.engines import parse_place
+from advisor.engines.guards import Limits
 from advisor.engines.process import ProcessId, kill_tree, start_detached
 from advisor.errors import AdvisorError
 from advisor.hardware import here
@@ -25,7 +26,7 @@ from advisor.store.store import Store
 from advisor.trainers.own import OwnTrainer
 from advisor.workflows import preflight as flow
 from advisor.workflows.data import prepare_data
-from advisor.workflows.launch import Limits, beforehand, launch
+from advisor.workflows.launch import beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
 from tests.advisor.plans import altered, changed, guess, small_plan
 from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config, make_shape

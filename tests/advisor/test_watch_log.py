@@ -9,8 +9,8 @@ import time
 import pytest
 
 from advisor.readers.run_table import Status
-from advisor.report.watch_log import line
-from advisor.workflows.watch_log import Follower, look
+from advisor.report.progress import line_of_log as line
+from advisor.workflows.live import Follower, look
 
 
 def rows(first, last, every=10):

@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.options import ExportOptions
 from advisor.run_records import Place
-from advisor.store.adopted import Setting, load_adopted
+from advisor.store.adopted import load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan
 from advisor.workflows.adopt_launch import Elsewhere, export_adopted, launch_adopted
@@ -90,7 +90,7 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
     (there.home / "mine" / "environment").write_text("export SAY_TOKENS=yes\n")
 
     def start(plan, needs: Elsewhere):
-        there.has_environment(dry_run(store, needs.of(plan), place=parse_place(HERE)))
+        there.has_environment(dry_run(store, needs.of(plan, parse_place(HERE)), place=parse_place(HERE)))
         return launch_adopted(store, plan, place=parse_place(HERE), there=needs)
 
     yield start
@@ -179,25 +179,6 @@ def test_an_export_runs_by_hand_within_its_limit_and_hands_a_signal_on(store, tm
     assert json.loads(log.read_text().splitlines()[-1])["outcome"] == "stopped"
 
 
-def test_a_config_file_is_found_where_the_command_is_typed(store, tmp_path):
-    """A knob of a file that the command names by a path of its own folder."""
-    from dataclasses import replace
-
-    from advisor.store.adopted import Knob, Recipe, save_adopted
-
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "c.yaml").write_text("steps: 7\n")
-    (mine / "t.py").write_text("import sys, yaml\nprint('steps', yaml.safe_load(open(sys.argv[1]))['steps'])\n")
-    plan = plan_of(store, mine, 3, (sys.executable, "t.py", "c.yaml"))
-    recipe = Recipe(name="x", knobs=(Knob(name="steps", key="steps", how="file"),))
-    save_adopted(store.home, replace(load_adopted(store.home, "never_seen"), recipe=recipe))
-    started = launch_adopted(store, replace(plan, values=(Setting(name="steps", value=3),)))
-    waited(lambda: describe(started.run_dir, store).state is not RunState.RUNNING)
-    assert "steps 3" in (started.run_dir / "stdout.log").read_text()
-    assert (mine / "c.yaml").read_text() == "steps: 7\n"
-
-
 def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store, tmp_path):
     plan = plan_of(store, tmp_path, 50, gpus=4, device_key="h100-80gb-sxm", max_seconds=3600.0, usd_per_hour=10.0,
                    ending_seconds=certain(100.0))  # fmt: skip
@@ -226,7 +207,7 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
 )
 def test_what_cannot_be_meant_is_refused(store, tmp_path, needs, said):
     with pytest.raises(AdvisorError, match=said) as caught:
-        needs.of(plan_of(store, tmp_path, 5))
+        needs.of(plan_of(store, tmp_path, 5), parse_place("slurm"))
     assert caught.value.hint
     with pytest.raises(AdvisorError, match="of another machine"):
         launch_adopted(store, plan_of(store, tmp_path, 5), there=needs)

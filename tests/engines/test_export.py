@@ -16,10 +16,11 @@ import yaml
 from advisor.engines.export.bundle import grace_seconds
 from advisor.engines.export.slurm import slurm_time
 from advisor.engines.export.targets import TARGETS
+from advisor.engines.guards import Limits
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
+from advisor.prediction.notice import save_seconds
 from advisor.workflows.export import export
-from advisor.workflows.launch import Limits
 from tests.advisor.plans import altered, changed, guess, small_plan
 from tests.waiting import waited
 from trainer.runlog import load_run_log
@@ -265,7 +266,8 @@ def test_a_notice_too_short_for_a_checkpoint_is_refused():
     plan = on_card(small_plan())
     clock = replace(plan.bill.wall_clock, checkpoints_seconds=guess(90.0, 1 / 9))
     plan = altered(plan, spot=True, wall_clock=clock)
-    assert grace_seconds(plan) == 152  # 1.5 x 101.1 s
+    saved = save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
+    assert grace_seconds(saved) == 152  # 1.5 x 101.1 s
     assert not any("notice" in warning for warning in export(altered(plan, provider="aws"), "skypilot").warnings)
     with pytest.raises(AdvisorError, match="gcp gives a spot machine 30 s of notice"):
         export(altered(plan, provider="gcp"), "skypilot")

@@ -18,14 +18,15 @@ import pytest
 import yaml
 
 from advisor.engines import skypilot
+from advisor.engines.backend import write_files
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.export.cloud import LOG_LINE
-from advisor.engines.folders import write_files
+from advisor.engines.guards import Limits
 from advisor.engines.skypilot import LAST_LINES, bring, follow
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.store.run_folder import write_launch
-from advisor.workflows.launch import Limits, beforehand, dry_run, launch
+from advisor.workflows.launch import beforehand, dry_run, launch
 from tests.advisor.plans import altered, changed, small_plan
 from trainer.runlog import load_run_log
 

@@ -19,6 +19,7 @@ import pytest
 
 from advisor.engines import ssh
 from advisor.engines.engines import backend_of, describe, parse_place
+from advisor.engines.guards import Limits
 from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
@@ -28,7 +29,7 @@ from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
-from advisor.workflows.launch import Limits, beforehand, dry_run, fetch, launch, resume, stop
+from advisor.workflows.launch import beforehand, dry_run, fetch, launch, resume, stop
 from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
 from tests.engines.waiting import SECONDS, over, stopped_midway
@@ -200,10 +201,9 @@ def test_a_failed_installation_is_said_with_its_words(there, start, store):
     for python in (there.home / ".training-advisor" / "envs").glob("*/.venv/bin/python"):
         python.unlink()
     folder = launch(store, plan, place=parse_place(HERE)).run_dir
-    backend = backend_of("ssh", store)
     waited(lambda: describe(folder, store).state is not RunState.RUNNING)
     assert describe(folder, store).state is RunState.NEVER_STARTED
-    assert "ERROR" in backend.logs(folder)
+    assert "ERROR" in (folder / "stdout.log").read_text()
 
 
 def test_what_comes_home_stays_inside_and_replaces_nothing_of_ours(there, start, store):

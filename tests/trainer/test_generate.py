@@ -149,7 +149,7 @@ def test_the_command_writes_what_the_process_says(trained_run, tmp_path):
         env = {**os.environ, "ADVISOR_HOME": str(tmp_path)}
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=300, env=env)
 
-    shown = sample(str(trained_run), "--prompt", "the cat", "--tokens", "4")
+    shown = sample(str(trained_run), "--prompt", "the cat", "--max-tokens", "4")
     assert shown.stdout.startswith("the cat sat on the") and "after step 60" in shown.stderr
     read = sample(str(trained_run), "--prompt", "-", "--json", given="the cat")
     text = json.loads(read.stdout)["samples"][0]["text"]

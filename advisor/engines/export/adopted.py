@@ -7,7 +7,6 @@ line creates them. Only the guard is exported; it needs a Python with pyyaml and
 from __future__ import annotations
 
 import ast
-import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,16 @@ from pathlib import Path
 
 import advisor
 import trainer
-from advisor.engines.export.bundle import PACKAGES, RUN, SETUP, pinned, plain_name, setup_script
+from advisor.engines.export.bundle import (
+    PACKAGES,
+    RUN,
+    SETUP,
+    engine_limit,
+    grace_seconds,
+    pinned,
+    plain_name,
+    setup_script,
+)
 from advisor.engines.templates import script
 from advisor.run_records import Place
 from advisor.store.adopted import LOG, PLAN, AdoptedPlan, dump_adopted_plan
@@ -23,7 +31,6 @@ from advisor.trainers.adopted import RECIPE
 
 GUARD = "advisor.adopt.guard"
 _GUARD_PACKAGES = ("pyyaml", "psutil")
-_LONGER, _LEAST_LIMIT, _LEAST_GRACE = 1.25, 600, 60  # the same as for runs of our own trainer, seconds
 _PACKAGES = {"advisor": Path(advisor.__path__[0]), "trainer": Path(trainer.__path__[0])}
 
 
@@ -49,16 +56,13 @@ class AdoptedJob:
 
     @property
     def grace_seconds(self) -> int:
-        """Seconds that an engine must allow between the signal and the kill: 1.5 times the measured time of a save."""
-        ending = self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
-        return max(_LEAST_GRACE, math.ceil(1.5 * ending))
+        """Seconds that an engine must allow between the signal and the kill."""
+        return grace_seconds(self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0)
 
     @property
     def limit_seconds(self) -> int:
-        """Return when the engine ends the run: after its own limit, or well beyond the planned time."""
-        if self.plan.max_seconds is not None:
-            return math.ceil(self.plan.max_seconds) + 2 * self.grace_seconds
-        return max(_LEAST_LIMIT, math.ceil(_LONGER * self.plan.total_seconds.high)) + self.grace_seconds
+        """Return when the engine ends the run."""
+        return engine_limit(self.plan.max_seconds, self.plan.total_seconds, self.grace_seconds)
 
 
 def adopted_files(job: AdoptedJob) -> dict[str, str]:

@@ -18,7 +18,7 @@ from advisor.hardware.catalog import GpuSpec, find_gpu
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
 from advisor.prediction.notice import save_seconds, short_notice
 from advisor.prediction.wallclock import GPUS_A_NODE
-from advisor.records import Plan
+from advisor.records import Estimate, Plan
 from advisor.run_records import Arriving, Place
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, PLAN
@@ -126,18 +126,12 @@ def measured_first(job: ExportJob, template: str, **words: str) -> str:
     """Return the lines by which a job calibrates its machine before its first step; empty if it does not."""
     if job.arriving is None:
         return ""
-    return script(template, arrival=arrival_words(job), stops=STOPS, config_after=CONFIG_AFTER, **words)
-
-
-def arrival_words(job: ExportJob) -> str:
-    """Return the arguments of Python that calibrate the machine for a job, quoted for a shell."""
-    assert job.arriving is not None
-    words = ["-m advisor.workflows.arrive_there", '--run "$RUN"']
+    arrival = '-m advisor.workflows.there arrive --run "$RUN"'  # arguments of Python, quoted for a shell
     if job.arriving.may_change_depth:
-        words.append("--may-change-depth")
+        arrival += " --may-change-depth"
     if job.arriving.stop_if_over is not None:
-        words.append(f"--stop-if-over {job.arriving.stop_if_over!r}")
-    return " ".join(words)
+        arrival += f" --stop-if-over {job.arriving.stop_if_over!r}"
+    return script(template, arrival=arrival, stops=STOPS, config_after=CONFIG_AFTER, **words)
 
 
 def pinned(packages: Sequence[str]) -> list[str]:
@@ -167,32 +161,32 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
             hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
             raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
         nodes, per_node = gpus // GPUS_A_NODE, GPUS_A_NODE
-    grace = grace_seconds(plan)
+    grace = grace_seconds(_save_seconds(plan))
+    limit = engine_limit(limit_seconds(config.stop), plan.bill.wall_clock.total_seconds, grace)
     return ExportJob(
         plan=plan,
         config=config,
         spec=find_gpu(plan.workload.gpu),
         nodes=nodes,
         gpus_per_node=per_node,
-        limit_seconds=_limit_seconds(plan, limit_seconds(config.stop), grace)
-        + (ARRIVAL_SECONDS if engine.get("arriving") else 0),
+        limit_seconds=limit + (ARRIVAL_SECONDS if engine.get("arriving") else 0),
         grace_seconds=grace,
         data=data,
         **engine,
     )
 
 
-def grace_seconds(plan: Plan) -> int:
+def grace_seconds(save_seconds: float) -> int:
     """Return the seconds that an engine must leave between a signal and the end: 1.5 times what a save takes."""
-    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * _save_seconds(plan)))
+    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * save_seconds))
+
+
+def engine_limit(max_seconds: float | None, planned: Estimate, grace: int) -> int:
+    """Return when the engine ends the run: after its own limit, or well beyond the planned time."""
+    if max_seconds is not None:
+        return math.ceil(max_seconds) + 2 * grace
+    return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * planned.high)) + grace
 
 
 def _save_seconds(plan: Plan) -> float:
     return save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
-
-
-def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
-    """Return when the engine ends the run: after its own limit, or well beyond the planned time."""
-    if max_seconds is not None:
-        return math.ceil(max_seconds) + 2 * grace
-    return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * plan.bill.wall_clock.total_seconds.high)) + grace

@@ -48,7 +48,7 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
                               "variables": {"RUN": RUN_FOLDER}, "max_hourly_cost": None}  # fmt: skip
     if isinstance(job, AdoptedJob):
         on_cpu = find_gpu(job.plan.device_key) is None
-        cards = None if on_cpu else {card_word(job.plan.device_key, "skypilot"): job.plan.gpus}
+        cards = None if on_cpu else {card_name(job.plan.device_key, "skypilot"): job.plan.gpus}
         fields |= {"nodes": None, "infra": job.place.name or None, "cpus": "2+" if on_cpu else None, "spot": None,
                    "accelerators": cards, "disk_gb": DISK_GB, "recovery": None,
                    "mounts": {RUN_FOLDER: bucket_of_run, job.plan.folder: job.here}}  # fmt: skip
@@ -70,7 +70,7 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
     )
     fields |= {
         "nodes": job.nodes,
-        "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
+        "accelerators": {card_name(job.plan.workload.gpu, "skypilot"): job.gpus_per_node},
         "spot": offer.spot,
         "disk_gb": disk_gb(job),
         "recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
@@ -96,7 +96,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
         name=job.name[:41].strip("-"),
         nodes=job.nodes,
         environment=f"RUN={RUN_FOLDER}",
-        gpu=f"{card_name(job, 'dstack')}:{job.gpus_per_node}",
+        gpu=f"{card_name(job.plan.workload.gpu, 'dstack')}:{job.gpus_per_node}",
         disk=f"{disk_gb(job)}GB..",
         spot_policy="spot" if offer.spot else "on-demand",
         max_duration=f"{job.limit_seconds}s",
@@ -121,13 +121,8 @@ def _names() -> dict[str, dict[str, str]]:
         return {row["key"]: row for row in csv.DictReader(file)}
 
 
-def card_name(job: ExportJob, engine: str) -> str:
-    """Return the engine's name of the GPU; raises AdvisorError for a CPU, or a GPU whose name there is unknown."""
-    return card_word(job.plan.workload.gpu, engine)
-
-
-def card_word(key: str, engine: str) -> str:
-    """Return the engine's name of a GPU given by its catalog key."""
+def card_name(key: str, engine: str) -> str:
+    """Return the engine's name of a GPU of the catalog; raises AdvisorError for a CPU, or if there is none."""
     name = _names().get(key, {}).get(engine)
     if not name:
         raise AdvisorError(f"{engine} has no name for {key} that is known here", "export it as a script: --to script")

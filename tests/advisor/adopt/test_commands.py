@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.adopt.command import for_burst, number_of, set_argument, value_of, with_values
+from advisor.adopt.command import for_burst, set_argument, value_of, with_values
 from advisor.adopt.help_text import by_command, by_help, draft_recipe, read_options, shipped_recipes
 from advisor.errors import AdvisorError
 from advisor.store.adopted import Knob, Recipe, Setting
@@ -99,8 +96,6 @@ WORD = Knob(name="micro_batch", key="b", how="word")
         (OPTION, ["x", "--bb", "1"], ["x", "--bb", "1", "--b", "8"]),
         (EQUALS, ["x"], ["x", "--b=8"]),
         (WORD, ["x", "b=1", "y"], ["x", "b=8", "y"]),
-        (Knob(name="c", key="--flag", flag=True), ["x"], ["x", "--flag"]),
-        (Knob(name="c", key="--flag", flag=True), ["x", "--flag", "y"], ["x", "--flag", "y"]),
     ],
 )
 def test_options_are_replaced_where_they_stand(knob, before, after):
@@ -113,35 +108,13 @@ def test_what_is_set_is_what_is_read(words, number):
     assert value_of(arguments, OPTION) == str(number)
 
 
-def test_a_field_of_a_json_option():
-    knob = Knob(name="depth", key="--kw", inside="num_hidden_layers")
-    arguments = set_argument(["x", "--kw", '{"a": 1, "num_hidden_layers": 12}'], knob, "2")
-    assert json.loads(arguments[2]) == {"a": 1, "num_hidden_layers": 2}
-    assert json.loads(set_argument(["x"], knob, "2")[2]) == {"num_hidden_layers": 2}
-    assert number_of(arguments, Recipe(name=""), knob) == 2
-
-
-def test_a_key_of_a_configuration_file(tmp_path):
-    config = tmp_path / "c.yaml"
-    config.write_text("train: {micro_batch: 4, lr: 0.1}\n")
-    recipe = Recipe(name="x", knobs=(Knob(name="micro_batch", key="train.micro_batch", how="file"),))
-    scratch = tmp_path / "scratch"
-    ready = with_values(("run", str(config)), recipe, [Setting(name="micro_batch", value=8)], scratch)
-    assert ready.arguments == ("run", str(scratch / "c.yaml"))
-    assert yaml.safe_load((scratch / "c.yaml").read_text()) == {"train": {"micro_batch": 8, "lr": 0.1}}
-    assert config.read_text() == "train: {micro_batch: 4, lr: 0.1}\n"
-    assert number_of(("run", str(config)), recipe, recipe.knobs[0]) == 4
-    with pytest.raises(AdvisorError, match="names none"):
-        with_values(("run",), recipe, [Setting(name="micro_batch", value=8)], scratch)
-
-
-def test_a_variable_and_what_bursts_switch_off(tmp_path):
+def test_a_variable_and_what_bursts_switch_off():
     knobs = (Knob(name="micro_batch", key="BSZ", how="env"), Knob(name="save_every", key="--save", in_bursts="never"))
     recipe = Recipe(name="x", knobs=knobs, burst_args=("--quiet",))
-    ready = for_burst(("run", "--save", "10"), recipe, [Setting(name="micro_batch", value=8)], tmp_path)
+    ready = for_burst(("run", "--save", "10"), recipe, [Setting(name="micro_batch", value=8)])
     assert ready.arguments == ("run", "--save", "never", "--quiet") and ready.variables == {"BSZ": "8"}
     with pytest.raises(AdvisorError, match="no known knob for seq_len"):
-        with_values(("run",), recipe, [Setting(name="seq_len", value=8)], tmp_path)
+        with_values(("run",), recipe, [Setting(name="seq_len", value=8)])
 
 
 def test_shipped_recipes_are_found_by_their_commands():
@@ -207,7 +180,7 @@ def test_what_a_plan_sets_goes_behind_a_known_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(FOUNDRY)
     command = ("composer", "train.py", "c.yaml")
-    ready = for_burst(command, by_command(command), [Setting(name="micro_batch", value=2)], tmp_path / "scratch")
+    ready = for_burst(command, by_command(command), [Setting(name="micro_batch", value=2)])
     assert ready.arguments[:4] == (*command, "device_train_microbatch_size=2")
     assert {"eval_interval=0", "save_folder=null", "console_log_interval=1ba"} <= set(ready.arguments)
     assert (tmp_path / "c.yaml").read_text() == FOUNDRY

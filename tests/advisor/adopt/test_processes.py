@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from advisor.adopt.command import LAUNCHER, launcher_knob
 from advisor.adopt.empirical import Batch, Seen, fit_time
-from advisor.adopt.launcher import LAUNCHER, launcher_knob
 from advisor.adopt.plan import make_plan
 from advisor.adopt.self_test import verdicts
 from advisor.adopt.session import seen_memory, tries

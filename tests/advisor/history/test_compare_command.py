@@ -160,5 +160,5 @@ def test_a_run_nobody_knows_is_a_usage_error(call):
 
 
 def test_an_empty_ledger_is_no_failure(call):
-    code, out, _ = call("accuracy", "--device", "cpu")
+    code, out, _ = call("accuracy", "--gpu", "cpu")
     assert code == 0 and "no run was compared" in out

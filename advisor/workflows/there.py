@@ -1,35 +1,41 @@
-"""`python -m advisor.workflows.arrive_there --run DIR`: what a job elsewhere does before its first step.
+"""`python -m advisor.workflows.there arrive --run DIR`, or `calibrate ASKED --out DIR`: what a job elsewhere measures.
 
-It starts in the folder of the job, with the plan and the configuration that were handed over, and leaves in the run
-folder what `engines/arrival` settles at home, and the configuration that the trainer is to be started with. Exit status
-0: go on; bundle.STOPS: do not. It measures once: a second start of the job does not pay for it again.
+It starts in the folder of the job. `arrive` comes before the first step of a run: with the plan and the configuration
+that were handed over, it leaves in the run folder what `engines/arrival` settles at home, and the configuration with
+which the trainer starts. Exit status 0: go on; bundle.STOPS: do not. It measures once: a second start of the job
+does not pay for it again. What it takes is deducted once: from the limits of a run that goes on at once, else by the
+budget of the run folder, which counts it as an attempt that whoever resumes the run later has made.
 
-What it takes is deducted once: from the limits of a run that goes on at once, else by the budget of the run folder,
-which counts it as an attempt that whoever resumes the run later has made.
+`calibrate` measures a machine by the options in ASKED and leaves the calibration in DIR. Started again, it goes on with
+what was measured before it was cut off.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import socket
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 
-from advisor.engines.arrival import PLAN_AFTER, goes_on_with, read_arrival
+from advisor.engines.arrival import CALIBRATION, PLAN_AFTER, goes_on_with, read_arrival
 from advisor.engines.export.bundle import CONFIG_AFTER, STOPS
 from advisor.errors import AdvisorError
+from advisor.options import CalibrationOptions
 from advisor.records import Plan
-from advisor.run_records import ArrivalRecord
-from advisor.store.disk import disk_errors, write_atomic
+from advisor.run_records import ArrivalRecord, Arriving
+from advisor.store.calibration import calibration_to_dict
+from advisor.store.disk import disk_errors, dump_yaml, read_json, write_atomic
 from advisor.store.folders import profiles_folder
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import PLAN, read_run_config
 from advisor.store.store import Store
 from advisor.workflows.arrive import Arrival, arrive, calibration_seconds
+from advisor.workflows.calibrate import calibrate
 from trainer.budget import Attempt, Spent, write_spent
 from trainer.schema import RunConfig, dump_config
 
@@ -38,8 +44,7 @@ STORE = "store"  # in the job's folder
 _LONGEST = 1.5  # times what it may take: a calibration that was cut off has used no more
 
 
-def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: float | None,
-                 seconds: float | None = None) -> ArrivalRecord:  # fmt: skip
+def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
     """Measure, plan again, and write the results to the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
@@ -56,12 +61,11 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
         run.mkdir(parents=True, exist_ok=True)
         first = not (run / BEGAN).exists()
         (run / BEGAN).touch()
-    longest = _LONGEST * (seconds or calibration_seconds(plan))
+    longest = _LONGEST * calibration_seconds(plan)
     if first:
         _count(run, longest, plan, config)  # ahead: of one that is cut off nobody says more
         try:
-            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), seconds=seconds,
-                             may_change_depth=may_change_depth, stop_if_over=stop_if_over)  # fmt: skip
+            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), asked)
         except AdvisorError as error:
             arrival = _unmeasured(here, time.monotonic() - started, f"{error.message}; the plan stays")
         arrival = replace(arrival, seconds=round(time.monotonic() - started, 2))
@@ -113,17 +117,38 @@ def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
     return Arrival(before=plan, after=plan, calibration=None, seconds=record.seconds, record=record)
 
 
+def asked_text(options: CalibrationOptions) -> str:
+    """Write the options of `calibrate` for that machine, which has neither the data nor earlier measurements."""
+    return json.dumps(asdict(replace(options, data=None, fresh=False)), indent=1) + "\n"
+
+
+def calibrate_there(asked: Path, out: Path) -> None:
+    """Measure this machine and leave its calibration; raises AdvisorError."""
+    options = CalibrationOptions(**read_json(asked, "calibration's options"))
+    store = Store(asked.parent / STORE, profiles_folder() / "calibrations")
+    calibration = calibrate(options, store, on_event=lambda event: print(event.text, flush=True)).calibration
+    with disk_errors("leave the calibration in", out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / CALIBRATION, dump_yaml(calibration_to_dict(calibration)))
+
+
 def main() -> int:
-    """Print whether the run starts; the exit status says the same."""
-    parser = argparse.ArgumentParser(prog="python -m advisor.workflows.arrive_there", description=__doc__)
-    parser.add_argument("--run", metavar="DIR", type=Path, required=True, help="run folder")
-    parser.add_argument("--may-change-depth", action="store_true", help="the new plan may have another depth")
-    parser.add_argument("--stop-if-over", type=float, metavar="SHARE", help="by which the planned work may cost more")
-    parser.add_argument("--seconds", type=float, help="that the calibration may take")
-    asked = parser.parse_args()
+    """Print whether the run starts, or what was measured; the exit status says whether to go on."""
+    parser = argparse.ArgumentParser(prog="python -m advisor.workflows.there", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    arriving, calibrating = verbs.add_parser("arrive"), verbs.add_parser("calibrate")
+    arriving.add_argument("--run", metavar="DIR", type=Path, required=True, help="run folder")
+    arriving.add_argument("--may-change-depth", action="store_true", help="the new plan may have another depth")
+    arriving.add_argument("--stop-if-over", type=float, metavar="SHARE", help="by which the planned work may cost more")
+    calibrating.add_argument("asked", metavar="ASKED", type=Path)
+    calibrating.add_argument("--out", metavar="DIR", type=Path, required=True)
+    words = parser.parse_args()
     try:
-        record = arrive_there(Path.cwd(), asked.run.resolve(), may_change_depth=asked.may_change_depth,
-                              stop_if_over=asked.stop_if_over, seconds=asked.seconds)  # fmt: skip
+        if words.verb == "calibrate":
+            calibrate_there(words.asked.resolve(), words.out.resolve())
+            return 0
+        asked = Arriving(may_change_depth=words.may_change_depth, stop_if_over=words.stop_if_over)
+        record = arrive_there(Path.cwd(), words.run.resolve(), asked)
     except AdvisorError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
