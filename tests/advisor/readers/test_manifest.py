@@ -14,7 +14,8 @@ from advisor.readers.read import READERS, read_run
 LOGS = Path(__file__).resolve().parents[4] / "shared" / "logs"
 MANIFEST = LOGS / "MANIFEST.csv"
 # formats that the manifest calls by the kind of file rather than by the program that wrote it
-ALIASES = {"gpu_csv": ("gpu_csv", "nvidia_smi"), "wandb": ("wandb",), "deepspeed_hf": ("deepspeed_hf", "deepspeed")}
+ALIASES = {"gpu_csv": ("gpu_csv", "nvidia_smi"), "wandb": ("wandb",), "deepspeed_hf": ("deepspeed_hf", "deepspeed"),
+           "torchtitan": ("torchtitan", "two_columns")}  # fmt: skip
 
 
 def names(row):
