@@ -169,7 +169,7 @@ class Goal:
         "families, or what the limits allow.", empty="within the limits", least=1e-6, most=1e6,
     )  # fmt: skip
     ratio_counts: str = _option(
-        "ratio_counts", Kind.CHOICE, _GOAL, "Parameters counted", "Which parameters --ratio counts.",
+        "ratio_counts", Kind.CHOICE, _GOAL, "Which parameters to count", "Which parameters --ratio counts.",
         empty="default", holds="matrices+head", choices=("matrices+head", "total", "matrices"),
     )  # fmt: skip
     data: str | None = _option(
@@ -177,7 +177,7 @@ class Goal:
         empty="none yet",
     )  # fmt: skip
     data_tokens: int | None = _option(
-        "data_tokens", Kind.COUNT, _GOAL, "Tokens of data",
+        "data_tokens", Kind.COUNT, _GOAL, "Data size (tokens)",
         "Number of tokens in your data, e.g. 3B, if the data are not on this machine.",
         empty="unlimited", least=1, most=1e16,
     )  # fmt: skip
@@ -186,11 +186,11 @@ class Goal:
         empty="the best", least=1e-3, most=1e6,
     )  # fmt: skip
     synthetic: bool = _option(
-        "synthetic", Kind.SWITCH, _GOAL, "Random tokens",
+        "synthetic", Kind.SWITCH, _GOAL, "Random tokens, no data",
         "Train on random tokens: a speed test with a meaningless loss.", default=False,
     )  # fmt: skip
     inference_tokens: float | None = _option(
-        "inference_tokens", Kind.COUNT, _GOAL, "Tokens to serve",
+        "inference_tokens", Kind.COUNT, _GOAL, "Tokens generated in use",
         "Number of tokens that the trained model will serve. A larger number favours a smaller model that is "
         "trained longer.", empty="not counted", least=1, most=1e18,
     )  # fmt: skip
@@ -214,7 +214,7 @@ class Goal:
         empty="1024", least=1, most=10_000_000,
     )  # fmt: skip
     lora_rank: int | None = _option(
-        "lora_rank", Kind.WHOLE, _GOAL, "Rank of adapters", "Rank of the adapters of --finetune. Default: 16.",
+        "lora_rank", Kind.WHOLE, _GOAL, "Adapter rank", "Rank of the adapters of --finetune. Default: 16.",
         empty="16", least=1, most=100_000,
     )  # fmt: skip
     # Model
@@ -281,13 +281,13 @@ class Goal:
     )  # fmt: skip
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: exactly `gpus`
     own: tuple[OwnMachine, ...] = _option(
-        "own", Kind.OWN, _MACHINES, "Own machines",
+        "own", Kind.OWN, _MACHINES, "Your own machines",
         "Your own machine with its number of GPUs, or a file that lists your machines. You pay only their "
         "electricity. With --gpu, rented GPUs are searched too.",
         empty="rtx-4090:2 rtx-3090:1", default=(), several=True, metavar="GPU:N|FILE",
     )  # fmt: skip
     usd_per_gpu_hour: float | None = _option(  # None: the catalog's price, or 0 on the user's machine
-        "price", Kind.PRICE, _MACHINES, "Own prices",
+        "price", Kind.PRICE, _MACHINES, "Your own prices",
         "Dollars per GPU-hour; l4=0.50 for one type of GPU. Default: the catalog's price; 0 on your own machine.",
         empty="l4=0.50 h200=2.10", default=(), holds=None, several=True, metavar="[GPU=]USD", least=0, most=1e6,
     )  # fmt: skip
@@ -352,13 +352,13 @@ class Goal:
         empty="where needed", choices=("none", "full"),
     )  # fmt: skip
     layout: str | None = _option(
-        "layout", Kind.CHOICE, _ADVANCED, "Layout",
+        "layout", Kind.CHOICE, _ADVANCED, "Parallelism",
         "any: plan for other software, which can also split the model over the GPUs (tensor, pipeline, context, "
         "expert parallelism). Default: only data parallelism, which is what this project's trainer does.",
         empty="data", choices=("data", "any"),
     )  # fmt: skip
     measured: str | None = _option(
-        "measured", Kind.FILE, _ADVANCED, "Own measured runs",
+        "measured", Kind.FILE, _ADVANCED, "Your measured runs",
         "With --layout any: a CSV file of runs that you timed on fewer GPUs or layers, to correct the predicted times. "
         "Columns: tp, pp, n_gpus, micro_batch, grad_accum, step_seconds and others of `predict --rows`.",
     )  # fmt: skip

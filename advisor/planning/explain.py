@@ -199,7 +199,7 @@ def _why_tokens(brief: Brief, chosen: Run) -> str:
             asked = "for the tokens to serve"
         return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
     limits = describe_limits(brief)
-    return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
+    return f"{tokens} tokens: as many as {limits} allow, with start-up, evaluations and checkpoints; {seen}"
 
 
 def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:
@@ -223,7 +223,7 @@ def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:
     runners = sorted((t for t in depths if t is not chosen and not t.standing.against), key=lambda trial: trial.score)
     text = (
         f"depth {depth}: lowest score of {len(depths)} depths within {describe_limits(brief)} "
-        "(a loss law used beyond the sizes it was fitted on)"
+        "(by a loss law outside the sizes it was fitted on)"
     )
     if runners:
         gap = runners[0].score / chosen.score - 1
@@ -283,7 +283,9 @@ def _why_memory(brief: Brief, chosen: Run) -> str:
     memory, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
     usable = ""
     if memory:
-        usable = f" of {format_bytes(FIT_MARGIN * memory)} usable, {format_percent(FIT_MARGIN)} of the GPU's"
+        usable = (
+            f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_percent(FIT_MARGIN)} of the GPU's memory)"
+        )
     level = workload.activation_checkpointing
     saved = f"{'no' if level == 'none' else level} activation checkpointing"
     why = " as asked" if asked else "" if level == "none" else ", needed to fit"
@@ -310,9 +312,9 @@ def _why_sharded(profile: Profile, chosen: Run) -> str:
 
 def _why_limits(brief: Brief, chosen: Run) -> str:
     if brief.goal.sure:
-        return "the high end of the interval keeps the limits, as asked by --sure"
+        return "the high end of the interval stays within the limits, as asked by --sure"
     late, dear = replace(brief.limits.patient, sure=True).broken(chosen.total_seconds, chosen.cost_usd)
-    for broken, kept in ((late and brief.limited, "time keeps the deadline"), (dear, "cost keeps the budget")):
+    for broken, kept in ((late and brief.limited, "time meets the deadline"), (dear, "cost meets the budget")):
         if broken:
-            return f"the expected {kept}, but the high end of its interval does not: --sure plans for the high end"
+            return f"the expected {kept}, but the high end of its interval does not; with --sure the high end does"
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"

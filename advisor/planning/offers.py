@@ -52,7 +52,9 @@ def _passed_over(offer: Offer, rows: RowsByGpu | None) -> str:
     if other is None or other.machines > 1 or not 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
         return ""
     price = format_usd_rate(other.usd_per_hour)
-    return f"; cheaper on a marketplace, which is left out: {other.provider} {price} (--provider {other.provider})"
+    return (
+        f"; cheaper on a marketplace, taken only if asked for: {other.provider} {price} (--provider {other.provider})"
+    )
 
 
 def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:

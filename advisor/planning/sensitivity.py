@@ -203,7 +203,7 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     assert first is not None
     rate = plan.tokens_per_second
     low = rate.low / rate.value
-    likely = "well possible" if fails >= low else "unlikely"
+    likely = "quite possible" if fails >= low else "unlikely"
     better = make_run(_slowed(space, mine, fails).candidates, first)
     text = (
         f"this choice holds unless {name} is more than {format_percent(1 - fails)} slower than estimated, which is "

@@ -27,7 +27,7 @@ from advisor.units import format_tokens
 OTHER_CARD, OTHER_SWITCHES = 0.9, 0.6
 # Factors on the similarity of a published run that differs in one of these fields.
 _UNLIKE = {"software": 0.3, "gpu": 0.5, "gpus": 0.8, "checkpointing": 0.8}
-_AXES = ("layers", "width", "tokens of a micro-batch", "tokens of context", "rows of the vocabulary")
+_AXES = ("layers", "width", "tokens per micro-batch", "context length", "vocabulary size")
 _SAME_LOG2 = 0.1  # sizes within 7 % count as equal
 LENGTH_LOG2 = 2.0  # a factor of four in one size gives residuals a correlation of exp(-1/2)
 
@@ -140,14 +140,18 @@ def closest(w: Workload, setting: Setting) -> str:
         alike = alike * np.where([getattr(run, of) == getattr(here, of) for run in runs], 1.0, otherwise)
     run = runs[int(alike.argmax())]
     differs = [] if run.software == here.software else [f"software ({run.software})"]
-    differs += [] if run.switches == here.switches else [f"switches ({run.switches})"]
+    differs += [] if run.switches == here.switches else [f"options ({run.switches})"]
     differs += [] if run.checkpointing == here.checkpointing else [f"activation checkpointing ({run.checkpointing})"]
     differs += [
-        f"{name} ({round(2**there):,}, here {round(2**own):,})"
+        f"{name} ({round(2**there):,}, this run {round(2**own):,})"
         for name, own, there in zip(_AXES, here.where, run.where, strict=False)
         if abs(own - there) > _SAME_LOG2
     ]
     words = f"{run.source}, {format_tokens(run.tokens_per_second)} tokens/s on {run.gpus} x {run.gpu}"
     if run.address.startswith("http"):
         words += f" ({run.address})"
-    return f"{words}; this differs in {', '.join(differs)}" if differs else f"{words}, the same in all that is known"
+    return (
+        f"{words}; it differs from this run in {', '.join(differs)}"
+        if differs
+        else f"{words}, the same in all that is known"
+    )

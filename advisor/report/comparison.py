@@ -30,7 +30,7 @@ from advisor.workflows.compare import Reviewed
 # what is compared, as a plan calls it where it has the same
 QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
     ("step_seconds", STEP_TIME.name, STEP_TIME.words),
-    ("step_seconds_drift_corrected", f"{STEP_TIME.name}, machine drift taken out", STEP_TIME.words),
+    ("step_seconds_drift_corrected", f"{STEP_TIME.name}, corrected for the machine's speed", STEP_TIME.words),
     ("tokens_per_second", THROUGHPUT.name, THROUGHPUT.words),
     ("samples_per_second", SAMPLE_RATE.name, SAMPLE_RATE.words),
     ("mfu", MFU.name, MFU.words),

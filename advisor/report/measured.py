@@ -13,8 +13,8 @@ from advisor.report.words import Pairs
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.monitor import Watched, WatchedCard
 
-SPREAD = ("", "mean", "least", "most", "last", "rows")
-CARDS = ("GPU", "", "mean", "least", "most")
+SPREAD = ("", "mean", "min", "max", "last", "rows")
+CARDS = ("GPU", "", "mean", "min", "max")
 LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
 NEXT = ("on", "takes", "costs", "")
 MACHINE = (

@@ -206,8 +206,10 @@ def _marks(analyses: Sequence[Analysis], names: Sequence[str], look: Look) -> li
 
 def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: bool) -> str:
     missing = [name for name in names if name not in shown]
-    words = "Drag to move, turn the wheel with Shift to zoom, double-click to go back. "
+    words = "Drag to move, Shift and wheel to zoom, double-click to go back. "
     if look.smooth:
         words += f"Running median of {format_percent(look.smooth)} of the rows; faint: as logged. "
-    words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""
+    words += (
+        "Dashed vertical lines: findings and phases of the learning rate; hover for their names. " if marked else ""
+    )
     return words + (f"Not in the logs of {', '.join(missing)}." if missing else "")

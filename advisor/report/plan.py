@@ -124,8 +124,8 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their mean times, so that no GPU wins by an optimistic estimate "
-            "alone; a calibration narrows the estimates."
+            f" {count} kinds of GPU were compared by their expected times, so that none wins by an optimistic "
+            "estimate. A calibration narrows the estimates."
         )
     return text
 
@@ -231,7 +231,9 @@ def course(plan: Plan) -> Table | None:
         )
         for stage in way
     ]
-    return Table(columns=tuple(columns), rows=tuple(rows), title="Expected along the way", numbers=numbers)
+    return Table(
+        columns=tuple(columns), rows=tuple(rows), title="Progress, time and cost along the run", numbers=numbers
+    )
 
 
 def _part(part: Part, plan: Plan) -> str:

@@ -119,7 +119,7 @@ def tables(analysis: Analysis) -> list[Table]:
             ),
             ("GPU", measured.CARDS, measured.cards(analysis)),
             ("machine", ("", ""), words.declared(analysis, measured.MACHINE)),
-            ("to come", ("", ""), words.outlook(analysis)),
+            ("forecast", ("", ""), words.outlook(analysis)),
             ("the whole run on", ("", "takes", "costs", ""), words.elsewhere(analysis)),
             ("the next run, on other data", ("", ""), measured.next_data(analysis)),
             ("the next run on", measured.NEXT, measured.next_places(analysis)),

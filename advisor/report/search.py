@@ -21,8 +21,8 @@ from advisor.units import Formatter
 # One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
 # 1 % of it is 2 / 0.353 = 5.7 % of compute.
 SCORE = (
-    "score ranks runs (lower is better): 1 % of it is worth 6 % of compute. It extends the loss law beyond its data, "
-    "so it is not a loss forecast"
+    "score ranks runs (lower is better): a score 1 % lower is worth about 6 % more compute. It uses the loss law "
+    "outside the range of its data, so it is not a loss forecast"
 )
 MARKS = {  # behind a micro-batch: how it saves memory
     STAR: "full activation checkpointing: little memory, about a third more time",
@@ -38,7 +38,7 @@ SCALING_ALONE = (
 )
 
 
-CHANCE = "chance to stay within"
+CHANCE = "chance of staying within"
 
 
 def kept(goal: Goal, run: Run) -> str:
@@ -238,7 +238,7 @@ def pays(search: SearchReport) -> str:
     """Up to how many GPUs the run gains more than it pays."""
     if search.pays_up_to_gpus is None:
         most = search.scaling[-1].gpus
-        return f"More GPUs pay, up to {most} at least: they shorten the run by more than they raise the bill."
+        return f"More GPUs pay off, up to {most} at least: the time falls by more than the cost rises."
     return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
 
 

@@ -79,7 +79,10 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
         if hours is not None:
             rows.append(_bill(name, hours, usd))
     worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
-    rows += [_bill(f"saved by acting on {finding.code}", finding.saved_hours, finding.saved_usd) for finding in worth]
+    rows += [
+        _bill(f"saved by fixing {finding.code.replace('_', ' ')}", finding.saved_hours, finding.saved_usd)
+        for finding in worth
+    ]
     if len(worth) > 1 and analysis.savings is not None:
         rows.append(_bill("total saving (overlaps counted once)", analysis.savings.hours, analysis.savings.usd))
         if any(finding.code in EXPECTED for finding in worth):

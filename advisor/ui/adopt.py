@@ -93,7 +93,7 @@ def page() -> None:
 
 def _form(busy: str, *, opened: bool) -> None:
     """Draw the form for a command. It is disabled while a run trains here, because both would be measured wrong."""
-    with st.expander("Adopt a command", icon=":material/add:", expanded=opened):
+    with st.expander("Measure your own command", icon=":material/add:", expanded=opened):
         if busy:
             st.info(
                 f"{plain(busy)} is training on this machine: bursts beside it would be too slow.",

@@ -34,8 +34,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Written-out arithmetic and labelled values are checked at once; nothing is sent "
-            "anywhere. To have the sentences checked too, give the prompt that appears here to your own assistant, "
+            "Paste a plan or a report. Calculations that are written out and labelled values are checked at once; "
+            "nothing is sent anywhere. To have the sentences checked too, give the prompt that appears here to your own assistant, "
             "and paste the answer.",
             icon=":material/lightbulb:",
         )
@@ -77,7 +77,7 @@ def _source() -> tuple[str, bytes] | None:
         help="Prose and tables; line numbers in the answer are those of this text.",
     )
     file = right.file_uploader(
-        "or a file: Markdown, HTML, plain text, or a card in YAML",
+        "or a file: Markdown, HTML, plain text, or a YAML card of an earlier audit",
         type=["md", "txt", "html", "htm", "yaml", "yml"],
         max_upload_size=MOST_MEGABYTES,
         key="audit-file",

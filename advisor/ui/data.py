@@ -33,7 +33,7 @@ def page() -> None:
         return
     meta = read_data(folder)
     assert meta is not None  # the folder can be read
-    pairs(facts(folder, meta), ("Token folder", " "))
+    pairs(facts(folder, meta), ("Tokenized data", " "))
     if meta.skipped:
         with st.expander(f"{len(meta.skipped)} left out"):
             table({"What was no data": line} for line in meta.skipped)
@@ -46,7 +46,7 @@ def _picked() -> Path | None:
     """Return the folder in the address or in the form. Folders that were prepared here are listed below it."""
     held = loaders.token_folders()
     text = st.text_input(
-        "Token folder", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
+        "Folder of tokenized data", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
         help="A folder that was prepared above, or by `advisor data prepare`, on the machine of this app.",
     )  # fmt: skip
     if held:
@@ -83,7 +83,7 @@ def _prepare() -> None:
         name = columns[2].text_input("Name", "my-data", key="data-name", help="Name of the new folder.")
         asked = st.form_submit_button("Prepare", icon=":material/play_arrow:")
     corpus = str(loaders.data_home() / CORPUS) not in held and st.button(
-        "No text at hand? Make a small corpus of Python's own library", icon=":material/auto_stories:",
+        "No text at hand? Make a small corpus from Python's standard library", icon=":material/auto_stories:",
         key="make-corpus", help="The source code that came with this Python: about 7 M tokens, in less than a minute.",
     )  # fmt: skip
     if not asked and not corpus:

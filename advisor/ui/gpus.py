@@ -123,7 +123,11 @@ def _question() -> Question | None:
     )  # fmt: skip
     to_address(CARDS, keys)
     gpus = columns[4].selectbox(
-        "How many", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help="GPUs in one machine, each with its own sequences."
+        "Number of GPUs",
+        [1, 2, 4, 8],
+        key="card_gpus",
+        bind=QUERY,
+        help="GPUs in one machine, each with its own sequences.",
     )
     with st.expander("More: a pasted config.json, rank of the adapters, provider", icon=":material/tune:"):
         left, right = st.columns((1, 2))
@@ -225,7 +229,7 @@ def _filtered(rows: list[CardRow]) -> list[CardRow]:
         help="Part of the name or of the architecture.",
     )  # fmt: skip
     rentable = columns[1].checkbox(
-        "With a price only", True, key="card_priced", bind=QUERY, help="Only GPUs with a price."
+        "Only GPUs with a price", True, key="card_priced", bind=QUERY, help="Only GPUs with a price."
     )
     words = text.lower().split()
     return [

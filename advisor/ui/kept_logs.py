@@ -57,7 +57,7 @@ def held(name: str) -> Held | None:
 def keep(name: str, these: Held) -> None:
     """Draw a form that stores the logs under a name, and then show where they are."""
     known = these.kept_at is not None
-    with st.popover(f"Kept as {plain(name)}" if known else "Keep…", icon=":material/bookmark:"):
+    with st.popover(f"Kept as {plain(name)}" if known else "Save…", icon=":material/bookmark:"):
         with st.form("kept-logs", border=False):
             wanted = st.text_input(
                 "Name", name if known else "", key=_NAME, placeholder="with-and-without-warm-up",

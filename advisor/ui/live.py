@@ -67,8 +67,8 @@ def curves(folder: Path, plan: Plan | None) -> None:
     band = (
         "Blue band: what the plan promised (80 % interval)."
         if expected is not None
-        else "Blue band: the throughput that the plan promised (80 % interval); the published loss laws do not "
-        "cover runs this small."
+        else "Blue band: the throughput that the plan promised (80 % interval). The loss has no band: the published "
+        "loss laws do not cover runs this small."
     )
     st.caption(f"Orange: this run. {band} {format_tokens(loss[-1].tokens)} tokens seen.")
 

@@ -151,9 +151,9 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
     marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in curve.marks]
     st.altair_chart(plan_charts.loss(rows, marks), width="stretch")
     st.caption(
-        f"Loss of this model ({format_count(shown.chosen.parameters)} parameters) for other numbers of tokens, by a "
+        f"Loss of this model ({format_count(shown.chosen.parameters)} parameters) at other token counts, from a "
         "published scaling law. It is a *prior*: another corpus or tokenizer moves the loss, and the band allows for "
-        "that. Each mark shows how many tokens that limit alone allows."
+        "that. The marks show how many tokens the budget alone and the deadline alone allow."
     )
     if way := report.course(shown):
         draw(way)

@@ -42,7 +42,7 @@ def about(folder: Path) -> None:
             tags = st.multiselect(
                 "Tags", now.tags, now.tags, accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type a tag"
             )
-            if st.form_submit_button("Keep"):
+            if st.form_submit_button("Save"):
                 _keep(folder, name, note, tags, now.tags)
         _delete(folder)
 

@@ -15,7 +15,7 @@ from advisor.workflows.analysis import Analysis
 QUERY: Final = "query-params"
 CURVES, AGAINST, SMOOTH, LOGARITHMIC, MARKS = SETTINGS = ("curves", "against", "smooth", "logarithmic", "marks")
 _SMOOTH = {"none": 0.0, "1 %": 0.01, "2 %": 0.02, "5 %": 0.05, "10 %": 0.1, "20 %": 0.2}
-_LOG = ("value", "across")
+_LOG = ("y axis", "x axis")
 _MOST_CURVES = 6
 
 
@@ -71,7 +71,7 @@ def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
         axis=against,
         smooth=_SMOOTH[smooth],
         log_y="value" in logarithmic,
-        log_x="across" in logarithmic,
+        log_x="x axis" in logarithmic,
         marks=marks,
     )
     return names, look

@@ -203,7 +203,7 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
     twice = replace(found, findings=(worst, replace(worst, code="overfitting")))
     twice = replace(twice, savings=savings(found.case, twice.findings))
     rows = {name: (hours, usd) for name, hours, usd in words.money(twice)}
-    assert rows["saved by acting on overfitting"] == rows["saved by acting on loss_not_finite"]
+    assert rows["saved by fixing overfitting"] == rows["saved by fixing loss not finite"]
     assert twice.savings.hours.value == pytest.approx(worst.saved_hours.value)  # the same steps
     assert "total saving (overlaps counted once)" in rows
     tiny = replace(worst, saved_hours=worst.saved_hours.scaled(1e-3), saved_usd=worst.saved_usd.scaled(1e-3))
@@ -214,7 +214,7 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
 def test_a_machine_that_costs_nothing_saves_hours_and_no_dollars(store, tmp_path):
     found = analyze(write_log(tmp_path / "run.log", nan_from=100), Given(usd_per_gpu_hour=0.0), store)
     rows = {name: (hours, usd) for name, hours, usd in words.money(found)}
-    assert rows["saved by acting on loss_not_finite"][1] == "$0.00"
+    assert rows["saved by fixing loss not finite"][1] == "$0.00"
     assert "$" not in words.saving(found.findings[0]) and "$" not in found.verdict[2]
 
 

@@ -274,7 +274,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
     ("text", "page", "said"),
     [
         ("--budget needs a price", "plan", "**Budget** needs a price"),
-        ("give --price 0.50 or --kwh-price 0.30", "plan", "give **Own prices** 0.50 or **Electricity** 0.30"),
+        ("give --price 0.50 or --kwh-price 0.30", "plan", "give **Your own prices** 0.50 or **Electricity** 0.30"),
         ("a spot machine: --spot any allows it", "plan", "a spot machine: **Spot machines: any** allows it"),
         ("more GPUs: --gpu any, or --gpus 1", "plan", "more GPUs: **GPUs left empty**, or **How many GPUs** 1"),
         (

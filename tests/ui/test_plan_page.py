@@ -279,7 +279,7 @@ def test_a_what_if_beyond_the_budget_says_so():
         ({"budget": "", "deadline": ""}, "needs a limit or a task", "**Budget**, **Deadline**"),
         ({"deadline": "8:00"}, "may be a time of day or a duration", "Today 8:00 for the clock, or 8 h"),
         ({"budget": "much"}, "'much' is not an amount of dollars", "Write it like"),
-        ({"gpu": "p100-16gb-pcie"}, "no price known for P100", "**Own prices** 2.50"),
+        ({"gpu": "p100-16gb-pcie"}, "no price known for P100", "**Your own prices** 2.50"),
         ({"gpu": "cpu", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
         ({"data": "/no/such/folder"}, "/no/such/folder", "`advisor data prepare "),
         ({"ratio_counts": "total"}, "there is no", ""),
@@ -345,7 +345,7 @@ def test_a_machine_of_ones_own_and_the_first_budget_are_met_in_the_words_of_the_
     assert "on this CPU" in sentence(ok(app(gpu="cpu").run()))
     at = app(gpu="cpu", deadline="").run()
     [said] = at.error
-    assert said.value.startswith("**Budget** needs a price") and "**Own prices** 0.50" in said.value
+    assert said.value.startswith("**Budget** needs a price") and "**Your own prices** 0.50" in said.value
     assert "--" not in said.value
 
 

@@ -155,7 +155,7 @@ def detect_card_idle(case: Case) -> Verdict:
     cards = [card for card in _cards(case) if "utilization" in card.quantities]
     use = {card.card: card.quantities["utilization"].mean for card in cards}
     if len(cards) < 2:
-        return lacking("card_idle", "utilisation of each of several GPUs, with their numbers")
+        return lacking("card_idle", "the utilisation of each GPU, with its index")
     working = series.median(np.array([mean for mean in use.values() if mean > _IDLE]))
     idle = [card for card, mean in use.items() if mean <= max(_IDLE, _IDLE_TO_OTHERS * working)]
     if not idle or len(idle) == len(cards) or not working >= _AT_WORK:
@@ -207,7 +207,7 @@ def detect_card_lost(case: Case) -> Verdict:
     """A GPU that stopped answering although it was still asked: it fell off the bus, or its driver hangs."""
     every = _cards(case)
     if not every:
-        return lacking("card_lost", "readings of each GPU, with its number")
+        return lacking("card_lost", "readings of each GPU, with its index")
     lost = [card for card in every if card.silent_seconds is not None]
     if not lost:
         return None

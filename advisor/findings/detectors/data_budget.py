@@ -48,7 +48,7 @@ def detect_repeated_data(case: Case) -> Verdict:
     """Data that are repeated so often that a part of the training gains nothing."""
     epochs, vocab = epochs_of(case), vocabulary(case)
     if epochs is None or vocab is None:
-        return lacking("repeated_data", "tokens of the data set and of the run (or epochs), vocabulary")
+        return lacking("repeated_data", "token counts of the data set and the run (or epochs), and the vocabulary size")
     scratch = from_scratch(case)
     if epochs > FREE_EPOCHS and scratch is None:
         return lacking("repeated_data", "a first loss that shows whether weights were fresh")

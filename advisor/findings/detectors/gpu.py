@@ -35,7 +35,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
     convicting, guilty = [sign.text for sign in signs if sign.applies], convict(signs)
     if len(signs) < CONVICTING and not guilty:
         wanted = "GPU memory, power, utilisation, shape or step times"
-        return lacking("cpu_fallback", f"{wanted}: only {len(signs)} of 5 signs can be read")
+        return lacking("cpu_fallback", f"{wanted}: only {len(signs)} of 5 signs are in the log")
     if not guilty:
         return None
     physical = sum(sign.applies and sign.physical for sign in signs) > 1

@@ -250,7 +250,7 @@ def detect_accuracy_gap(case: Case) -> Verdict:
     """An accuracy on held-out data that is far below that on training data, or that has fallen from its best."""
     own, held_out = curve(case.run, "accuracy"), curve(case.run, "eval_accuracy")
     if len(held_out) < _FEWEST_EVALS or len(own) < _FEWEST_EVALS:
-        return lacking("accuracy_gap", f"accuracies of {_FEWEST_EVALS} evaluations beside training's")
+        return lacking("accuracy_gap", f"training accuracy, and accuracy of at least {_FEWEST_EVALS} evaluations")
     train, test = (float(np.median(tail(c.value, least=2))) for c in (own, held_out))
     best = int(np.argmax(held_out.value))
     gap, fall = train - test, float(held_out.value[best]) - test

@@ -74,7 +74,7 @@ def detect_learning_rate_off_law(case: Case) -> Verdict:
     if peak is None or not steps or not per_step or case.workload is None or scratch is None or not named:
         return lacking(
             "learning_rate_off_law",
-            "peak learning rate, optimizer, shape, planned tokens and a first loss that shows a fresh start",
+            "peak learning rate, optimizer, shape, planned tokens, and a first loss that shows training from scratch",
         )
     size = flops.block_matrix_parameters(case.workload.shape)
     fitted = LAW_PARAMETERS[0] <= size <= LAW_PARAMETERS[1]

@@ -111,7 +111,7 @@ def detect_machine_busy(case: Case) -> Verdict:
     slow, stolen = kernel.seconds[kernel.busy], case.run.facts.get("stolen_share")
     by_host = isinstance(stolen, float) and stolen > _STOLEN
     took = (
-        f"the reference kernel took {format_seconds(series.median(slow))} (median) in {len(slow)} of "
+        f"a fixed test computation took {format_seconds(series.median(slow))} (median) in {len(slow)} of "
         f"{len(kernel.seconds)} readings, {format_seconds(kernel.quiet_seconds)} when quiet: "
         f"{format_number(series.median(slow) / kernel.quiet_seconds)}x"
     )

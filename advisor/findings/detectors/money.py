@@ -34,7 +34,7 @@ _OVERHEAD = 0.02  # of the run spent writing; less is not worth reporting
 def detect_cost(case: Case) -> Verdict:
     """Data that are missing to compute dollars."""
     if price(case) is None and not run_metrics.on_cpu(case):
-        why = case.notes.get("price") or "or a GPU that the price lists know"
+        why = case.notes.get("price") or "or the name of a GPU in the price lists"
         return lacking("cost", f"the price per hour (--price, {why})")
     if spent_seconds(case) is None:
         return lacking("cost", "step times or time stamps, to tell hours and dollars")

@@ -202,7 +202,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done)
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
-    limited = ("its user, or a limit on time, tokens or loss, ended the run",)
+    limited = ("you, or a limit on time, tokens or loss, ended the run",)
     return finding(
         "steps_missing",
         title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
@@ -245,7 +245,7 @@ def detect_resume_lost(case: Case) -> Verdict:
                 found = found if lost and learnt > 0 else found[:-1]
     if not found:
         if not step or vocab is None or unit is None:
-            return None if again else lacking("resume_lost", "a restart, with losses about it")
+            return None if again else lacking("resume_lost", "a restart, with losses before and after it")
         since = losses.value[losses.step > step] if losses.counted else losses.value
         if not len(since) or losses.step[-len(since)] > step + 2 * _FEWEST:
             return None  # no row since the restart

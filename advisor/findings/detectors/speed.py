@@ -41,7 +41,10 @@ def detect_software_bound(case: Case) -> Verdict:
     """A run far slower than this GPU is at this shape because of its software path, not the GPU or the batch."""
     promised, speed = promised_rate(case), run_metrics.pace(case)
     if promised is None or speed is None:
-        return lacking("software_bound", "the shape, a known GPU and step times, to compare with what it should give")
+        return lacking(
+            "software_bound",
+            "the shape, a known GPU and step times, to compare with the speed that this GPU should reach",
+        )
     factor = promised.scaled(1 / speed.tokens_per_second / slowdown(case))  # the machine's own state is another finding
     if factor.low < 1 or factor.value < _SLOW_FACTOR:
         return None
@@ -159,7 +162,7 @@ def detect_optimizer_floor(case: Case) -> Verdict:
     spec, count = run_metrics.card(case), parameters(case)
     seconds = series.finite(run_metrics.main_column(case.run, "optimizer_seconds"))
     if not (seconds > 0).any():
-        return lacking("optimizer_floor", "seconds of the optimizer's step")
+        return lacking("optimizer_floor", "the time of the optimizer step")
     if spec is None or count is None:
         return lacking("optimizer_floor", "the GPU's bandwidth and the number of parameters")
     # logs of other programs seldom say whether several devices share this work

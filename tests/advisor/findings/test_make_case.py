@@ -114,7 +114,7 @@ def test_cards_that_nobody_rents_together_have_no_price():
     case = make_case(build.run(facts={"gpu": "a40", "world_size": 8}))
     assert case.usd_per_hour is None and case.notes["price"] == "no provider offers 8 x a40 together"
     assert "no provider offers 8 x a40 together" in detect_cost(case).missing
-    assert "or a GPU that the price lists know" in detect_cost(make_case(build.run(facts={}))).missing
+    assert "or the name of a GPU in the price lists" in detect_cost(make_case(build.run(facts={}))).missing
 
 
 def test_a_profile_of_another_card_predicts_nothing():
