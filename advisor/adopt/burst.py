@@ -27,7 +27,7 @@ from advisor.readers.run_table import Status
 from advisor.store.adopted import LOG, AdoptedBurst, Setting
 from trainer.schema import Outcome
 
-LEAST_STEPS = 4  # least steps for two windows of two steps each
+LEAST_STEPS = 4  # enough for two windows of two steps each
 _AGREE = 0.1  # windows agree if the logarithms of their medians differ by less (DeepView's rule, with room for noise)
 _POLL_SECONDS = 0.05
 _UNPRINTED = 2  # steps that may follow the last printed line, because fast programs print rows in blocks
@@ -75,7 +75,7 @@ def run_burst(
     environment: Mapping[str, str],
     shapes: int = 3,
 ) -> AdoptedBurst:
-    """Run one burst in `folder`, with the advisor's own files in `scratch`; returns a record, also of a failure.
+    """Run one burst in `folder`, with the advisor's own files in `scratch`; returns its record even if it fails.
 
     Raises AdvisorError if the command cannot be started.
     """

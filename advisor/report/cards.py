@@ -110,7 +110,7 @@ def _range(rate: Estimate) -> str:
 
 
 def sold(offer: Offer) -> str:
-    """Says in what number of GPUs a machine is sold, with its price, if that is more than the run uses."""
+    """Returns a machine's number of GPUs and its price if the run uses fewer GPUs."""
     return f"by {offer.rented}: {units.format_usd_rate(offer.usd_per_hour)}/h" if _idle(offer) else ""
 
 

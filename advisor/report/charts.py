@@ -121,7 +121,7 @@ def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
 
 
 def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
-    """Makes a chart that dragging moves and Shift with the wheel zooms; the wheel alone scrolls the page."""
+    """Returns a chart that users drag to move and zoom with Shift and the wheel; the wheel alone scrolls the page."""
     return chart.add_params(alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]"))
 
 
@@ -137,7 +137,7 @@ def lines(
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
 ) -> alt.LayerChart:
-    """Draws several named series over one axis. Rows hold x's and y's field and `series`; band rows x's, low, high.
+    """Draws named series over one axis. Rows hold x's and y's field and `series`; band rows hold x's field, low, high.
 
     `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts. `behind` are faint rows
     under the others: their values before smoothing. With `dashes` rows also hold `kind`, one of its keys.

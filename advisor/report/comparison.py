@@ -63,7 +63,7 @@ def ending(scored: ScoredRun) -> str:
 
 
 def judgement(scored: ScoredRun) -> str | None:
-    """Says in one sentence how a run met its prediction: wall clock, cost, and the count of values in intervals."""
+    """Says in one sentence how well a run met its prediction: wall clock, cost, and values within their intervals."""
     judged = [score for score in scored.scores if score.inside_interval is not None]
     if not judged:
         return None

@@ -20,7 +20,7 @@ from advisor.workflows.analyze import names_of
 AXES = {"step": "steps", "tokens": "tokens", "hours": "time", "usd": "dollars"}  # field of a point → name of the choice
 LOSS = "loss"  # its validation loss is drawn with it
 _ACROSS = {"step": "step", "tokens": "tokens seen", "hours": "time", "usd": "dollars"}
-_MOST = 400  # most points of a curve
+_MOST = 400  # largest number of points of a curve
 _KINDS = {"training": (1, 0), "validation": (5, 3)}  # solid and dashed
 
 _Curve = Callable[[Case, int, float], list[Point]]

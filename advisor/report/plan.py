@@ -163,7 +163,7 @@ def bill(plan: Plan) -> Table:
     rows.append((IN_ALL, TIME.of(run.total_seconds), basis(run.total_seconds)))
     if run.offer.usd_per_hour:
         rows.append(("price an hour", COST.words(run.offer.usd_per_hour), run.offer.source))
-    if bill.cost_usd is not None and not bill.cost_usd.high:  # nothing was measured, because the machine costs nothing
+    if bill.cost_usd is not None and not bill.cost_usd.high:  # a free machine has no measured cost
         rows.append((COST.name, COST.of(bill.cost_usd), "no rent; energy is not counted (--kwh-price)"))
     else:
         rows.append(COST.row(bill.cost_usd))
@@ -323,7 +323,7 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
 
 
 def kept(base: Run, shown: Run) -> str:
-    """Says what a what-if kept and what it chose anew."""
+    """Says what a what-if left unchanged and what it chose again."""
     runs = (base, shown)
     named = [
         ("depth", *(units.format_count(run.depth) for run in runs)),

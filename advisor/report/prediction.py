@@ -197,7 +197,7 @@ def _option(one: DepthOption) -> tuple[str, ...]:
 
 
 def to_fetch(data: Download, *, billed: bool = True) -> str:
-    """Says how much to download, how long that takes, and whether it is missing in the bill (not `billed`)."""
+    """Says how much to download and how long that takes, and unless `billed` that the bill does not include it."""
     unbilled = "" if billed else "; not in the bill, because no data are given (--data-tokens adds them)"
     size = f"{data.shards:,} compressed shards of 100 MB, {units.format_number(data.download_bytes / 1e9)} GB"
     return (

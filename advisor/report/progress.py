@@ -54,7 +54,7 @@ def line(progress: Progress) -> str:
 
 
 def time_left(seconds: Estimate) -> str:
-    """Says how long a run still takes; for an unsteady run, only how long it may take at most."""
+    """Says how long a run still takes; for an unsteady run, only the longest time it may take."""
     if seconds.high <= UNSTEADY * max(seconds.low, 1.0):
         return f"{units.format_estimate(seconds, units.format_seconds)} left"
     unit = next((name for length, name in _LENGTHS if seconds.high >= 2 * length), "seconds")

@@ -27,8 +27,7 @@ PLAIN_WIDTH = 140  # columns if the output is a file or a pipe and COLUMNS is no
 
 
 def to_plain(value: Any) -> Any:
-    """Turn records into values that JSON can hold: dataclasses by field name, NaN and infinities as null, paths as
-    text.
+    """Turn records into values for JSON: dataclasses by field name, NaN and infinities as null, paths as text.
 
     An Estimate becomes {value, low, high, basis}. Numpy scalars and arrays become numbers and lists. Anything else
     raises TypeError, because a record that JSON cannot hold is a programming error.

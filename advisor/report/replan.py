@@ -19,7 +19,7 @@ _NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_ac
 
 
 def table(found: Replan, plan: Plan) -> Table:
-    """Lists the run's measurements, the predictions for that run, and the predictions for the plan."""
+    """Lists measurements of the run, predictions for the run, and predictions for the plan."""
     there, before, promise = found.there, found.predicted_there, plan.chosen
     held = promise.prediction.device_bytes
     memory = memory_of(plan.workload.gpu)

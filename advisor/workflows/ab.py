@@ -154,7 +154,7 @@ def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
 
 
 def _wait(store: Store, run_dir: Path, enough: Callable[[], bool]) -> None:
-    """Wait until a run and its process have ended, or `enough` is true; an interruption also stops the run."""
+    """Wait until a run and its process have ended, or `enough` returns True; an interruption also stops the run."""
     try:
         while run_status(run_dir).state is RunState.RUNNING and not enough():
             time.sleep(_POLL_SECONDS)

@@ -176,7 +176,7 @@ def _measure(
 
 
 def _over(plan: Plan, same: Plan, calibration: Calibration) -> float:
-    """Returns by which share the planned work and the calibration exceed the planned cost (or the time, if free)."""
+    """Returns the share by which the planned work plus calibration exceed the planned cost (or the time, if free)."""
     planned, found = plan.chosen, same.chosen
     if planned.cost_usd is not None and found.cost_usd is not None and planned.cost_usd.value > 0:
         return (found.cost_usd.value + (calibration.cost.usd or 0.0)) / planned.cost_usd.value - 1

@@ -40,7 +40,7 @@ class Asking:
 def audit_cards(
     paths: Sequence[Path], store: Store, reader: Reader | None = None, answer: str | None = None
 ) -> list[Audit]:
-    """Returns the audits of run cards and of text reports. Raises AdvisorError first if one of them cannot be read.
+    """Returns the audits of run cards and text reports. If one cannot be read, raises AdvisorError before the first.
 
     `reader` asks an assistant to read a report, or `answer` is what an assistant answered earlier. With neither, only
     written arithmetic and labelled values are read.

@@ -1,5 +1,4 @@
-"""Compares two runs, plans, configurations or calibrations: what differs, and the predicted effect of each
-difference."""
+"""Compares two runs, plans, configurations or calibrations, and predicts the effect of each difference."""
 
 from __future__ import annotations
 

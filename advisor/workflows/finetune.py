@@ -54,8 +54,7 @@ def plan_stages(
     learning_rate: float = 0.1,
     usd_per_gpu_hour: float | None = None,
 ) -> tuple[Stage, ...]:
-    """Returns one stage per token folder, in order. Each keeps the run's model, batch and kind of device, on one
-    device.
+    """Returns one stage per token folder, in order: the run's model, batch and kind of device, on one device.
 
     `source` is a run folder, or a plan.yaml, whose run becomes the first stage. Times follow the run's measured pace or
     the plan's prediction; those of several GPUs are multiplied by their number. `learning_rate` is a share of the

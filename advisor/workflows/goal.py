@@ -244,7 +244,7 @@ def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[
 
 
 def refuse_idle_budget(goal: Goal) -> None:
-    """Raise AdvisorError (exit 2) if a budget was typed but nothing costs anything. The form starts with a budget."""
+    """Raise AdvisorError (exit 2) if a budget was typed but nothing costs anything; a form has one by default."""
     paid = goal.prices or goal.usd_per_gpu_hour or goal.usd_per_kwh
     if goal.budget_usd is not None and goal.gpu in (OWN, "cpu") and not paid:
         hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
@@ -352,7 +352,7 @@ def _devices(
 ) -> tuple[list[str], tuple[OwnMachine, ...], tuple[GpuPrice, ...]]:
     """Returns the GPUs that may be rented, the user's own machines, and the user's prices for rented GPUs.
 
-    A GPU that costs nothing, among several, is the user's own. It counts as one GPU if --gpus states no number.
+    If several GPUs are named without --gpus, each that costs nothing is a single GPU of the user's own.
     """
     own = tuple(machine for text in options.get("own", ()) for machine in read_machines(text))
     if own and options["gpu"] == OPTIONS["gpu"].default:

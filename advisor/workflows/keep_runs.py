@@ -33,7 +33,7 @@ def annotate(
     tags: Sequence[str] = (),
     untags: Sequence[str] = (),
 ) -> About:
-    """Change a user's notes about a run (None: unchanged, empty: removed); AdvisorError as `checked`. Returns them."""
+    """Change a user's notes about a run (None: unchanged, empty: removed) and return them; raises as `checked`."""
     now = read_about(run_dir)
     gone = {tag.strip().lower() for tag in untags}
     write_about(

@@ -324,8 +324,7 @@ def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
 
 
 def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[str]:
-    """Returns warnings before a launch. Raises AdvisorError, with everything that is missing, if the launch elsewhere
-    cannot start."""
+    """Returns warnings before a launch elsewhere; raises AdvisorError with all that is missing if it cannot start."""
     return told(looked_at(store, source, place, limits))
 
 

@@ -41,7 +41,7 @@ def predict_rows(path: Path, written: Written) -> Iterator[Answer]:
     # Processors this process may use, if the system can fork processes.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = min(cores, MOST_WORKERS) if len(first[1]) == ROWS_AT_ONCE else 1
-    gc.disable()  # rows become hundreds of thousands of small records without cycles, which it would search
+    gc.disable()  # hundreds of thousands of small records have no cycles, so a search would find nothing
     try:
         yield from _dealt(answer, chain([first], numbered), workers)
     finally:

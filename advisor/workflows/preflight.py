@@ -258,7 +258,7 @@ def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
     key = device_key("cpu" if source.device == "cpu" else "auto")
     try:
         profile = load_profile(key, store, family=source.model.family)
-    except AdvisorError:  # nothing is known of this device, so the loss is stated in steps
+    except AdvisorError:  # nothing is known of this device, so the steps at risk are stated
         return None
     work = workload_of_config(source, key)
     step = predict_batch(profile, [work])[0].step_seconds

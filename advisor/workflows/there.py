@@ -4,7 +4,7 @@ It starts in the folder of the job. `arrive` runs before the first step of a run
 configuration. It leaves two things in the run folder: the record that `engines/arrival` reads at home, and the
 configuration with which the trainer starts. Exit status 0 means go on, bundle.STOPS means do not. It measures once: a
 second start of the job does not pay for it again. Its time is deducted once. A run that starts at once has it deducted
-from its limits. Otherwise the budget in the run folder counts it as an attempt of whoever resumes the run later.
+from its limits. Otherwise the budget in the run folder counts it as an earlier attempt when the run is resumed.
 
 `calibrate` measures a machine by the options in ASKED and leaves the calibration in DIR. If it is started again, it
 continues with what was measured before the interruption.
