@@ -35,9 +35,9 @@ class Stage:
     """One run of a pipeline, which starts from the weights of the previous stage."""
 
     name: str
-    config: RunConfig | None  # None: a plan with its own file
+    config: RunConfig | None  # None: the stage is a plan with its own file
     steps: int
-    run_dir: Path  # its future folder, which the next stage refers to
+    run_dir: Path  # the folder it will have, from which the next stage loads weights
     tokens: int
     learnt_tokens: int | None  # of conversations, in one pass; None: every token
     seconds: Estimate

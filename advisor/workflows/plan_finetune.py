@@ -47,7 +47,7 @@ class FinetuneRun:
     seconds: Estimate  # from ordering the machine to the last step
     usd: Estimate | None
     longest_context: int | None  # tokens of one sequence that surely fit
-    keeps: tuple[bool, bool]  # within the deadline, within the budget
+    keeps: tuple[bool, bool]  # whether it is within the deadline, and within the budget
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class LayoutChoice:
     search: Search
     whole: WholeRun
     usd: Estimate | None
-    keeps: tuple[bool, bool]  # within the deadline, within the budget
+    keeps: tuple[bool, bool]  # whether it is within the deadline, and within the budget
 
     @property
     def gpus(self) -> int:
