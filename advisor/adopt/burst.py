@@ -27,20 +27,20 @@ from advisor.readers.run_table import Status
 from advisor.store.adopted import LOG, AdoptedBurst, Setting
 from trainer.schema import Outcome
 
-LEAST_STEPS = 4  # of a window pair: two against two
-_AGREE = 0.1  # two windows whose medians differ by less than this, in log, agree (DeepView's rule, with room for noise)
+LEAST_STEPS = 4  # enough for two windows of two steps each
+_AGREE = 0.1  # windows agree if the logarithms of their medians differ by less (DeepView's rule, with room for noise)
 _POLL_SECONDS = 0.05
-_UNPRINTED = 2  # steps that a program may have done since its last line; fast ones print rows in blocks:
-_UNPRINTED_SHARE = 0.25  # of all steps. Who counts other things than steps is off by a factor of two at least
-_GRACE_SECONDS = 3.0  # from SIGTERM to SIGKILL: a burst has nothing to save
+_UNPRINTED = 2  # steps that may follow the last printed line, because fast programs print rows in blocks
+_UNPRINTED_SHARE = 0.25  # as a share of all steps; a counter of other things is off by a factor of 2 or more
+_GRACE_SECONDS = 3.0  # from SIGTERM to SIGKILL; a burst has nothing to save
 TIMED_OUT = "timed_out"
 _OUTCOMES = {Status.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY, Status.DIVERGED: Outcome.DIVERGED}
 
 
 def warmup_steps(seconds: Sequence[float]) -> int | None:
-    """How many of the first steps to drop: the fewest after which two neighbouring windows agree; None: none do.
+    """Returns how many first steps to drop: the fewest after which two neighbouring windows agree. None if none do.
 
-    A window is a quarter of what is left, two steps at least.
+    A window is a quarter of the remaining steps, but at least two.
     """
     for first in range(len(seconds) - LEAST_STEPS + 1):
         left = seconds[first:]
@@ -58,12 +58,12 @@ def _near(one: float, other: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BurstLimits:
-    """When a burst is long enough, and when it is given up."""
+    """The limits at which a burst is long enough, or is given up."""
 
     steady_seconds: float = 2.0  # of timed steps
     least_steps: int = 6  # timed
     most_seconds: float = 120.0  # of the whole process
-    to_its_end: bool = False  # it ends by itself: what saving takes is to be seen
+    to_its_end: bool = False  # the command ends by itself, so that its final save is timed
 
 
 def run_burst(
@@ -75,9 +75,9 @@ def run_burst(
     environment: Mapping[str, str],
     shapes: int = 3,
 ) -> AdoptedBurst:
-    """Run one burst in `folder`, with everything of ours in `scratch`; whatever happens to it is a value of the record.
+    """Run one burst in `folder`, with the advisor's own files in `scratch`; returns its record even if it fails.
 
-    Raises AdvisorError when the command cannot be started at all.
+    Raises AdvisorError if the command cannot be started.
     """
     watched = Watched(ready, folder, scratch, environment, shapes)
     try:
@@ -100,7 +100,7 @@ def run_burst(
 
 
 class Watched:
-    """A program while it is watched: by the probe, and by its own log where the probe sees nothing of it."""
+    """A program that is watched by the probe, or by its own log if the probe sees nothing of it."""
 
     def __init__(self, ready: Ready, folder: Path, scratch: Path, environment: Mapping[str, str], shapes: int):
         inherited = {**environment, **TERMINAL, **ready.variables}
@@ -108,7 +108,7 @@ class Watched:
         self.probed, self.output = ProbeFolder(scratch), Output(scratch / "output.log")
         self.log = LogWatch(self.output)
         self.resident_peak = 0  # bytes, of all its processes
-        self.seconds = 0.0  # that it lived, once it has ended
+        self.seconds = 0.0  # its lifetime, once it has ended
         self._began, self.started = time.monotonic(), time.time()
         try:
             self.process = subprocess.Popen(
@@ -127,7 +127,7 @@ class Watched:
             self.output.close_terminal()
 
     def to_the_end(self, limits: BurstLimits) -> str | None:
-        """Wait until it has ended (None), has said enough, or is out of time."""
+        """Wait until it ends (returns None), or give the reason to end it: enough steps, or out of time."""
         while self.process.poll() is None:
             time.sleep(_POLL_SECONDS)
             self.resident_peak = max(self.resident_peak, resident_bytes(tree(self.process.pid)))
@@ -142,7 +142,7 @@ class Watched:
 
     def end(self) -> None:
         """End all its processes, and read the rest of its output."""
-        # End everything that the command started: a launcher's processes have sessions of their own.
+        # End everything that the command started, because processes of a launcher have their own sessions.
         started = tree(self.process.pid)
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -164,7 +164,7 @@ class Watched:
 
 
 def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
-    """Whether the steps so far are steady, and enough of them."""
+    """Tells whether there are enough steps, and they are steady."""
     first = warmup_steps(durations)
     if first is None:
         return False
@@ -178,7 +178,7 @@ def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | 
         return ended_by, "no steady steps in the time it was given" if ended_by == TIMED_OUT else None
     try:
         run = read_run(output)
-    except AdvisorError:  # it printed nothing that is a log
+    except AdvisorError:  # its output is not a log
         run = None
     if code == 0:
         diverged = run is not None and run.status is Status.DIVERGED
@@ -194,14 +194,14 @@ def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | 
 def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None, ended: bool) -> AdoptedBurst:
     """Returns the burst with the probe's measurements; `ended` means that it ended by itself.
 
-    How far a step goes through the data is its log's to say, where that counts the same steps.
+    The share of an epoch in one step comes from the program's log, if that counts the same steps.
     """
     process = probed.first
     assert process is not None and process.main is not None  # a process of `probed` has trained
     moments, elements = process.moments, process.optimizers[process.main]["elements"]
-    raw = process.model.get("weights", ())  # of the model that it trained
+    raw = process.model.get("weights", ())  # weights of the model that it trained
     weights = [Weights(name=each["name"], shape=tuple(each["shape"]), count=each["count"]) for each in raw]
-    # Whether the log's count is of the steps that were done.
+    # The log counts the steps that the probe saw.
     away = abs(logged.steps[-1] - len(moments)) if logged is not None else math.inf
     same = away <= max(_UNPRINTED, _UNPRINTED_SHARE * len(moments))
     timed = _timed(burst, moments[0], moments[-1], process.durations, ended)
@@ -218,13 +218,13 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         reserved_peak_bytes=probed.peak("reserved_peak_bytes"),
         resident_peak_bytes=probed.peak("resident_peak_bytes") or burst.resident_peak_bytes,
         torch=process.header.get("torch"),
-        # by what their launcher sets; where none does, as many as have trained
+        # as the launcher sets it, or else the number that trained
         processes=max(process.header.get("world_size", 1), len(probed.processes)),
     )
 
 
 def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:
-    """Returns the burst with the measurements of its own log, which does not have the batch."""
+    """Returns the burst with the measurements of its own log, which does not state the batch."""
     return replace(
         _timed(burst, logged.moments[0], logged.moments[-1], logged.durations, ended),
         source=LOG,
@@ -240,7 +240,7 @@ def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: boo
 
 
 def _timed(burst: AdoptedBurst, first: float, last: float, durations: Sequence[float], ended: bool) -> AdoptedBurst:
-    """The burst with its steps' times: the first and the last ended at these moments."""
+    """Returns the burst with its step times; `first` and `last` are the ends of the first and the last step."""
     dropped = warmup_steps(durations)
     warmup = dropped if dropped is not None else len(durations) // 2
     return replace(

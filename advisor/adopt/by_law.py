@@ -1,9 +1,9 @@
 """Predicts the step time of an adopted command whose model is a known decoder: our law, calibrated by its bursts.
 
-The rates of the law are nominal. What is believed of all coefficients together is wide, so that only their ratios are
-taken from the house: rates ten times off move the errors on two recorded commands by a hundredth at most (docs/log.md,
-2026-11-23). It is taken where it predicts the command's own bursts from each other no worse than `empirical` does.
-Pure.
+The rates of the law are nominal. The prior on a common factor of all coefficients is wide, so only their ratios come
+from our law. Rates that are off by a factor of ten change the errors on two recorded commands by a hundredth at most
+(docs/log.md, 2026-11-23). The law is used if it predicts the command's bursts from each other at least as well as
+`empirical` does. Pure.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from advisor.records import Basis, Estimate, MeasuredStep, Workload
 from advisor.store.adopted import Adopted
 from trainer.schema import ModelShape
 
-_NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a few cores: only ratios matter
-_COMMON = 1.5  # deviation of the log of all coefficients together: a card or a core, this library or another
-_NOISE = 0.05  # of the log of one visit: what a burst's median leaves. The machine's drift is in the prediction
+_NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a few cores; only ratios matter
+_COMMON = 1.5  # deviation of the log of the common factor: a GPU or a core, another library
+_NOISE = 0.05  # of the log of one visit, from the burst's median; the machine's drift is in the prediction
 
 Fit = Callable[[Sequence[Seen]], Predicts]
 
@@ -49,11 +49,11 @@ class LawFitted:
 
     model: ModelShape
     posterior: Posterior
-    deviation: float  # of the log, beside the posterior's: how far the machine drifts
+    deviation: float  # of the log, in addition to the posterior's: the machine's drift
     seen: tuple[Batch, ...]
 
     def estimate(self, batch: Batch) -> Estimate:
-        """The value at a batch with its 80 % interval."""
+        """Returns the value at a batch with its 80 % interval."""
         found = predict_log(self.posterior, sizes([workload(self.model, batch)]))
         value = math.exp(float(found.mean[0]))
         width = math.exp(Z80 * math.hypot(float(found.deviation[0]), self.deviation))
@@ -70,7 +70,7 @@ def workload(model: ModelShape, batch: Batch) -> Workload:
 
 
 def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
-    """The law's step time for a command of this model; raises ValueError without a burst."""
+    """Returns the law's step time for a command with this model; raises ValueError without a burst."""
     if not seen:
         raise ValueError("no burst was measured")
     visits: dict[Batch, list[float]] = {}
@@ -101,7 +101,7 @@ class Chosen:
 def choose_fit(adopted: Adopted) -> Chosen:
     """Chooses the law if the model is known, one process trains and the law's held-out error is no larger.
 
-    Bursts of several processes are the terms' alone: both are judged by those of one.
+    Only the terms fit bursts of several processes. The two fits are compared on bursts of one process.
     """
     seen, model = seen_times(adopted.bursts), adopted.bursts[0].model
     terms = hold_each_out(seen, fit_time)
@@ -113,7 +113,7 @@ def choose_fit(adopted: Adopted) -> Chosen:
         return fit_law(known, _of_one_process(some))
 
     law = hold_each_out(_of_one_process(seen), by_law)
-    # the terms are judged by the batches that the law was asked
+    # the terms are compared on the batches that the law predicts
     same = [point for point in terms.points if law is not None and law.of(point.configuration)]
     if law is None or law.median > HeldOut(points=tuple(same)).median:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)

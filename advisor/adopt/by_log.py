@@ -1,7 +1,7 @@
 """Reads the steps of a program from its own log, if the probe cannot be loaded: their times, numbers and tokens.
 
-The log is read by the readers of any log. A step's time is that between its line and the one before, as they came;
-where lines came many at once, what the program itself prints.
+The readers of any log read it. A step's time is the time between the arrival of its line and the line before. If many
+lines arrived at once, it is the time that the program prints.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 
 LINES, PRINTED = "between its lines, as they came", "as its log prints them"
-_ONE_AT_A_TIME = 0.9  # of the lines: fewer that came alone were held back somewhere
-_FEWEST_COUNTS = 4  # that are needed to know how far a counter moves in a step
-_SURE = 0.02  # of that: its standard error
+_ONE_AT_A_TIME = 0.9  # share of the lines; with fewer single lines, output was buffered
+_FEWEST_COUNTS = 4  # counts needed to know the increase per step
+_SURE = 0.02  # largest standard error, relative to the increase
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogSteps:
-    """The steps that a log shows, a row of it each or some."""
+    """The steps in a log; each or only some of them have a row."""
 
-    steps: tuple[int, ...]  # done by the end of each row
-    moments: tuple[float, ...]  # Unix seconds at which the row came
+    steps: tuple[int, ...]  # steps done by the end of each row
+    moments: tuple[float, ...]  # Unix seconds of each row's arrival
     durations: tuple[float, ...]  # of one step, from the second row on
     clock: str  # LINES or PRINTED
-    printed: bool  # the rows say which step they are of; else each is taken for one
+    printed: bool  # the rows have step numbers; else each row counts as one step
     tokens: float | None  # of one step, of all processes
-    epochs: float | None  # that one step goes through the data
+    epochs: float | None  # share of the data in one step
 
 
 def read_steps(path: Path, ends: Sequence[float]) -> LogSteps | None:
-    """The steps of a log whose n-th line came to its end at `ends[n - 1]`; None: it shows none yet."""
+    """Returns the steps of a log whose n-th line ended at `ends[n - 1]`, or None if it shows none yet."""
     try:
         table = read_run(path)
-    except AdvisorError:  # what it printed so far is no log
+    except AdvisorError:  # the output so far is not a log
         return None
     return steps_of(table, ends)
 
 
 def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
-    """The same of a table that was read."""
+    """Returns the steps of a log's table, or None."""
     # Rows of the main phase that print a training loss.
     if not table.phases:
         rows = np.zeros(0, np.int64)
@@ -58,7 +58,7 @@ def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
     lines = table.lines
     if lines is None or not len(rows):
         return None
-    rows = rows[lines[rows] <= len(ends)]  # others came after the moments were taken
+    rows = rows[lines[rows] <= len(ends)]  # later rows have no recorded moment
     done, printed = _done(table, rows)
     rows, done = rows[_ascending(done)], done[_ascending(done)]
     if not len(rows):
@@ -81,18 +81,18 @@ def _done(table: RunTable, rows: np.ndarray) -> tuple[np.ndarray, bool]:
     step = table.column("step")[rows]
     if not table.provenance.get("step", "").startswith("as printed") or not np.isfinite(step).all():
         return np.arange(1.0, len(rows) + 1), False
-    return (step + 1 if len(step) and step[0] == 0 else step), True  # the first of them is called 0
+    return (step + 1 if len(step) and step[0] == 0 else step), True  # numbering starts at 0
 
 
 def _ascending(done: np.ndarray) -> np.ndarray:
-    """Rows that go on from all before them."""
+    """Marks the rows with more steps than every row before them."""
     return done > np.concatenate(([-np.inf], np.maximum.accumulate(done)[:-1]))
 
 
 def _durations(
     table: RunTable, rows: np.ndarray, moments: np.ndarray, gaps: np.ndarray
 ) -> tuple[tuple[float, ...], str]:
-    """Seconds of one step, of each row but the first."""
+    """Returns the seconds of one step for each row but the first, and the clock that they come from."""
     between, printed = np.diff(moments), table.column("seconds")[rows][1:]
     held_back = len(between) > 0 and float((between > 0).mean()) < _ONE_AT_A_TIME
     if held_back and np.isfinite(printed).all() and (printed > 0).all():
@@ -101,7 +101,7 @@ def _durations(
 
 
 def _tokens(table: RunTable, rows: np.ndarray, done: np.ndarray, durations: Sequence[float]) -> float | None:
-    """Tokens of one step: by the count, by the log's own word, by the rate."""
+    """Returns the tokens of one step: from the log's count, its stated value or its rate."""
     counted = _slope(table.column("tokens")[rows], done)
     if counted is not None:
         return counted
@@ -116,7 +116,7 @@ def _tokens(table: RunTable, rows: np.ndarray, done: np.ndarray, durations: Sequ
 
 
 def _slope(values: np.ndarray, done: np.ndarray) -> float | None:
-    """How much a counter goes on in one step, by least squares; None where its rounding leaves that open."""
+    """Returns a counter's increase per step by least squares, or None if rounding makes it too uncertain."""
     known = np.isfinite(values)
     values, x = values[known], done[known] - done[known].mean() if known.any() else done[known]
     if len(values) < _FEWEST_COUNTS:

@@ -1,7 +1,7 @@
 """A training command with other values of its knobs, in its arguments and its environment.
 
-What starts the processes that train together (torchrun, accelerate launch, deepspeed, composer) has a knob too. Its
-options stand between it and the program that it starts: behind that they would be the program's own.
+A launcher of several training processes (torchrun, accelerate launch, deepspeed, composer) also has a knob. Its options
+must precede the program, because the program would read any that follow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from advisor.store.adopted import Knob, Recipe, Setting
 from advisor.store.disk import read_json, read_toml, read_yaml
 
 _CONFIGS = (".yaml", ".yml", ".json", ".toml")
-LAUNCHER = "launcher"  # how such a knob is set
+LAUNCHER = "launcher"  # how a launcher's knob is set
 _TORCHRUN = ("--nproc-per-node", "--nproc_per_node")
 _ACCELERATE = ("--num_processes", "--num-processes")
 _HOSTS = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes", "--world_size")
@@ -33,14 +33,14 @@ _PROGRAMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A command to start: its arguments, and what its environment holds beside what is inherited."""
+    """A command to start: its arguments, and the variables that are added to the inherited environment."""
 
     arguments: tuple[str, ...]
     variables: dict[str, str]
 
 
 def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting]) -> Ready:
-    """The command with knobs set to these values; raises AdvisorError for a knob that the recipe does not have."""
+    """Returns the command with knobs set to these values. Raises AdvisorError for a knob that the recipe lacks."""
     arguments, variables = list(command), {}
     for setting in settings:
         knob = recipe.knob(setting.name)
@@ -56,7 +56,7 @@ def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setti
 
 
 def for_burst(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting]) -> Ready:
-    """The command as a burst runs it: with the recipe's own arguments, and without saving and evaluating."""
+    """Returns the command for a burst: with the recipe's own arguments, and without saving and evaluating."""
     ready = with_values(command, recipe, settings)
     arguments = [*ready.arguments, *recipe.burst_args]
     for knob in recipe.knobs:
@@ -66,15 +66,15 @@ def for_burst(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting
 
 
 def written(value: float) -> str:
-    """A value as an argument: whole numbers without a point."""
+    """Returns a value as an argument; whole numbers have no point."""
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
 def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
-    """The arguments with one option set: replaced where it stands, at the end where it does not."""
+    """Returns the arguments with one option set: replaced where it stands, or else appended."""
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
-        assert launcher is not None  # else it has no such knob
+        assert launcher is not None  # the knob is a launcher's
         end = end_of_launcher(arguments, launcher)
         before, own, rest = arguments[: launcher.first], arguments[launcher.first : end], arguments[end:]
         for option in (Knob(name=knob.name, key=name) for name in launcher.names):
@@ -101,7 +101,7 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
 
 
 def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
-    """What an option is set to in the arguments; None: it is not given there."""
+    """Returns the value of an option in the arguments, or None if it is not given."""
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
         said = (_of_launcher(arguments, launcher, name) for name in launcher.names) if launcher is not None else ()
@@ -116,10 +116,10 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
 
 
 def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | None:
-    """The number that the command itself sets a knob to, in its arguments or its configuration file; None: none."""
+    """Returns the number that the command sets a knob to, in its arguments or configuration file, or None."""
     text = value_of(arguments, knob)
     if text is None and knob.in_file is not None:
-        # What the command's configuration file has under these keys; None: no file, or nothing.
+        # The value under these keys in the command's configuration file; None without a file or value.
         path = config_of(arguments, recipe)
         readers = {".json": read_json, ".toml": read_toml}
         raw: Any = {}
@@ -135,7 +135,7 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
 
 
 def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
-    """The configuration file of a command; None: it names none."""
+    """Returns the configuration file that a command names, or None."""
     if recipe.config_option is not None:
         named = value_of(arguments, Knob(name="config", key=recipe.config_option))
         return Path(named) if named else None
@@ -144,18 +144,18 @@ def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """The launcher of a command."""
+    """The launcher in a command."""
 
-    first: int  # the place of the first word behind it
-    names: tuple[str, ...]  # of its option, the usual one first
+    first: int  # the place of the first word after it
+    names: tuple[str, ...]  # names of its option for processes, the usual one first
 
 
 def launcher_of(command: Sequence[str]) -> Launcher | None:
-    """What starts a command's processes; None: the command is a process of its own."""
+    """Returns the launcher of a command's processes, or None if the command has none."""
     words = [Path(word).name if "/" in word else word for word in command]
     for place in range(len(words)):
         if words[place].endswith(".py"):
-            return None  # what comes behind a program is said to it
+            return None  # words after a program are the program's arguments
         for program, names in _PROGRAMS.items():
             if tuple(words[place : place + len(program)]) == program:
                 return Launcher(first=place + len(program), names=names)
@@ -163,14 +163,14 @@ def launcher_of(command: Sequence[str]) -> Launcher | None:
 
 
 def end_of_launcher(command: Sequence[str], launcher: Launcher) -> int:
-    """The place of the first word that is the program's: a script, or what stands before a module."""
+    """Returns the place of the program's first word: a script, or the option before a module."""
     rest = command[launcher.first :]
     found = next((i for i, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), len(rest))
     return launcher.first + found
 
 
 def launcher_knob(command: Sequence[str]) -> Knob | None:
-    """The knob of how many processes a command's launcher starts; None: none, or they are on several hosts."""
+    """Returns the knob for the number of processes that a launcher starts; None without one, or with several hosts."""
     launcher = launcher_of(command)
     if launcher is None or any(_of_launcher(command, launcher, name) not in (None, "1") for name in _HOSTS):
         return None
@@ -180,6 +180,6 @@ def launcher_knob(command: Sequence[str]) -> Knob | None:
 
 
 def _of_launcher(command: Sequence[str], launcher: Launcher, name: str) -> str | None:
-    """What an option of the launcher is set to."""
+    """Returns the value of one of the launcher's options."""
     own = command[launcher.first : end_of_launcher(command, launcher)]
     return value_of(own, Knob(name=name, key=name))

@@ -1,8 +1,8 @@
-"""The shape of a decoder, by the names and shapes of its weights as the probe saw them. Pure.
+"""Recognises a decoder's shape from the names and shapes of its weights, as the probe saw them. Pure.
 
-Only a plain decoder is recognised: one stack of equal blocks, queries as wide as the stream, two or three matrices of
-feed-forward. What is found must have the weights that were seen: experts, adapters, sharded or packed weights are no
-such shape, and are left unknown.
+Only a plain decoder is recognised: one stack of equal blocks, queries as wide as the stream, two or three feed-forward
+matrices. The shape must have the weights that were seen. Models with experts, adapters, or sharded or packed weights do
+not match, and stay unknown.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trainer.schema import ModelShape
 _FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|\bfc\b|(gate|up|down)_proj|\bw[123]\b")
 _ATTENTION = re.compile(r"attn|attention")
 _SAME = 0.02  # relative, of the matrices in blocks
-_TRAINED = 0.9  # of the model: where less is trained, as by adapters, a step is another one; more is not of this model
-_HEADS = (128, 64, 96, 80, 48, 32, 16, 8)  # sizes of a head, where weights do not say; they move nothing that is fitted
+_TRAINED = 0.9  # share of the model; with less, as with adapters, a step differs; more weights do not fit this model
+_HEADS = (128, 64, 96, 80, 48, 32, 16, 8)  # sizes of a head to try if unknown; they change no fitted value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Weights:
 
     @property
     def elements(self) -> int:
-        """Of one of them."""
+        """The number of elements in one of them."""
         product = 1
         for size in self.shape:
             product *= size
@@ -39,9 +39,9 @@ class Weights:
 
 
 def decoder_of(weights: Sequence[Weights], trained: int, length: int) -> ModelShape | None:
-    """The shape of which a program's weights are, with `length` tokens of context; None: it is none that is known.
+    """Returns the shape of a program's weights with a context of `length` tokens, or None if no known shape matches.
 
-    `trained` is how many parameters its optimizer steps.
+    `trained` is the number of parameters that its optimizer updates.
     """
     matrices = [each for each in weights if len(each.shape) == 2]
     blocks = [each for each in matrices if each.name.count("#") == 1]
@@ -66,14 +66,14 @@ def decoder_of(weights: Sequence[Weights], trained: int, length: int) -> ModelSh
 def _shape(
     wide: Sequence[Weights], attention: Sequence[Weights], depth: int, width: int, vocab: int, length: int
 ) -> ModelShape | None:
-    """The house's shape with such blocks; None where there is none."""
+    """Returns our model shape with such blocks, or None if there is none."""
     wide_of = [each.elements / width for each in wide]
     if not wide or not attention:
         return None
-    gated = len(wide) == 3 or (len(wide) == 2 and max(wide_of) == 2 * min(wide_of))  # gate and up in one
+    gated = len(wide) == 3 or (len(wide) == 2 and max(wide_of) == 2 * min(wide_of))  # both in one matrix
     if not gated and (len(wide) != 2 or wide_of[0] != wide_of[1]):
         return None
-    keys = (sum(each.elements for each in attention) / width - 2 * width) / 2  # beside queries and the way out
+    keys = (sum(each.elements for each in attention) / width - 2 * width) / 2  # without the query and output matrices
     head = next((n for n in _HEADS if width % n == 0 and keys % n == 0), None)
     if head is None or not head <= keys <= width or (width // head) % round(keys / head):
         return None

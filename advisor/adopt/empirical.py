@@ -4,13 +4,13 @@
                       + (1 - 1 / processes) x (exchange + beside others x calls x tokens)
     peak memory       = always   + per token x tokens of one call
 
-and, where the rows of a call are laid end to end in one, a further term in tokens x tokens of each: attention may then
-see all of them. Processes that train together exchange their gradients, of which a ring carries twice 1 - 1/processes,
-and take memory, caches and power from each other; only processes of one machine are meant.
+If the rows of a call are packed end to end into one row, there is a further term in tokens x tokens of each call,
+because attention may then see all of them. Processes that train together exchange their gradients; a ring carries these
+twice 1 - 1/processes times. They also share memory, caches and power, so only processes of one machine are meant.
 
-Each term is positive; its logarithm has a normal prior about a share of what the program's own bursts take. Laplace's
-approximation gives the interval, beside what the terms leave unexplained and how far the machine drifts. It speaks of
-this program on this machine only. Pure.
+Each term is positive. The logarithm of each term has a normal prior, centred on a share of what the bursts take.
+Laplace's approximation gives the interval, widened by what the terms leave unexplained and by the machine's drift. The
+fit is valid for this program on this machine only. Pure.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
-# Shares of the terms before any burst: arbitrary but for their order, tokens are most of a step
-# (those of several processes, the last two of time: of a step as it would be alone)
+# Shares of the terms before any burst: arbitrary except for their order, as most of a step depends on tokens. The last
+# two of time are for several processes, as shares of a step with a single process.
 _TIME_PRIOR, _MEMORY_PRIOR = (0.1, 0.1, 0.7, 0.1, 0.1, 0.2, 0.2), (0.5, 0.5, 0.1)
-_PRIOR_DEVIATION = 1.5  # of the log of each
-_DISCREPANCY, _DISCREPANCY_WEIGHT = 0.05, 4.0  # of a log that the terms leave, worth so many bursts
-_DRIFT, _DRIFT_WEIGHT = 0.03, 2.0  # between visits of the same configuration, worth so many visits
-_OUTSIDE = 0.08  # added for each doubling beyond what was measured: caches, other kernels
-# the same of processes: other links, other cores. Arbitrary; where none but one was measured, once more
+_PRIOR_DEVIATION = 1.5  # of the log of each term
+_DISCREPANCY, _DISCREPANCY_WEIGHT = 0.05, 4.0  # of the log, unexplained by the terms; weight in bursts
+_DRIFT, _DRIFT_WEIGHT = 0.03, 2.0  # between visits of one configuration; weight in visits
+_OUTSIDE = 0.08  # for each doubling beyond the measured range: caches, other kernels
+# for each doubling of processes: other links, other cores. Arbitrary; added once more if only one process was measured
 _OUTSIDE_PROCESSES = 0.25
-# Of a log: what lies between a line and the end of its step, and a memory that is read now and then. On four programs
-# of a CPU the medians were within 0.015 of the probe's; a card that runs ahead of its host may be worse
+# Of the log: the time between a line and the end of its step, or memory that is only sampled. On four CPU programs,
+# medians were within 0.015 of the probe's. A GPU that runs asynchronously to its host may be worse.
 BY_LOG = 0.05
 
 
@@ -45,7 +45,7 @@ BY_LOG = 0.05
 class Batch:
     """The batch of one optimizer step in one process. `length` is 1 for rows without tokens.
 
-    With `end_to_end` the rows of a call are laid one behind the other in a single one.
+    With `end_to_end`, the rows of a call are packed end to end into a single row.
     """
 
     rows: float
@@ -56,7 +56,7 @@ class Batch:
 
     @property
     def tokens(self) -> float:
-        """Of one call."""
+        """The tokens of one call."""
         return self.rows * self.length
 
 
@@ -66,19 +66,19 @@ class Seen:
 
     batch: Batch
     value: float
-    by_log: bool = False  # read from outside: from its log's lines, or what the system has of its processes
-    drift: float = 0.0  # of the log: how much a later run's machine may differ, by the reference kernel; 0: not timed
+    by_log: bool = False  # read from the log's lines or the system's view of the processes
+    drift: float = 0.0  # of the log, by the reference kernel: how much a later run's machine may differ; 0: not timed
 
 
 def time_terms(batch: Batch) -> tuple[float, ...]:
-    """The terms of a step's seconds."""
+    """Returns the terms of a step's seconds."""
     work, others = batch.calls * batch.tokens, 1 - 1 / batch.processes
     together = work * batch.tokens * batch.end_to_end
     return 1.0, batch.calls, work, work * batch.length, together, others, others * work
 
 
 def memory_terms(batch: Batch) -> tuple[float, ...]:
-    """The terms of a peak's bytes."""
+    """Returns the terms of a peak's bytes."""
     return 1.0, batch.tokens, batch.tokens**2 * batch.end_to_end
 
 
@@ -87,10 +87,10 @@ class Predicts(Protocol):
 
     @property
     def seen(self) -> tuple[Batch, ...]:
-        """The batches that it was fitted to."""
+        """The batches that the model was fitted to."""
 
     def estimate(self, batch: Batch) -> Estimate:
-        """The value at a batch with its 80 % interval."""
+        """Returns the value at a batch with its 80 % interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +98,17 @@ class Fitted:
     """A fitted sum of terms."""
 
     terms: Callable[[Batch], tuple[float, ...]]
-    theta: np.ndarray  # logs of the coefficients
+    theta: np.ndarray  # logarithms of the coefficients
     covariance: np.ndarray
-    deviation: float  # of the log, beside the coefficients': what they leave, and the machine's drift
+    deviation: float  # of the log, in addition to the coefficients': unexplained part and the machine's drift
     seen: tuple[Batch, ...]
 
     def estimate(self, batch: Batch) -> Estimate:
-        """The value at a batch with its 80 % interval."""
+        """Returns the value at a batch with its 80 % interval."""
         x = np.array(self.terms(batch)) * np.exp(self.theta)
         gradient = x / x.sum()
         outside, counts = doublings_outside(batch, self.seen), [b.processes for b in self.seen]
-        # one doubling more where several processes are asked for and only single ones were measured
+        # one more doubling if only single processes were measured and several are asked for
         many = _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
         beyond = (_OUTSIDE * outside) ** 2 + (_OUTSIDE_PROCESSES * many) ** 2
         variance = gradient @ self.covariance @ gradient + self.deviation**2 + beyond
@@ -120,7 +120,7 @@ class Fitted:
 
 
 def doublings_outside(batch: Batch, seen: Sequence[Batch]) -> float:
-    """Counts the doublings of rows, calls and length by which a batch lies outside of the measured ones."""
+    """Counts the doublings of rows, calls and length by which a batch lies outside the measured ones."""
     return sum(_outside(getattr(batch, name), [getattr(b, name) for b in seen]) for name in ("rows", "calls", "length"))
 
 
@@ -129,12 +129,12 @@ def _outside(value: float, seen: Sequence[float]) -> float:
 
 
 def fit_time(seen: Sequence[Seen]) -> Fitted:
-    """The step time of a program; raises ValueError without a burst."""
+    """Returns the fitted step time of a program; raises ValueError without a burst."""
     return _fit(seen, time_terms, _TIME_PRIOR)
 
 
 def fit_memory(seen: Sequence[Seen]) -> Fitted:
-    """The peak memory of a program; raises ValueError without a burst."""
+    """Returns the fitted peak memory of a program; raises ValueError without a burst."""
     return _fit(seen, memory_terms, _MEMORY_PRIOR)
 
 
@@ -148,8 +148,8 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     y = np.array([statistics.median(logs) for logs in visits.values()])
     drift = drift_of(list(visits.values()))
     alone = np.array([terms(replace(batch, processes=1.0)) for batch in visits]) > 0
-    prior_shares = np.array(shares) / sum(np.array(shares)[alone.any(axis=0)])  # at a batch amid those measured
-    # a term that no batch has stays at its prior; of several processes it is as if there were many
+    prior_shares = np.array(shares) / sum(np.array(shares)[alone.any(axis=0)])  # for a typical measured batch
+    # a term that no batch has keeps its prior; a term of several processes, as if there were many
     many = np.array([terms(replace(batch, processes=math.inf)) for batch in visits])
     prior = y.mean() + np.log(prior_shares) - np.where((x > 0).any(axis=0), _middle(x), _middle(many))
     noise = np.sqrt(drift**2 / np.array([len(logs) for logs in visits.values()]) + _DISCREPANCY**2)
@@ -158,7 +158,7 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
         misfit = (y - np.log(x @ np.exp(theta))) / noise
         return np.concatenate((misfit, (theta - prior) / _PRIOR_DEVIATION))
 
-    from scipy.optimize import least_squares  # a quarter of a second to load
+    from scipy.optimize import least_squares  # takes a quarter of a second to load
 
     solution = least_squares(residual, prior)
     slopes = np.asarray(solution.jac)
@@ -176,25 +176,25 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
 
 
 def unsteady(drift: float, seen: Sequence[Seen]) -> float:
-    """Deviation of the log beside the fit's: how much a later run's machine differs, and who read the times."""
+    """Returns the deviation of the log in addition to the fit's, from a later run's machine and from reading by log."""
     return math.hypot(max(drift, *(one.drift for one in seen)), BY_LOG if any(one.by_log for one in seen) else 0.0)
 
 
 def _middle(x: np.ndarray) -> np.ndarray:
-    """The log of each term amid the batches that have it; 0 where none has."""
+    """Returns each term's mean logarithm over the batches that have it; 0 if none has."""
     there = x > 0
     return np.log(x, out=np.zeros_like(x), where=there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
 
 
 def drift_of(visits: Sequence[Sequence[float]]) -> float:
-    """Standard deviation of the log between visits of the same configuration, pulled to its prior."""
+    """Returns the standard deviation of the log between visits of the same configuration, shrunk to its prior."""
     squares = [(value - statistics.mean(logs)) ** 2 for logs in visits for value in logs]
     freedom = sum(len(logs) - 1 for logs in visits)
     return math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + sum(squares)) / (_DRIFT_WEIGHT + freedom))
 
 
 def hold_each_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Predicts]) -> HeldOut | None:
-    """Each batch predicted from the others; None with fewer than four."""
+    """Predicts each batch from the others; None with fewer than four."""
     return leave_one_out(
         seen,
         configuration=lambda one: one.batch,

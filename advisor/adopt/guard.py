@@ -1,7 +1,8 @@
 """`python -m advisor.adopt.guard FOLDER`: the process of an adopted run.
 
-It starts the command with the probe on, writes what the probe sees into the run's log, ends the command when its time
-or money is up, and ends as the command did. Where the plan was made by the command's own log, that is read instead.
+It starts the command with the probe and writes the probe's records into the run's log. It ends the command when its
+time or money is used up, and exits with the command's status. If the plan was made from the command's own log, the
+guard reads that log instead.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from advisor.adopt.log_watch import LogWatch
 
 _POLL_SECONDS = 0.2
-_LOOK_SECONDS, _LOOK_SHARE = 2.0, 0.01  # between looks at its log; of the time, that they may take
+_LOOK_SECONDS, _LOOK_SHARE = 2.0, 0.01  # seconds between looks at the log; share of the time that looking may take
 _LEAST_GRACE = 10.0  # from SIGTERM to SIGKILL, at least
-_GRACE_FACTOR = 3.0  # of what its end took when it was adopted
+_GRACE_FACTOR = 3.0  # times the duration of the command's end when it was adopted
 
 
 def grace_seconds(ending_seconds: float) -> float:
-    """From SIGTERM to SIGKILL, of a command whose end takes so long: whatever its step does, it is over then."""
+    """Returns the seconds from SIGTERM to SIGKILL for a command with this ending; enough to finish any step."""
     return max(_LEAST_GRACE, _GRACE_FACTOR * ending_seconds)
 
 
@@ -47,34 +48,35 @@ class Guard:
         self.folder, self.plan = folder, load_adopted_plan(folder / PLAN)
         self.log = AdoptedLog(folder)
         self.began = time.time()
-        self._clock = self.began - time.monotonic()  # setting the system's clock moves no limit
+        self._clock = self.began - time.monotonic()  # changing the system clock moves no limit
         self.used_before = spent_seconds(folder)
-        self.asked: str | None = None  # why it is being ended
+        self.asked: str | None = None  # why the command is being ended
         self.asked_at = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Start the command, watch it to its end, and give its exit code (128 + the signal that ended it)."""
+        """Start the command and watch it to its end; returns its exit code (128 + the signal that ended it)."""
         attempt = self.log.attempts() + 1
         scratch = self.folder / PROBE_FOLDER / f"{attempt:03}"
         scratch.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: self._end(f"received {signal.Signals(number).name}"))
         try:
-            os.chdir(Path(self.plan.folder).expanduser())  # what its arguments name lies there
-            # The planned command, with what makes it go on where it was started before.
+            os.chdir(Path(self.plan.folder).expanduser())  # relative paths in its arguments start here
+            # The planned command, with the arguments that resume an earlier attempt.
             ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values)
             again = self.plan.resume_args if attempt > 1 else ()
             arguments = (*ready.arguments, *again)
             variables = {v.name: v.value for v in self.plan.environment} | ready.variables
         except (OSError, AdvisorError) as error:
-            # Write down that the command could not be made ready.
+            # Record that the command could not be prepared.
             command = self.plan.command
             self.log.header(self.plan, attempt, self.began, command)
             self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {error}", self.began, self.now())
             return 127
         self.log.header(self.plan, attempt, self.began, arguments)
-        # The environment without what lets this process find its own packages: the command has others of such names.
+        # Remove the variables by which this process finds its own packages: the command may have others of the same
+        # names.
         ours = str(Path(__file__).resolve().parents[2])
         kept = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
         rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -100,7 +102,7 @@ class Guard:
                 output.close_terminal()
         if output is None:
             return self._watch(self.process, ProbeFolder(scratch), None)
-        from advisor.adopt.log_watch import LogWatch  # numpy and all readers: a probed run does without
+        from advisor.adopt.log_watch import LogWatch  # numpy and all readers: only without the probe
 
         return self._watch(self.process, None, LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE))
 
@@ -123,7 +125,7 @@ class Guard:
         return code if code >= 0 else 128 - code
 
     def _log_of(self, log: LogWatch) -> None:
-        """Write down the steps that the program's own log shows."""
+        """Record the steps that the program's own log shows."""
         if (logged := log.logged) is not None:
             peaks = {"resident_peak_bytes": log.resident_peak, "device_peak_bytes": log.device_peak}
             known = {name: peak for name, peak in peaks.items() if peak and not log.elsewhere}
@@ -137,7 +139,7 @@ class Guard:
             self.log.steps(process.moments, process.durations, peaks)
 
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
-        """End the command when its limit is reached, and kill it when it does not end."""
+        """End the command when its limit is reached, and kill it if it does not end."""
         limit = self.plan.max_seconds
         if (
             self.asked is None
@@ -148,19 +150,19 @@ class Guard:
                 f"its limit of {limit:.0f} s" if self.plan.max_usd is None else f"its limit of ${self.plan.max_usd:g}"
             )
         if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
-            # Kill the command with all that it started: a launcher's processes have sessions of their own.
+            # Kill everything that the command started, because processes of a launcher have their own sessions.
             with contextlib.suppress(psutil.NoSuchProcess):
                 kill_tree(ProcessId(pid=process.pid, started=psutil.Process(process.pid).create_time()))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def now(self) -> float:
-        """Unix seconds, as if nobody had set the system's clock since this attempt began."""
+        """Returns the Unix seconds, as if nobody had set the system clock since this attempt began."""
         return self._clock + time.monotonic()
 
     @property
     def _ending(self) -> float:
-        """Seconds that its end may take."""
+        """Returns the seconds that the command's end may take."""
         return self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
 
     def _end(self, why: str) -> None:

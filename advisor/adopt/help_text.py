@@ -1,4 +1,4 @@
-"""The knobs of a program: by the recipe of a known trainer, else by what the program's own help says of its options."""
+"""Finds the knobs of a program by the recipe of a known trainer, or else by the program's own help text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.store.disk import bad_fields, read_yaml
 from advisor.store.folders import profiles_folder
 from trainer.schema import ConfigError, record_from_dict
 
-# canonical name → what programs call it, the surest first; compared without case, dashes and what stands before a dot
+# canonical name → the names in programs, the surest first; compared without case, dashes and anything before a dot
 NAMES: dict[str, tuple[str, ...]] = {
     "micro_batch": (
         *("per_device_train_batch_size", "device_train_microbatch_size", "micro_batch_size", "device_batch_size"),
@@ -34,12 +34,12 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("max_steps", "max_train_steps", "num_train_steps", "total_steps", "train_steps", "num_steps", "n_steps"),
         *("max_iters", "num_iterations", "train_iters", "max_iterations", "iterations", "num_iters", "iters", "steps"),
     ),
-    "tokens": (),  # of the whole run; never guessed: max_tokens is a batch elsewhere
+    "tokens": (),  # of the whole run; never guessed, because max_tokens is a batch in some programs
     "epochs": ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "epoch"),
-    "gpus": (),  # of a launcher, or of the trainer's own; never guessed: --gpus is a list of cards elsewhere
+    "gpus": (),  # of a launcher or the trainer; never guessed, because --gpus is a list of GPUs in some programs
     "depth": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers"),
 }
-SWITCHED_OFF = {  # in bursts, where a number means "every so many steps"
+SWITCHED_OFF = {  # in bursts, for options where a number means "every so many steps"
     "log_every": ("logging_steps", "log_interval", "log_every_n_steps", "log_every", "log_freq"),
     "save_every": (
         "save_steps",
@@ -64,18 +64,18 @@ class Option:
     names: tuple[str, ...]
     takes_value: bool
     default: str | None
-    stands_for: tuple[str, ...] = ()  # what the help calls its value: argparse's name of the variable
+    stands_for: tuple[str, ...] = ()  # how the help names its value: argparse's name of the variable
 
     @property
     def key(self) -> str:
-        """The name to set it by: the longest."""
+        """The name to set it by, which is the longest."""
         return max(self.names, key=len)
 
 
 def read_options(text: str) -> list[Option]:
-    """The options of a help text: argparse's, jsonargparse's, click's, tyro's.
+    """Returns the options in a help text of argparse, jsonargparse, click or tyro.
 
-    A line whose first word is an option begins one; its words up to the next belong to it.
+    A line whose first word is an option begins that option; all words up to the next one belong to it.
     """
     blocks: list[list[str]] = []
     for line in text.splitlines():
@@ -104,7 +104,7 @@ def _option(block: Sequence[str]) -> Option | None:
 
 
 def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
-    """The recipe that a program's help and its own command suggest; knobs it does not find are left out."""
+    """Returns the recipe that a program's help and its command suggest, without the knobs that were not found."""
     options = read_options(text)
     given = [
         Option(names=(word.split("=")[0],), takes_value=True, default=None) for word in command if word.startswith("--")
@@ -119,7 +119,7 @@ def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
 
 
 def in_bursts(name: str) -> str | None:
-    """What bursts set a knob to: a line of each step, nothing saved, nothing evaluated; None: it is left alone."""
+    """Returns a knob's value for bursts, which log each step, save nothing and evaluate nothing; None: unchanged."""
     return None if name not in SWITCHED_OFF else "1" if name == "log_every" else NEVER
 
 
@@ -155,8 +155,8 @@ class Shipped:
     """A recipe and the programs it is for."""
 
     recipe: Recipe
-    detect: tuple[str, ...] = ()  # regular expressions: one is in the command
-    detect_help: tuple[str, ...] = ()  # or in the program's own help
+    detect: tuple[str, ...] = ()  # regular expressions, one of which matches the command
+    detect_help: tuple[str, ...] = ()  # or the program's help
 
 
 def by_command(command: Sequence[str]) -> Recipe | None:
@@ -166,7 +166,7 @@ def by_command(command: Sequence[str]) -> Recipe | None:
 
 
 def by_help(text: str, command: Sequence[str]) -> Recipe | None:
-    """The shipped recipe of a command by its program's help, without what that does not offer; None: none knows it."""
+    """Returns the shipped recipe that matches a program's help, without knobs that the help lacks, or None."""
     recipe = _first(text, command, lambda shipped: shipped.detect_help)
     return recipe and replace(recipe, knobs=tuple(knob for knob in recipe.knobs if knob.key in text))
 
@@ -175,14 +175,14 @@ def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tupl
     recipes = (s.recipe for s in shipped_recipes() if any(re.search(pattern, text) for pattern in patterns(s)))
     if (recipe := next(recipes, None)) is None:
         return None
-    # Knobs that the command itself does not set keep the trainer's defaults.
+    # Knobs that the command does not set keep the trainer's defaults.
     given = [(knob, number_of(command, recipe, knob)) for knob in recipe.knobs]
     return replace(recipe, knobs=tuple(k if value is None else replace(k, value=value) for k, value in given))
 
 
 @functools.cache
 def shipped_recipes() -> tuple[Shipped, ...]:
-    """All of them, the most particular first, as their files are numbered."""
+    """Returns all shipped recipes, the most specific first, as their files are numbered."""
     return tuple(_read(path) for path in sorted((profiles_folder() / "trainers").glob("*.yaml")))
 
 

@@ -1,4 +1,4 @@
-"""A program watched from outside: what its log says so far, and what its processes hold."""
+"""Watches a program from outside: the steps in its log, and the memory of its processes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from advisor.adopt.by_log import LogSteps, read_steps
 from advisor.adopt.output import Output
 from advisor.hardware.here import used_by
 
-_CLIENTS = frozenset(("docker", "podman", "nerdctl", "srun"))  # what they start is no child of theirs
-LOOK_SECONDS, LOOK_SHARE = 0.5, 0.1  # between looks at what a burst printed; of the time, that they may take
+_CLIENTS = frozenset(("docker", "podman", "nerdctl", "srun"))  # processes that they start are not their children
+LOOK_SECONDS, LOOK_SHARE = 0.5, 0.1  # between looks at a burst's output; share of the time that looking may take
 
 
 class LogWatch:
-    """What a program's own log says so far, looked at again and again, and the memory of its processes."""
+    """The steps that a program's log has shown so far, and the peak memory of its processes."""
 
     def __init__(self, output: Output, look_seconds: float = LOOK_SECONDS, look_share: float = LOOK_SHARE):
         self.output, self._seconds, self._share = output, look_seconds, look_share
         self.logged: LogSteps | None = None
         self.resident_peak = 0
-        self.device_peak: int | None = None  # by NVML, on the fullest card
-        self.processes = 1  # that train together
-        self.elsewhere = False  # its processes are not those of its command: their memory is not seen
+        self.device_peak: int | None = None  # by NVML, on the fullest GPU
+        self.processes = 1  # number of processes that train together
+        self.elsewhere = False  # the training processes are not children of the command, so their memory is unknown
         self._next_look = 0.0
 
     def look(self, pid: int) -> None:
-        """Read what was printed, where the last look is long enough ago for what a look costs."""
+        """Read the output and the memory, unless the last look was too recent for the cost of a look."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -51,7 +51,7 @@ class LogWatch:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that it started; empty when it has just ended."""
+    """Returns a process and all that it started; empty if it has just ended."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
@@ -60,7 +60,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Bytes of the host that processes hold now."""
+    """Returns the bytes of host memory that processes hold now."""
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -76,7 +76,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _world(process: psutil.Process) -> int:
-    """How many processes train together, as a launcher tells each of them."""
+    """Returns the number of processes that train together, as the launcher tells each of them."""
     try:
         told = process.environ().get("WORLD_SIZE", "")
     except psutil.Error:

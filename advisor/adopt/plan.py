@@ -1,4 +1,4 @@
-"""From an adopted command and a limit to the run to start: micro-batch, steps, time, dollars, memory. Pure."""
+"""Turns an adopted command and a limit into a run to start: micro-batch, steps, time, cost, memory. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ONCE_MORE = (
 
 
 def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str) -> AdoptedPlan:
-    """The plan of a run that keeps the command's own global batch; raises AdvisorError where nothing fits.
+    """Returns the plan of a run that keeps the command's own global batch; raises AdvisorError if nothing fits.
 
-    The high ends of the intervals are kept within deadline and budget: a run that a limit ends has not decayed its
+    The upper ends of the intervals stay within deadline and budget, because a run that a limit ends has not decayed its
     learning rate.
     """
     base = adopted.bursts[0]
@@ -42,7 +42,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
     limit = _limit_seconds(adopted, goal)
-    # Rows and tokens of one step of all processes; None: neither the probe nor a knob says.
+    # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
     shape = base.shape
     rows = shape.rows * shape.calls * adopted.gpus if shape is not None else None
     tokens = base.step_tokens
@@ -55,12 +55,12 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         most = format_usd(goal.budget_usd) if by_budget else format_seconds(limit)
         hint = "fewer steps, or leave them open: the limit alone says how many"
         raise AdvisorError(f"it takes {format_estimate(total, format_seconds)}, more than {most}", hint, exit_code=3)
-    length: tuple[Setting, ...] = ()  # what makes the command do so many steps
+    length: tuple[Setting, ...] = ()  # the setting that makes the command do this many steps
     if adopted.works("steps"):
         length = (Setting(name="steps", value=steps),)
     elif adopted.works("tokens") and tokens:
         length = (Setting(name="tokens", value=round(steps * tokens)),)
-    # where its lines alone count its steps, each step must have one
+    # if only its lines count its steps, each step must print one
     lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
     settings = (*chosen.settings, *length, *lines)
     drift = drift_of(adopted.bursts)
@@ -102,13 +102,13 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
 
 
 def says_how_long(adopted: Adopted) -> bool:
-    """Whether the command itself says how long it trains, in what can be counted."""
+    """Tells whether the command itself states how long it trains, in a unit that can be counted."""
     given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
     return bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
 
 
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
-    """By the house's rule for micro-batches; raises AdvisorError where none fits the memory."""
+    """Chooses by our rule for micro-batches; raises AdvisorError if none fits the memory."""
     room = goal.memory_bytes
     fits = np.array([room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options])
     if not fits.any():
@@ -126,12 +126,12 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     )
     best = options[int(np.flatnonzero(one_micro_batch(tries, fits))[0])]
     own = options[0]
-    # what cannot be told from the user's own choice is no reason to change it
+    # keep the user's own choice unless another is clearly better
     return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
 
 
 def _usd_per_hour(adopted: Adopted, goal: AdoptedGoal) -> float | None:
-    """What all its GPUs cost together; processes on a CPU share one machine."""
+    """Returns the cost per hour of all its GPUs; processes on a CPU share one machine."""
     count = 1 if adopted.device_key == "cpu" else goal.gpus or adopted.gpus
     return None if goal.usd_per_gpu_hour is None else goal.usd_per_gpu_hour * count
 
@@ -163,7 +163,7 @@ def _steps(
     rows: float | None,
     tokens: float | None,
 ) -> tuple[int, str]:
-    """How many steps, and why so many."""
+    """Returns the number of steps and the reason for it."""
     if goal.steps is not None:
         return goal.steps, f"{goal.steps:,} steps were asked for"
     if goal.tokens is not None or goal.rows is not None:
@@ -191,7 +191,7 @@ def _steps(
 
 
 def _steps_of_data(goal: AdoptedGoal, rows: float | None, tokens: float | None) -> tuple[int, str]:
-    """Steps of so many tokens or samples, each as often as there are epochs."""
+    """Returns the steps for the given tokens or samples, times the epochs."""
     if goal.tokens is not None:
         each, what, asked = tokens, "tokens", goal.tokens
         if each is None:
@@ -208,18 +208,18 @@ def _steps_of_data(goal: AdoptedGoal, rows: float | None, tokens: float | None) 
 
 
 def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, str]:
-    """Steps of so many epochs of the command's own data."""
+    """Returns the steps for the given epochs of the command's own data."""
     each = adopted.bursts[0].step_epochs
     if each is None:
         hint = "say what an epoch holds: --epochs 3 --samples 60000, or --tokens"
         raise AdvisorError("its log does not say how many steps an epoch of its data has", hint, exit_code=2)
-    in_one = round(1 / each) if each < 1 else 1 / each  # printed with four digits, and whole
+    in_one = round(1 / each) if each < 1 else 1 / each  # whole, because it is printed with only four digits
     steps = math.ceil(epochs * in_one)
     return steps, f"{epochs:g} epochs {why}: by its log one has {in_one:,g} steps, so that they are {steps:,}"
 
 
 def _once_more(seconds: Sequence[float]) -> Estimate | None:
-    """What took this long before takes as long again, about."""
+    """Returns the expected duration of something that took these seconds before."""
     if not seconds:
         return None
     value = statistics.median(seconds)

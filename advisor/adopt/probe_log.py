@@ -1,4 +1,4 @@
-"""What the probe wrote from inside a program: its steps, what the model was given, what it held."""
+"""Reads what the probe wrote from inside a program: its steps, the model's input, its memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from advisor.store.disk import disk_errors
 
 VARIABLE, SHAPES_VARIABLE = "TRAINING_ADVISOR_PROBE", "TRAINING_ADVISOR_PROBE_SHAPES"
 MEMORY = ("allocated_peak_bytes", "reserved_peak_bytes", "resident_peak_bytes")
-# which field has the newest record of a kind, and which has all of them
+# by kind of record: the field with the newest, and the field with all of them
 _NEWEST, _ALL = {"process": "header", "memory": "memory", "model": "model"}, {"shape": "shapes", "witness": "witnesses"}
 HERE = Path(__file__).resolve().parent / "probe"
 
 
 def probe_variables(folder: Path, shapes: int, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a program's environment must hold for the probe to be loaded and to write into `folder`.
+    """Returns the environment variables with which a program loads the probe and the probe writes into `folder`.
 
-    `shapes` is of how many steps to note what the model is given.
+    `shapes` is the number of steps whose model input is noted.
     """
     before = inherited.get("PYTHONPATH")
     path = f"{HERE}:{before}" if before else str(HERE)
@@ -44,7 +44,7 @@ class ProbedProcess:
     witnesses: list[dict[str, Any]] = field(default_factory=list)  # times of the reference kernel
 
     def add(self, record: dict[str, Any]) -> None:
-        """Note one record; kinds of other versions are passed over."""
+        """Note one record; kinds from other versions are skipped."""
         kind = record.get("kind")
         if kind in _NEWEST:
             setattr(self, _NEWEST[kind], record)
@@ -57,24 +57,24 @@ class ProbedProcess:
 
     @property
     def main(self) -> int | None:
-        """The optimizer whose steps are the program's: the one with the most tensors' elements."""
+        """The program's main optimizer: the one with the most tensor elements."""
         stepped = [number for number in self.optimizers if self.steps.get(number)]
         return max(stepped, key=lambda number: self.optimizers[number]["elements"], default=None)
 
     @property
     def moments(self) -> list[float]:
-        """Unix seconds at which each of its optimizer steps ended."""
+        """Unix seconds at which each step of the main optimizer ended."""
         return [] if self.main is None else [record["time"] for record in self.steps[self.main]]
 
     @property
     def durations(self) -> list[float]:
-        """Seconds from each step's end to the next one's; by the GPU's own clock where it has recorded them."""
+        """Seconds from each step's end to the next one's, by the GPU's own clock if it has recorded them."""
         if self.main is None:
             return []
         records = self.steps[self.main]
         moments = self.moments
         clock = [later - earlier for earlier, later in pairwise(moments)]
-        for witness in self.witnesses:  # what the kernel took is no step's
+        for witness in self.witnesses:  # the kernel's time belongs to no step
             step = bisect_right(moments, witness["time"])
             if 0 < step < len(moments):
                 clock[step - 1] = max(0.0, clock[step - 1] - witness["held_seconds"])
@@ -83,7 +83,7 @@ class ProbedProcess:
 
     @property
     def shape(self) -> BatchShape | None:
-        """What the model was given in a step; None: nothing was seen."""
+        """The model's input in a step; None if nothing was seen."""
         seen = [shape for shape in self.shapes if shape["rows"]]
         if not seen:
             return None
@@ -98,7 +98,7 @@ class ProbedProcess:
 
 
 class ProbeFolder:
-    """The files of all processes of one program, read on as they grow."""
+    """The files of all processes of one program, which are read as they grow."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -106,7 +106,7 @@ class ProbeFolder:
         self._processes: dict[Path, ProbedProcess] = {}
 
     def read_on(self) -> None:
-        """Take in what was written since; a line that is being written waits."""
+        """Read what was written since the last call, except an incomplete line."""
         for path in sorted(self.folder.glob("probe-*.jsonl")):
             process = self._processes.setdefault(path, ProbedProcess())
             with disk_errors("read", path), open(path, "rb") as file:
@@ -119,17 +119,17 @@ class ProbeFolder:
 
     @property
     def processes(self) -> list[ProbedProcess]:
-        """Those that trained, by rank."""
+        """Returns the processes that trained, by rank."""
         trained = [process for process in self._processes.values() if process.main is not None]
         return sorted(trained, key=lambda process: process.header.get("rank", 0))
 
     @property
     def first(self) -> ProbedProcess | None:
-        """The process whose steps stand for the program's: rank 0; None: none has trained."""
+        """The process that represents the program: rank 0, or None if none has trained."""
         return next(iter(self.processes), None)
 
     def peak(self, name: str) -> int | None:
-        """The most of a kind of memory: of the fullest card, or of all processes of the host together."""
+        """Returns the peak of a kind of memory: of the fullest GPU, or of all processes on the host together."""
         seen = [process.memory[name] for process in self.processes if process.memory.get(name) is not None]
         if not seen:
             return None

@@ -1,6 +1,6 @@
 """Tests whether a knob does what its name says: compares the batches of two bursts that differ in it. Pure.
 
-Where a program was seen by its log alone, what a step holds in all: tokens, or the way that it goes through the data.
+If only the log of a program was seen, it compares a step's tokens or its share of the data.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from advisor.store.adopted import LOG, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe
 
 WORKS, DEAD, CAPPED, SWAPPED, UNTESTED = "works", "dead", "capped", "swapped", "untested"
-_GRAVITY = (UNTESTED, WORKS, CAPPED, SWAPPED, DEAD)  # a knob is what the worst of its tests says
+_GRAVITY = (UNTESTED, WORKS, CAPPED, SWAPPED, DEAD)  # from mild to severe; a knob gets its most severe verdict
 _SAME = 0.02  # relative: rows and calls are whole numbers, lengths may be padded by one
-_SAME_BY_LOG = 0.05  # of what a log's counters say, which are rounded
+_SAME_BY_LOG = 0.05  # relative; counters in a log are rounded
 _SEEN = {"micro_batch": "rows", "grad_accum": "calls", "seq_len": "length"}
 _WORDS = {
     "rows": "the sequences of a micro-batch",
@@ -36,9 +36,9 @@ def verdicts(recipe: Recipe, base: AdoptedBurst, others: Sequence[AdoptedBurst])
 
 
 def end_to_end(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> bool:
-    """Whether the rows of a micro-batch are laid end to end in one: TRL's packing does so, without padding.
+    """Tells whether the rows of a micro-batch are packed end to end into one row, as by TRL without padding.
 
-    Told by a burst that differs in the micro-batch alone: one row as before, longer or shorter by the very ratio.
+    A burst that differs only in the micro-batch shows it: it still has one row, whose length changes in proportion.
     """
     knob, before = recipe.knob("micro_batch"), base.shape
     if knob is None or knob.value in (None, 1) or before is None or before.rows != 1 or before.length is None:
@@ -55,7 +55,7 @@ def _longer(burst: AdoptedBurst, value: float | None, length: float) -> bool:
 
 
 def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
-    """A burst whose rows were laid end to end, with its batch as it was asked for."""
+    """Returns a burst whose rows were packed end to end with the batch that was asked for."""
     knob, shape = recipe.knob("micro_batch"), burst.shape
     rows = burst.value("micro_batch") or (knob.value if knob is not None else None)
     if shape is None or shape.length is None or shape.rows != 1 or not rows:
@@ -65,7 +65,7 @@ def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
 
 def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
     knob = recipe.knob(name)
-    assert knob is not None  # it is judged
+    assert knob is not None  # only knobs of the recipe are judged
     of_one = _one_by_log if base.source == LOG else _one
     judged = []
     for burst in others:
@@ -82,13 +82,13 @@ def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[Ado
 def _one(
     knob: Knob, value: float, expected: float, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst
 ) -> tuple[str, str] | None:
-    """Judges a knob by one burst that set it to `value`, `expected` times its own, in a verdict and its words.
+    """Judges a knob by one burst that set it to `value`, `expected` times its own; returns a verdict and its words.
 
-    None if nothing was seen.
+    Returns None if nothing was seen.
     """
     if base.shape is None or burst.shape is None:
         return None
-    if burst.processes != base.processes:  # what a step holds may follow from that
+    if burst.processes != base.processes:  # that may change the contents of a step
         return None
     seen = _SEEN[knob.name]
     changes = _changes(base.shape, burst.shape)
@@ -112,10 +112,10 @@ def _one(
 def _one_by_log(
     knob: Knob, value: float, expected: float, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst
 ) -> tuple[str, str] | None:
-    """What the log of one burst says of a knob that was set alone; None: it was not, or no step was seen."""
+    """Judges a knob by the log of one burst that set only this knob; None for other bursts, or if no step was seen."""
     if len(burst.values) > 1 or not burst.measured:
         return None
-    # By which factor a step holds more, and of what.
+    # The factor by which a step grew, and its unit.
     if base.step_tokens and burst.step_tokens:
         change, what = burst.step_tokens / base.step_tokens, "tokens"
     elif base.step_epochs and burst.step_epochs:
@@ -145,9 +145,9 @@ def _pace(base: AdoptedBurst, burst: AdoptedBurst, knob: Knob, value: float) -> 
 
 
 def as_declared(recipe: Recipe, burst: AdoptedBurst, told: Iterable[KnobVerdict]) -> AdoptedBurst:
-    """A burst that its log alone showed, with the batch that its knobs ask for; none where one of them is not believed.
+    """Returns a burst seen only in its log with the batch of its knobs, or without one if a knob does not work.
 
-    What the command itself sets is believed: there is nothing else to go by.
+    Values that the command itself sets are trusted, because there is no other source.
     """
     works = {verdict.name for verdict in told if verdict.verdict == WORKS}
     if burst.source != LOG or any(s.name in _SEEN and s.name not in works for s in burst.values):
@@ -175,13 +175,13 @@ def _changes(before: BatchShape, after: BatchShape) -> dict[str, float | None]:
 
 
 def tokens_of(burst: AdoptedBurst) -> float | None:
-    """Tokens of one step of all processes, as they were seen; None: it has none."""
+    """Returns the observed tokens of one step of all processes, or None."""
     seen = burst.shape.tokens if burst.shape is not None else None
     return seen * burst.processes if seen is not None else burst.step_tokens
 
 
 def _processes(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
-    """How many processes train together: as many as were asked for, or not."""
+    """Judges whether as many processes train together as were asked for."""
     knob = recipe.knob("gpus")
     assert knob is not None
     tried = [(value, burst) for burst in others if (value := burst.value("gpus")) not in (None, knob.value)]
@@ -210,13 +210,13 @@ def _batch_beside(base: AdoptedBurst, burst: AdoptedBurst) -> str:
 
 
 def rows_of_all(burst: AdoptedBurst) -> float:
-    """The rows of a step, of all its processes."""
+    """Returns the rows of a step, of all its processes."""
     assert burst.shape is not None
     return burst.shape.rows * burst.shape.calls * burst.processes
 
 
 def _steps(name: str, each: float, others: Iterable[AdoptedBurst]) -> KnobVerdict:
-    """The number of steps: a run that was to end by itself did just so many. `each`: what the knob counts of a step."""
+    """Judges whether a run ends by itself after the requested steps. `each`: how much the knob counts per step."""
     tried = [(round(value / each), b) for b in others if (value := b.value(name)) is not None]
     if not tried:
         return KnobVerdict(name=name, verdict=UNTESTED, words="no burst was left to end by itself")

@@ -1,6 +1,6 @@
 """Adopts a command: measures it unchanged, then in bursts with other values of its knobs.
 
-Effects: child processes, in a scratch folder that goes with them.
+It starts child processes in a scratch folder, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from advisor.calibration.observations import Drift, drift_among
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, KnobVerdict, Recipe, Setting
 
-_REHEARSAL_STEPS = 8  # of the run that is left to end by itself
+_REHEARSAL_STEPS = 8  # steps of the run that ends by itself
 _UNENDING = {"steps": 1e6, "tokens": 1e12}
-_FIRST_SHARE = 0.5  # of the time, that the command as it is may take
+_FIRST_SHARE = 0.5  # share of the time that the unchanged command may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,24 +32,24 @@ class Command:
 
     arguments: tuple[str, ...]
     folder: Path
-    environment: Mapping[str, str]  # all of it
+    environment: Mapping[str, str]  # the whole environment
     recipe: Recipe
-    most_processes: Callable[[AdoptedBurst], int] = lambda base: 1  # that this machine has cards or cores for
+    most_processes: Callable[[AdoptedBurst], int] = lambda base: 1  # that the GPUs or cores of this machine allow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What an adoption found."""
+    """The results of an adoption."""
 
-    recipe: Recipe  # with the values of the command itself
-    bursts: tuple[AdoptedBurst, ...]  # the first: the command as it is
+    recipe: Recipe  # with the command's own values
+    bursts: tuple[AdoptedBurst, ...]  # the first burst is the unchanged command
     verdicts: tuple[KnobVerdict, ...]
 
 
 def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, float], None]) -> Session:
     """Measure a command within about `budget_seconds`. `on_event` receives what comes next and the seconds used so far.
 
-    Raises AdvisorError where the command does not train, or its steps cannot be seen.
+    Raises AdvisorError if the command does not train, or its steps cannot be seen.
     """
     began = time.monotonic()
 
@@ -64,7 +64,7 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
     for settings, to_its_end in tries(command.recipe, tokens_of(base), command.most_processes(base)):
         told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
         if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
-            continue  # what it sets is known to do nothing, or something else
+            continue  # one of its settings does not work
         # Seconds of one more burst.
         if left() < statistics.median(burst.seconds for burst in bursts):
             break
@@ -86,7 +86,8 @@ def _burst(
 ) -> AdoptedBurst:
     with tempfile.TemporaryDirectory(prefix="adopt-") as name:
         scratch = Path(name)
-        # More steps than a burst does, where the command itself says how many: it is ended when it has said enough.
+        # Ask for more steps than a burst does, if the command has a knob for them; the burst is ended when it is long
+        # enough.
         knobs = [(name, command.recipe.knob(name)) for name in _UNENDING]
         given = [name for name, knob in knobs if knob is not None and knob.value is not None]
         unending = () if to_its_end else tuple(Setting(name=name, value=_UNENDING[name]) for name in given)
@@ -119,7 +120,7 @@ def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
 
 
 def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
-    """The recipe with what the command itself sets: as it says, else as the model was seen to be given."""
+    """Returns the recipe with the command's own values: as it states them, or else as seen in the model's input."""
     shape = base.shape
     seen = {"micro_batch": shape.rows, "grad_accum": shape.calls, "seq_len": shape.length} if shape is not None else {}
     seen["gpus"] = float(base.processes)
@@ -132,8 +133,8 @@ def tries(
 ) -> Iterator[tuple[tuple[Setting, ...], bool]]:
     """Yields the settings of each burst, the most informative first, and whether it is to end by itself.
 
-    Each knob alone, its length before what only refines: without that no plan can set how long it trains. Then the
-    other way, the command again, two at once.
+    First each knob alone. The knob for the length comes early, because no plan can set the length without it. Then come
+    knobs in the other direction, the unchanged command, and two knobs at once.
     """
     micro, accum, seq, own = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len", "gpus"))
     many = [n for n in (2 * own, 4 * own, own // 2) if 1 <= n <= most_processes] if own else []
@@ -182,7 +183,7 @@ def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
 def batch_of(burst: AdoptedBurst) -> Batch | None:
     """Returns the batch of a burst's steps, or None if it was not seen.
 
-    Of a command that its log alone showed, and whose batch nothing says, it is one of something.
+    If only the log was seen and nothing states the batch, the batch is a single unit.
     """
     shape, many = burst.shape, float(burst.processes)
     if shape is None:
@@ -208,7 +209,7 @@ def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
 
 def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:
     """Measures how the machine's own speed changed during the bursts, by the reference kernel."""
-    own = [b for b in bursts if b.source != WHOLE_RUN and b.measured and b.steady]  # runs are set against these
+    own = [b for b in bursts if b.source != WHOLE_RUN and b.measured and b.steady]  # runs are compared with these
     timed = [b for b in own if b.reference_seconds and batch_of(b) is not None]
     return drift_among([(batch_of(b), b.step_seconds, b.reference_seconds) for b in timed])
 
@@ -221,18 +222,18 @@ def slowdown(burst: AdoptedBurst, drift: Drift) -> float:
 
 
 def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
-    """Which counter the bursts' memory is of: PyTorch's own of a card, the driver's, else that of the processes."""
+    """Returns the counter of the bursts' memory: PyTorch's or the driver's for a GPU, or else that of the processes."""
     kinds = ("allocated", "device")
     return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
 
 
 def sharers(kind: str, processes: float) -> float:
-    """Of how many processes a memory of this kind is: the host's of all together, a card's of one."""
+    """Returns how many processes share a memory of this kind: all of them on the host, one on a GPU."""
     return processes if kind == "resident" else 1.0
 
 
 def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
-    """The peak memory of each burst that came to steady steps, of one process or its card."""
+    """Returns the peak memory of each burst with steady steps, for one process or its GPU."""
     kind = memory_kind(bursts)
     name = f"{kind}_peak_bytes"
     return [

@@ -1,7 +1,7 @@
 """Lists the ways to split the global batch of an adopted command into rows, micro-batches and processes. Pure.
 
-The global batch is the command's own in each of them, whichever way its program counts: rows and accumulation of each
-process, accumulation shared out among them, or micro-batches that follow from a global batch.
+Each split keeps the command's own global batch. A program may count rows and accumulation per process, share
+accumulation among processes, or derive its micro-batches from a global batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.records import Estimate
 from advisor.store.adopted import Adopted, AdoptedBurst, Setting
 
-_FARTHEST = 2.0  # times what was measured: beyond that nothing is planned
+_FARTHEST = 2.0  # times the measured values; nothing beyond is planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Option:
 def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
     """Returns the model of a command's step time with this many processes (None: its own number).
 
-    Raises AdvisorError where no burst was steady.
+    Raises AdvisorError if no burst was steady.
     """
     seen = seen_times(adopted.bursts)
     if not seen:
@@ -46,16 +46,16 @@ def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
 
 
 def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
-    """Every split of the command's global batch that its knobs can set, not far from what was measured.
+    """Returns every split of the command's global batch that its knobs can set and that is near the measured batches.
 
-    `gpus` processes train together; None: as many as the command itself has. The first split is the command's own, or
-    the nearest to it. Raises AdvisorError where so many processes cannot have that batch.
+    `gpus` processes train together (None: the command's own number). The first split is the command's own, or the
+    nearest to it. Raises AdvisorError if this number of processes cannot have that batch.
     """
     memory_seen, kind = seen_memory(adopted.bursts), memory_kind(adopted.bursts)
     memory = fit_memory(memory_seen) if memory_seen else None
     many = float(adopted.bursts[0].processes if gpus is None else gpus)
     time, base = time_of(adopted, many), batch_of(adopted.bursts[0])
-    assert base is not None  # what was timed was seen
+    assert base is not None  # a batch with times was seen
     _refuse_processes(adopted, base, many)
 
     def option(batch: Batch) -> Option:
@@ -91,7 +91,7 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
 
 
 def _splits(adopted: Adopted, base: Batch, time: Predicts, many: float) -> Iterator[tuple[float, float]]:
-    """Rows and calls of one process that together are the command's own global batch."""
+    """Yields the rows and calls per process that make up the command's own global batch."""
     together = round(base.rows * base.calls * base.processes)
     micro = adopted.recipe.knob("micro_batch")
     sets_rows = micro is not None and bool(micro.value) and adopted.works("micro_batch")
@@ -116,7 +116,7 @@ def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...
     if batch.processes != base.processes:
         found.append(Setting(name="gpus", value=batch.processes))
     if batch.rows != base.rows:
-        assert micro is not None and micro.value is not None  # it sets the rows
+        assert micro is not None and micro.value is not None  # the knob sets the rows
         found.append(Setting(name="micro_batch", value=micro.value * batch.rows / base.rows))
     if accum is not None and accum.value is not None and _accum_by_hand(adopted):
         shared = batch.processes / base.processes if _accum_is_shared(adopted) else 1.0
@@ -127,13 +127,13 @@ def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...
 
 
 def _accum_by_hand(adopted: Adopted) -> bool:
-    """Whether accumulation is set by a knob that works."""
+    """Tells whether a working knob sets accumulation."""
     accum = adopted.recipe.knob("grad_accum")
     return accum is not None and accum.value is not None and adopted.works("grad_accum")
 
 
 def _accum_is_shared(adopted: Adopted) -> bool:
-    """Whether the program divides its accumulation among its processes, as nanoGPT does: by bursts of other numbers."""
+    """Tells from bursts with other numbers of processes whether they share accumulation, as in nanoGPT."""
     alone, own = _alone(adopted, "gpus"), adopted.bursts[0].shape
     seen = [(b.shape.calls, b.processes) for b in alone if b.shape is not None]
     if own is None or not seen:
@@ -142,7 +142,7 @@ def _accum_is_shared(adopted: Adopted) -> bool:
 
 
 def _accum_follows(adopted: Adopted) -> bool:
-    """Whether the program itself keeps its global batch: bursts of another micro-batch had as many rows a step."""
+    """Tells whether the program keeps its global batch: bursts of another micro-batch had as many rows per step."""
     base, alone = adopted.bursts[0], [b for b in _alone(adopted, "micro_batch") if b.shape]
     if base.shape is None or adopted.recipe.knob("grad_accum") is not None:
         return False
@@ -150,5 +150,5 @@ def _accum_follows(adopted: Adopted) -> bool:
 
 
 def _alone(adopted: Adopted, name: str) -> list[AdoptedBurst]:
-    """The bursts that set one knob and no other."""
+    """Returns the bursts that set only this knob."""
     return [burst for burst in adopted.bursts if [setting.name for setting in burst.values] == [name]]

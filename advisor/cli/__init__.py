@@ -26,8 +26,8 @@ PROGRAMS = "For other programs"
 class Verb:
     """One command: its module, which has a click object `command`, its section and its line in the help.
 
-    `form` says how a command that is a form of another is called, as "calibrate --tune". Its own name, by which it was
-    called once, still works and is not listed.
+    `form` says how to call a command that is a form of another, such as "calibrate --tune". Its own former name still
+    works but is not listed.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Verb:
 
     @property
     def called(self) -> str:
-        """What is typed after `advisor`."""
+        """The words to type after `advisor`."""
         return self.form or self.name
 
     @property
     def form_of(self) -> tuple[str, str] | None:
-        """The command that this one is a form of, and the word that makes it one."""
+        """The command that this one is a form of, and the word that selects the form."""
         command, _, word = self.form.partition(" ")
         return (command, word) if word else None
 
@@ -82,7 +82,7 @@ VERBS = {verb.name: verb for verb in (
     Verb("schema", PROGRAMS, "Print the JSON Schema of a document that --json prints, or of a file."),
 )}  # fmt: skip
 FORMS = {verb.form_of: verb.name for verb in VERBS.values() if verb.form_of}
-# options by the names that they had: the verb's own first, then everywhere; the text after the new name is a unit
+# former option names: the verb's own first, then those of all verbs; the text after the new name is a unit
 FORMER = {
     "": {"--max-usd": ("--budget", ""), "--max-hours": ("--deadline", "h"), "--target-usd": ("--budget", ""),
          "--target-time": ("--deadline", "")},
@@ -93,14 +93,14 @@ FORMER = {
 
 
 def formed(words: list[str]) -> tuple[str, list[str]]:
-    """Return the command that words call and the remaining words; former options get their present names."""
+    """Return the command that words call and the remaining words; former option names are replaced by present ones."""
     name, rest = words[0], words[1:]
-    if name == "adopt":  # its words are another program's
+    if name == "adopt":  # its words belong to another program
         return name, rest
     before = zip(["", *rest], rest, strict=False)
     named = [word for last, word in before if "=" in last or not last.startswith("--")]
     if name == "compare" and any(word.endswith((".yaml", ".yml")) for word in named):
-        name = "diff"  # of plans, configurations and calibrations there is nothing else to compare
+        name = "diff"  # plans, configurations and calibrations can only be compared by their settings
     elif (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
         name = FORMS[form]
         rest.remove(form[1])
@@ -108,7 +108,7 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
     for word in rest:
         option, equals, value = word.partition("=")
         if not option.startswith("--"):
-            option, equals, value = "", "", word  # of the option before it
+            option, equals, value = "", "", word  # of the previous option
         else:
             option, unit = former.get(option, (option, ""))
         number = value.replace(".", "").isdigit()
@@ -170,12 +170,12 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments[:1] == ["help"]:  # `advisor help plan` is `advisor plan --help`
         arguments = [*arguments[1:], "--help"]
     if os.environ.get("ADVISOR_DEBUG") != "1":
-        warnings.simplefilter("ignore", RuntimeWarning)  # numpy's words about a number are no use to whoever gave it
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy's warnings about numbers do not help the user
     try:
         code = command.main(args=arguments, prog_name="advisor", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # whoever read our output has seen enough; keep Python from complaining when it flushes at exit
+        # the reader has closed the pipe; keep Python from complaining when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = FAILED
     except (KeyboardInterrupt, click.Abort):
@@ -205,7 +205,7 @@ def report(error: Exception, *, as_json: bool) -> int:
 
 
 def explain(error: Exception) -> tuple[str, str | None, int]:
-    """The message, hint and exit code of any exception, those of the command line included."""
+    """Return the message, hint and exit code of any exception, including those of the command line."""
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "advisor"
         return error.format_message(), f"`{path} --help` shows how to call it", USAGE

@@ -1,4 +1,4 @@
-"""`advisor ab`: variants of a run against a base, over seeds, run here one after the other."""
+"""`advisor ab`: variants of a run against a base, over several seeds, run here one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`advisor runs --accuracy`: how right the predictions have been, over all runs that were compared."""
+"""`advisor runs --accuracy`: the accuracy of the predictions over all runs that were compared."""
 
 from __future__ import annotations
 

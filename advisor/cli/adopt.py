@@ -64,7 +64,7 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
 def _adoption(
     store: Store, words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], seconds: float
 ) -> Adoption:
-    """What bursts of the command show; without words, what those of an adopted command showed."""
+    """Return the adoption from bursts of the command, or without words, from the bursts of a stored one."""
     from advisor.store.adopted import load_adopted
     from advisor.workflows.adopt import adopt_command, adoption_of
 

@@ -1,4 +1,4 @@
-"""`advisor analyze`: any training log in, a diagnosis in hours and dollars out."""
+"""`advisor analyze`: reads any training log and diagnoses it in hours and dollars."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
 
 
 def _analyzed(path: Path, given: Given, store: Store) -> Analysis:
-    """One log judged, with a bar while it is read."""
+    """Return the analysis of one log, with a progress bar while it is read."""
     from advisor.workflows.analyze import analyze
 
     with render.progress(f"reading {path.name}", None) as update:

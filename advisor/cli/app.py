@@ -13,8 +13,8 @@ import click
 from advisor.errors import AdvisorError
 from advisor.report import render
 
-# What .streamlit/config.toml says in a checkout, for an installed package, which has no such file. 127.0.0.1 only: the
-# app can start runs and read files as the person who started it.
+# Settings of .streamlit/config.toml in a checkout, for an installed package, which has no such file. 127.0.0.1 only:
+# the app can start runs and read files with the rights of the person who started it.
 _SERVER = {
     "server.address": "127.0.0.1",
     "server.headless": "true",
@@ -36,7 +36,7 @@ def command(port: int) -> None:
     if importlib.util.find_spec("streamlit") is None or importlib.util.find_spec("altair") is None:
         raise AdvisorError("the app's packages are not installed", "pip install 'training-advisor[app]'")
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what a server that has just ended leaves is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a server has just left is free
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""`advisor audit`: the claims of plans and reports on paper, judged by their own numbers."""
+"""`advisor audit`: judges the claims of plans and reports by the numbers in the text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     if card is not None:
         count = write_draft(papers[0], card, asks, said)
         render.remark(f"{count} claims written to {card}: correct it, then advisor audit {card}")
-        papers, asks, said = (card,), None, None  # the assistant is asked once
+        papers, asks, said = (card,), None, None  # ask the assistant only once
     found = api.audit(*papers, reader=asks, answer=said)
     if md is not None:
         write_atomic(md, markdown(found.record))

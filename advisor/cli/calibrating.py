@@ -1,4 +1,4 @@
-"""A calibration on the terminal: its progress bar and its results, for calibrate, quickstart and launch."""
+"""Shows a calibration on the terminal, with progress bar and results, for calibrate, quickstart and launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_rejected(done: Calibrated) -> bool:
-    """Whether no plan will use a calibration."""
+    """Tell whether no plan will use a calibration."""
     from advisor.calibration.quality import quality_of
     from advisor.store.calibration import Verdict
 
@@ -28,7 +28,7 @@ def is_rejected(done: Calibrated) -> bool:
 
 
 def run(options: CalibrationOptions) -> Calibrated:
-    """Calibrate as the options say, with a bar for its time."""
+    """Calibrate with the options, showing a bar for the time."""
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import calibrate
     from advisor.workflows.preflight import training_here
@@ -55,7 +55,7 @@ def bar() -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]
 
 
 def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
-    """A calibration as text; `bursts` adds a table of every configuration."""
+    """Return a calibration as text; `bursts` adds a table of every configuration."""
     from advisor.calibration.quality import burst_lines, quality_of
 
     calibration, profile, held = done.calibration, done.profile, done.calibration.held_out_error

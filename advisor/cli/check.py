@@ -1,4 +1,4 @@
-"""`advisor check`: what a check in CI makes of the documents that other commands printed."""
+"""`advisor check`: judges documents printed by other commands, as a check in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`advisor compare`: predicted against actual, where the gap went, and several runs side by side."""
+"""`advisor compare`: compares predicted with actual values, explains the gap, and compares several runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
 
 
 def take_back(runs: tuple[str, ...]) -> None:
-    """Make the ledger and the profiles forget the runs, and say of which nothing was recorded."""
+    """Remove the runs from the ledger and the profiles, and name those of which nothing was recorded."""
     from advisor.store.store import default_store
     from advisor.workflows import compare
 

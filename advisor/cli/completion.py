@@ -1,4 +1,4 @@
-"""`advisor completion`: the script by which a shell completes commands and options."""
+"""`advisor completion`: prints the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 

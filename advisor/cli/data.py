@@ -1,4 +1,4 @@
-"""`advisor data`: turn text into token folders, and look at them."""
+"""`advisor data`: turns text into token folders, shows them and checks downloaded files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Pat
 def show_folder(folder: Path) -> None:
     """Show the contents of a token folder."""
     meta = read_data(folder)
-    assert meta is not None  # there is a folder to read
+    assert meta is not None  # a folder was given
     _report(folder, meta)
 
 
@@ -114,7 +114,7 @@ def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
 
 
 def _fetched(one: data.Damaged) -> str:
-    """What became of a file that was to be fetched again."""
+    """Say what happened to a file that was to be fetched again."""
     if one.url is None:
         return f"its address is not known: {one.fetch}"
     fault = data.refetch(one)
@@ -128,7 +128,7 @@ class _Bar:
         self._update, self._shown, self._names = update, ("read", 0), dict(STAGES)
 
     def expects(self, text_bytes: int, seconds: Estimate) -> None:
-        """What encoding will take is part of its name, from its beginning on."""
+        """Add the time that encoding will take to the bar's name."""
         time = format_estimate(seconds, format_seconds)
         self._names["encode"] = f"encoding {format_bytes(text_bytes)} of text, which takes about {time}"
 

@@ -1,4 +1,4 @@
-"""`advisor compare`: what differs between two runs, plans, configurations or calibrations, and what that does."""
+"""`advisor compare`: shows what differs between two runs, plans, configurations or calibrations, with the effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`advisor model eval`: how well a trained model predicts what it has not seen."""
+"""`advisor model eval`: how well a trained model predicts text that it has not seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`advisor export`: a plan as files that another engine, or a person, can run; a trained run as a model of others."""
+"""`advisor export`: a plan as files that another engine or a person can run; a trained run as a model for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`advisor model finetune`: stages that go on from a trained run, with what each takes."""
+"""`advisor model finetune`: further training stages after a trained run, with time and cost of each."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def command(
         yield table(titles, rows, right=titles[1:])
         yield "next: " + " && ".join(commands)
 
-    # each configuration lies in its file
+    # the file has each configuration
     bare = [replace(stage, config=None) for stage in stages]
     answer("finetune", lambda: {"stages": bare, "commands": commands}, shown)

@@ -1,4 +1,4 @@
-"""The live view of a run on stderr, and its last words: shared by launch, watch, stop and resume."""
+"""Shows a run live on stderr and then its result, for launch, watch, stop and resume."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
 def follow(run_dir: Path, store: Store, sinks: Sequence[Sink] = ()) -> Progress | None:
-    """Show a run on stderr until it ends; None when the person leaves with Ctrl-C, and the run goes on.
+    """Show a run on stderr until it ends; None if the user leaves with Ctrl-C while the run continues.
 
-    `sinks` are told how it stands; what they refuse is said, and does not end the view.
+    `sinks` receive the state of the run. An error of a sink is printed and does not end the view.
     """
     listening = list(sinks)
     try:
@@ -49,7 +49,7 @@ def follow(run_dir: Path, store: Store, sinks: Sequence[Sink] = ()) -> Progress 
 
 
 def tell(sinks: list[Sink], seen: Seen) -> None:
-    """Hand over how a run stands; who refuses is not asked again."""
+    """Send the state of a run to the sinks, and remove sinks that fail."""
     for sink in tuple(sinks):
         try:
             sink.take(seen)
@@ -59,7 +59,7 @@ def tell(sinks: list[Sink], seen: Seen) -> None:
 
 
 def end(sinks: Sequence[Sink]) -> None:
-    """End what was told of a run, and say what it came to."""
+    """Close the sinks, and print what each reports."""
     for sink in sinks:
         try:
             if words := sink.close():
@@ -91,7 +91,7 @@ def _follow(run_dir: Path, store: Store, sinks: list[Sink]) -> Progress:
 
 
 def follow_log(path: Path, sinks: Sequence[Sink] = (), *, once: bool) -> int:
-    """Show another program's log on stderr until it says that it ended, or the person leaves with Ctrl-C."""
+    """Show another program's log on stderr until it says that it ended, or the user leaves with Ctrl-C."""
     following, listening = Follower(path), list(sinks)
     seen = following.look()
     try:
@@ -114,21 +114,21 @@ def follow_log(path: Path, sinks: Sequence[Sink] = (), *, once: bool) -> int:
 
 
 def tell_arrival(run_dir: Path) -> bool:
-    """Show old and new plan of a run that its engine measured first, and why; returns False where there is none."""
+    """Show the old and new plan of a run that its engine measured first, with the reason. Returns False without one."""
     launch, record = read_launch(run_dir), read_arrival(run_dir)
     if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
         return False
     remark(f"{'goes on' if record.goes_on else 'stopped on arrival'}: {record.reason}")
     if record.goes_on and (before := run_dir / PLAN_BEFORE).exists():
-        from advisor.report.plan import before_and_after  # the words of plans, which other runs do not need
+        from advisor.report.plan import before_and_after  # formats plans, which other runs do not need
 
         error_console().print(on_console(before_and_after(load_plan(before), load_plan(run_dir / PLAN))))
     return True
 
 
 def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:
-    """Say how a followed run ended and give the exit code: 0 completed, stopped or left running, 1 otherwise."""
-    if progress is None:  # left: there is nothing to say, but a document is asked for
+    """Say how a followed run ended; returns the exit code: 0 if completed, stopped or left running, 1 otherwise."""
+    if progress is None:  # the user left, so there is nothing to say, but --json needs a document
         answer("watch", lambda: {"run_dir": run_dir, "progress": follower(run_dir, store).look()}, lambda: ())
         return 0
     answer("watch", lambda: {"run_dir": run_dir, "progress": progress}, lambda: closing_lines(progress, run_dir))
@@ -136,7 +136,7 @@ def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:
 
 
 def after_start(store: Store, started: Started, *, detach: bool) -> int:
-    """Tell where the run is, follow it unless detached, and give the exit code."""
+    """Say where the run is, follow it unless detached, and return the exit code."""
     launch, run_dir = started.launch, started.run_dir
     words = f"started {launch.name} ({f'pid {launch.pid}' if launch.pid is not None else launch.handle})"
     for warning in started.warnings:

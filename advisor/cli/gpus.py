@@ -1,4 +1,4 @@
-"""`advisor gpus`: the specifications of each GPU, and what renting it costs."""
+"""`advisor gpus`: the specifications of each GPU and its rental prices."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bo
     """
     today, providers = datetime.date.today(), () if provider is None else (provider,)
     if refresh:
-        # Renew the user's price cache, and say on stderr what came of it.
+        # Renew the user's price cache, and print the result on stderr.
         from advisor.hardware.live_prices import refresh_prices
 
         first, *more = refreshed_words(refresh_prices(today))
@@ -75,7 +75,7 @@ def _all(priced: Sequence[PricedGpus], providers: Sequence[str]) -> Iterator[Ren
 
 
 def offers_shown(entries: Sequence[ProviderOffers], nobodys: Offer, today: datetime.date) -> Iterator[RenderableType]:
-    """A table of offers, and what is to be known of them below it: long notes would squeeze the numbers."""
+    """Return a table of offers with notes below it, because long notes would squeeze the numbers."""
     count = nobodys.gpus
     if rows := offer_rows(entries, today):
         title = f"on demand, for {count} GPU{'s' if count > 1 else ''}"

@@ -1,4 +1,4 @@
-"""`advisor runs --import`: a run from another machine, copied here and scored."""
+"""`advisor runs --import`: copies a run from another machine and scores it."""
 
 from __future__ import annotations
 

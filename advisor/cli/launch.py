@@ -1,4 +1,4 @@
-"""`advisor launch`: start a planned run as a process of its own and follow it."""
+"""`advisor launch`: starts a planned run as a separate process and follows it."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
 
 
 def _measured(plan: Plan, asked: Arriving) -> Arrival:
-    """Measure this machine for a plan and show what came of it; AdvisorError where the run is not to start."""
+    """Measure this machine for a plan and show the result; AdvisorError if the run should not start."""
     from advisor.report.plan import before_and_after
     from advisor.workflows.arrive import arrive_to_start
 
     with bar() as (on_start, on_event):
         arrival = arrive_to_start(plan, asked, default_store(), on_start, on_event)
-    assert arrival.after is not None  # what does not go on is an error
+    assert arrival.after is not None  # a plan that should not start raises an error
     remark(f"goes on: {arrival.record.reason}")
     error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival
 
 
 def show_checks(checks: Sequence[Check]) -> int:
-    """Print the checks before a start, line by line; exit code 1 where something is missing."""
+    """Print the checks before a start, line by line; returns exit code 1 if something is missing."""
     lacking = any(check.finding is Finding.MISSING for check in checks)
     can, cannot = "it can start", "it cannot start here: repair this, or start it on another machine: --on ssh:HOST"
     answer(

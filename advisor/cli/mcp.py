@@ -1,4 +1,4 @@
-"""`advisor mcp`: planning, predicting and judging as tools of an assistant."""
+"""`advisor mcp`: offers planning, predicting and judging as tools of an assistant."""
 
 from __future__ import annotations
 

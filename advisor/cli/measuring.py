@@ -1,4 +1,4 @@
-"""The live view of calibrations on other machines, and their table: `advisor calibrate --on`."""
+"""Shows calibrations on other machines live and in a table, for `advisor calibrate --on`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 
 
 def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: bool) -> int:
-    """Calibrate each place, wait for all unless detached, show one table; exit code 1 where one failed."""
+    """Calibrate each place, wait for all unless detached, and show one table; exit code 1 if one failed."""
     store, now = default_store(), datetime.now(UTC)
     found = [begin(options, place, store, now) for place in several(places, options)]
     for one in found:
@@ -40,7 +40,7 @@ def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: boo
 
 
 def line(one: Measured) -> str:
-    """How the calibration of a place stands."""
+    """Return the state of a place's calibration."""
     said = "measured" if one.calibrated is not None else "failed" if one.is_over else one.state
     starts = f"it would start at {one.starts_at}" if one.starts_at and not one.is_over else None
     return ": ".join([one.name, ", ".join(filter(None, (said, starts, one.words)))])

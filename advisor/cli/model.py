@@ -1,4 +1,4 @@
-"""`advisor model`: what can be done with a trained model."""
+"""`advisor model`: samples from, evaluates and further trains a trained model."""
 
 from __future__ import annotations
 

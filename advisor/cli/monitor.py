@@ -1,4 +1,4 @@
-"""`advisor watch --gpus`: power, use, memory and temperature of every GPU of this machine, beside any program."""
+"""`advisor watch --gpus`: power, use, memory and temperature of every GPU of this machine, whatever runs on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.options import Kind
 from advisor.report import render
 
 _LOOK_SECONDS = 1.0  # between drawings, each of which takes some milliseconds
-_PLAIN_SECONDS = 30.0  # between lines where stderr is no terminal
+_PLAIN_SECONDS = 30.0  # between lines if stderr is not a terminal
 
 
 @verb("monitor")

@@ -1,4 +1,4 @@
-"""Click parameter types: the units people write, lists of numbers, and paths, judged before any work begins."""
+"""Click parameter types for units as people write them, lists of numbers, and paths; checked before work begins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from advisor.store.disk import read_yaml
 
 
 class GpuName(click.ParamType):
-    """A parameter that names a GPU, or several with commas; a line says how a short name was read."""
+    """A parameter that names one GPU, or several with commas; a line says how a short name was read."""
 
     name = "gpu"
 
@@ -33,7 +33,7 @@ GPU, GPUS = GpuName(), GpuName(several=True)
 
 
 def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options that name a run of the user's tracker, to which this is written."""
+    """Give a command the options that name a run of the user's tracker; `written` says what is written to it."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         python = "The Python with the tracker's library.  [default: the run's]"
@@ -46,10 +46,10 @@ def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def refused(hint: str, *flags: str, takes_value: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command a hidden option that it does not have; whoever types it is told which command has it."""
+    """Give a command a hidden option that it does not support; the error says which command does."""
 
     def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:
-        if value and str(value) != "1":  # of one GPU, --tensor-parallel 1 says nothing
+        if value and str(value) != "1":  # --tensor-parallel 1 does not split anything
             raise AdvisorError(f"`{context.command_path}` has no {option.opts[0]}", hint, exit_code=2)
 
     return click.option(*flags, hidden=True, expose_value=False, callback=refuse, is_flag=not takes_value)
@@ -76,7 +76,7 @@ def warn_of_others(keys: Iterable[str]) -> None:
 
 
 class NamedPath(click.Path):
-    """A path that is not empty, as a Path: an empty one, from a variable that was never set, is the folder here."""
+    """A path that is not empty, as a Path. An empty path, from an unset variable, would mean the current folder."""
 
     def __init__(self, **checks: Any):
         super().__init__(**checks, path_type=Path)
@@ -88,7 +88,7 @@ class NamedPath(click.Path):
 
 
 class OwnFile(NamedPath):
-    """A YAML file to write; an existing file is overwritten only if it has these fields, and so is of the same kind."""
+    """A YAML file to write. An existing file is overwritten only if it has these fields, so is of the same kind."""
 
     def __init__(self, kind: str, *fields: str):
         super().__init__(dir_okay=False, writable=True)
@@ -99,14 +99,14 @@ class OwnFile(NamedPath):
         if path.is_file() and path.stat().st_size:
             try:
                 found = self.fields & read_yaml(path, self.kind).keys()
-            except AdvisorError:  # it is no YAML, or no mapping
+            except AdvisorError:  # the file is not YAML, or not a mapping
                 found = set()
             if found != self.fields:
                 self.fail(f"{path} is there already and is no {self.kind}: name another file.", param, ctx)
         return path
 
 
-# what is read must be there and of its kind; what is written must not be of the other kind (all else is exit code 2)
+# A path to read must exist and be of its kind; a path to write must not be of the other kind (else exit code 2).
 EXISTING = NamedPath(exists=True)
 FILE = NamedPath(exists=True, dir_okay=False)
 FOLDER = NamedPath(exists=True, file_okay=False)

@@ -1,4 +1,4 @@
-"""`advisor plan`: the best run within a budget, a deadline, a number of tokens, or none of them."""
+"""`advisor plan`: the best run within a budget, a deadline, a number of tokens, or none of these."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
 
 
 def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None) -> list[str]:
-    """Write the file that the software starts from; the lines that say how."""
+    """Write the file that the software starts from; returns lines that say how."""
     if out is None:
         return []
     from advisor.workflows.write_elsewhere import write_elsewhere
@@ -131,7 +131,7 @@ def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None)
 
 
 def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> None:
-    """Show what a fine-tune, or the best layout, takes on each machine, the best first; write the file for --out."""
+    """Show fine-tunes or the best layout on each machine, the best first; write the file for --out."""
     from advisor import api
     from advisor.report import finetune, layouts
 
@@ -142,7 +142,7 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> None
 
 
 def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, measure: bool) -> str:
-    """The command that gives this plan again."""
+    """Return the command that gives this plan again."""
     from advisor.planning.command import plan_command
 
     named = goal if goal.data or goal.synthetic else replace(goal, data_tokens=None, data=PREPARED)
@@ -155,7 +155,7 @@ def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, mea
 def _stated(
     context: click.Context, run: tuple[str | None, str | None, Path | None], given: dict[str, Any], store: Store
 ) -> tuple[dict[str, Any], Origin | None]:
-    """Return the options of the plan, with those of the run of --from, and that run; `run`: --from, --was, --config."""
+    """Return the plan's options, including those of the --from run, and that run; `run`: --from, --was, --config."""
     again_of, was, config = run
     if again_of is None:
         if config is not None or was is not None:

@@ -1,4 +1,4 @@
-"""A plan laid out for the console: which of `report`'s tables come in which order."""
+"""Lays out a plan for the console: which of `report`'s tables come in which order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advisor.workflows.plan import Beside
 
 
 def in_brief(plan: Plan) -> Iterator[RenderableType]:
-    """The answer first: sentence, price, loss, how sure, what else could be had, the first warnings."""
+    """Show the answer first: sentence, price, loss, how sure it is, alternatives, the first warnings."""
     yield words.sentence(plan)
     shown = brief(plan)
     yield render.table(("", ""), shown.rows)
@@ -26,7 +26,7 @@ def in_brief(plan: Plan) -> Iterator[RenderableType]:
 
 
 def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[RenderableType]:
-    """Sentence, options, bill, losers, reasons, warnings. A search over devices comes first, of one device last."""
+    """Show sentence, options, bill, rejected runs, reasons, warnings; a search of several devices comes first."""
     search = plan.search
     several = search is not None and (len(search.devices) > 1 or len(plan.goal.counts) > 1)
     shown_notes: list[str] = []
@@ -56,7 +56,7 @@ def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[Renderabl
 
 
 def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
-    """Options, front where there was a choice of devices, near misses, sensitivity, scaling."""
+    """Show options, the front if there was a choice of devices, near misses, sensitivity, scaling."""
     if search.machines:
         yield from _tables([runs.machines(plan, search).without("batch")], shown_notes)
     yield from _tables([runs.options(plan.options, plan.goal)], shown_notes)
@@ -70,7 +70,7 @@ def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: 
 
 
 def _tables(tables: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
-    """The tables and below them their notes, which are among `shown_notes` then."""
+    """Show the tables, then their notes, and add these to `shown_notes`."""
     for table in tables:
         yield from ("", on_console(table))
     notes = runs.notes(tables, shown_notes)

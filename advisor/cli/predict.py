@@ -66,7 +66,7 @@ def command(rows: Path | None, **typed: Any) -> int:
 
 
 def shown(found: Predicted) -> Iterator[RenderableType]:
-    """One configuration: each number with its interval and where it comes from."""
+    """Show one configuration: each number with its interval and its basis."""
     from advisor.report import prediction
     from advisor.report.prediction import beside, heading, quantities, time_unknown, verdict
     from advisor.report.table import on_console

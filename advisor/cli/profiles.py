@@ -1,4 +1,4 @@
-"""`advisor calibrate --list`: every calibration, its device, its age and its quality."""
+"""`advisor calibrate --list`: every calibration with its device, age and quality."""
 
 from __future__ import annotations
 

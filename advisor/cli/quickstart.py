@@ -1,4 +1,4 @@
-"""`advisor quickstart`: the whole story on this machine: data, calibration, plan, run, comparison."""
+"""`advisor quickstart`: all steps on this machine: data, calibration, plan, run, comparison."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _CPU_BUDGET_SECONDS = 60.0  # for the calibration: two thirds of what `advisor calibrate` takes by itself
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
-# starting the trainer and the 20 steps that are the least worth doing took 3 to 6 s of a two-core CPU's depth 2: what
-# no machine can do is refused before the minutes of calibration, all else by the plan
+# On a two-core CPU at depth 2, starting the trainer and 20 steps, the fewest worth doing, took 3 to 6 s. A shorter
+# deadline fails on any machine and is refused before the minutes of calibration; the plan refuses the rest.
 _LEAST_DEADLINE_SECONDS = 10.0
 
 
@@ -53,13 +53,13 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     render.remark("[1/5] preparing text that every machine has: the Python standard library")
     vocabulary = _VOCABULARY["cpu" if device_key(gpu) == "cpu" else "cuda"]
     data = store.home / "data" / f"python-stdlib-{vocabulary}"
-    prepare_data(None, data, vocab_size=vocabulary, force=True)  # ours; another Python has another library
+    prepare_data(None, data, vocab_size=vocabulary, force=True)  # ours; another Python's library differs
     render.remark("[2/5] calibrating: short training bursts on this machine")
     if budget_seconds is None and device_key(gpu) == "cpu":
         budget_seconds = _CPU_BUDGET_SECONDS
     options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
     done = calibrate(options)
-    if is_rejected(done):  # a disturbed minute is no verdict
+    if is_rejected(done):  # one disturbed minute decides nothing
         render.remark("the calibration was rejected; once more")
         done = calibrate(options)
     if not json_asked():
@@ -98,7 +98,7 @@ def _refuse_hopeless(gpu: str, deadline: float) -> None:
 
 
 def _show_plan(plan: Plan, path: Path) -> None:
-    """The recommendation without the losers: the plan's file and `advisor plan` have them."""
+    """Show the recommendation without the rejected runs, which the plan's file and `advisor plan` have."""
     from advisor.report.plan import bill, sentence
     from advisor.report.table import on_console
 
@@ -109,7 +109,7 @@ def _show_plan(plan: Plan, path: Path) -> None:
 
 
 def _train(plan: Plan, store: Store) -> Path:
-    """Launch the plan and follow it to its end; raises AdvisorError when it did not complete."""
+    """Launch the plan and follow it to its end; raises AdvisorError if it did not complete."""
     from advisor.cli.following import follow
     from advisor.workflows.launch import launch
     from trainer.schema import Outcome
@@ -128,7 +128,7 @@ def _finish(reviewed: Reviewed, cost: Cost, run_dir: Path, plan_path: Path, data
     from advisor.report.terminal import scored_run
 
     money = "" if cost.usd is None else f" and {units.format_usd(cost.usd)}"
-    # the shell may not find `advisor`: make installs it into a virtual environment
+    # the shell may not find `advisor`, because make installs it into a virtual environment
     first = "" if shutil.which("advisor") else f" (first: source {Path(sys.prefix) / 'bin' / 'activate'})"
     render.show(
         *scored_run(reviewed.name, reviewed.scored),

@@ -17,7 +17,7 @@ PREFACE = Path(__file__).with_name("reference.md")
 
 
 def reference() -> str:
-    """The whole command line as Markdown, sections in the order of `advisor --help`."""
+    """Return the whole command line as Markdown, with sections in the order of `advisor --help`."""
     context = _root()
     sections: dict[str, list[str]] = {}
     for name, verb in _verbs(context):
@@ -27,7 +27,7 @@ def reference() -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command with its full name, subcommands included: ("advisor data prepare", Command)."""
+    """Yield every command with its full name, including subcommands: ("advisor data prepare", Command)."""
     for name, verb in _verbs(_root()):
         yield from _walk(verb, f"advisor {VERBS[name].called}")
 
@@ -37,7 +37,7 @@ def _root() -> click.Context:
 
 
 def _verbs(context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """The commands that `advisor` has itself and their forms, by name; those of a group are in its own pages."""
+    """Yield the commands of `advisor` itself and their forms, by name; commands of a group are on the group's pages."""
     for name in (name for name, verb in VERBS.items() if verb.form_of is None or verb.form_of[1].startswith("--")):
         verb = command.get_command(context, name)
         assert verb is not None  # it is listed
@@ -52,7 +52,7 @@ def _walk(verb: click.Command, full_name: str) -> Iterator[tuple[str, click.Comm
 
 
 def _pages(verb: click.Command, name: str, parent: click.Context) -> Iterator[str]:
-    """The page of a command, then those of its subcommands."""
+    """Yield the page of a command, then those of its subcommands."""
     context = click.Context(verb, info_name=name, parent=parent)
     usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
     yield f"### {context.command_path}\n\n```\n{usage}\n```\n\n{_text(verb.help or '')}\n"
@@ -75,12 +75,12 @@ def _option(parameter: click.Parameter, context: click.Context) -> str | None:
 
 
 def manual() -> str:
-    """The manual page advisor(1), as roff."""
+    """Return the manual page advisor(1), as roff."""
     pages = []
     for full_name, verb in commands():
         here = click.Context(verb, info_name=full_name, parent=_root())
         usage = " ".join([full_name, *verb.collect_usage_pieces(here)])
-        # all have --help: of commands that ran before, click remembers it with another spelling
+        # all commands have --help, which click spells differently for commands that ran before
         records = [one.get_help_record(here) for one in verb.get_params(here) if "--help" not in one.opts]
         options = "".join(f".TP\n.B {_roff(record[0])}\n{_roff(record[1])}\n" for record in records if record)
         paragraphs = "\n.PP\n".join(_roff(part) for part in _text(verb.help or "").split("\n\n"))
@@ -94,7 +94,7 @@ def manual() -> str:
 
 
 def llms(readme: str) -> str:
-    """An index of the documentation for language models (llmstxt.org), from the README and the commands."""
+    """Return an index of the documentation for language models (llmstxt.org), from the README and the commands."""
     about = readme.partition("\n\n")[2].partition("\n\n")[0].replace("\n", " ")
     pages = re.findall(r"^- (\[.+)$", readme, re.MULTILINE)
     rows = [f"- `advisor {verb.called}`: {verb.help}" for verb in VERBS.values()]
@@ -105,14 +105,14 @@ def llms(readme: str) -> str:
 
 
 def _roff(text: str) -> str:
-    """A text in which nothing is a request or an escape; its line ends mean nothing."""
+    """Return a text without roff requests or escapes; its line ends have no meaning."""
     plain = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     plain = "".join(letter if letter.isascii() else f"\\[u{ord(letter):04X}]" for letter in plain)
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain
 
 
 def _text(help_text: str) -> str:
-    """A docstring as paragraphs; click's marker against rewrapping is taken out."""
+    """Return a docstring as paragraphs, without click's marker against rewrapping."""
     return inspect.cleandoc(help_text).replace("\b\n", "").strip()
 
 

@@ -26,7 +26,7 @@ def command(run: str, detach: bool, **asked: Any) -> int:
     """
     store, options = default_store(), ResumeOptions(**asked)
     run_dir = store.find_run(run)
-    flow_of(trainer_of_run(run_dir), "resume", options)  # refuses options that its trainer does not take
+    flow_of(trainer_of_run(run_dir), "resume", options)  # refuses options that its trainer does not support
     started = resume(store, run_dir, limits=limits_of(options), usd_per_gpu_hour=options.price,
                      synthetic=options.synthetic)  # fmt: skip
     return after_start(store, started, detach=detach)

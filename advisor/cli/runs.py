@@ -106,6 +106,6 @@ def _row(run: RunSummary, tagged: bool) -> tuple[str, ...]:
 
 
 def _short(path: str) -> str:
-    """A path with the home folder as ~."""
+    """Return a path with the home folder as ~."""
     home = str(Path.home())
     return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path

@@ -1,4 +1,4 @@
-"""`advisor schema`: the JSON Schema of a document that a command prints under --json, or of a file."""
+"""`advisor schema`: prints the JSON Schema of a document under --json, or of a file."""
 
 from __future__ import annotations
 

@@ -30,4 +30,4 @@ def command(run: str, timeout: float, force: bool) -> int:
         remark(f"{run_dir.name} is over already: nothing to stop")
     flow.stop(store, run_dir, timeout_seconds=timeout, force=force)
     finish(follower(run_dir, store).look(), run_dir, store)
-    return 0  # it is not running any more, which is what was asked for
+    return 0  # the run is not running any more, as asked

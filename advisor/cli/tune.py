@@ -1,4 +1,4 @@
-"""`advisor calibrate --tune`: what each setting of a run does to its speed, memory and loss on this device."""
+"""`advisor calibrate --tune`: the effects of each setting on a run's speed, memory and loss on this device."""
 
 from __future__ import annotations
 

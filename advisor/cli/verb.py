@@ -1,4 +1,4 @@
-"""How a verb is declared: its options from the tables of `advisor/options.py`, --json, and its answer in both forms."""
+"""Declares verbs: their options from the tables of `advisor/options.py`, --json, and their answer in both forms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Changes = str | Mapping[str, Any]  # another help text, or other fields of an op
 
 _CLICK_TYPES = {Kind.FOLDER: FOLDER, Kind.FILE: FILE, Kind.NEW_FILE: NEW_FILE, Kind.NEW_FOLDER: NEW_FOLDER,
                 Kind.EXISTING: EXISTING, Kind.TEXT: click.STRING}  # fmt: skip
-_JSON = "advisor.json"  # where a command's context says whether --json was given
+_JSON = "advisor.json"  # key in a command's context that says whether --json was given
 
 
 class Typed(click.ParamType):
@@ -55,7 +55,7 @@ class Typed(click.ParamType):
 
 
 def options(*names: str, **changes: Changes) -> Callable[[Command], Command]:
-    """Give a command these options of the tables; `changes` has another help, or other fields, of some by name."""
+    """Give a command these options of the tables; `changes` has other help texts or fields for some of them."""
     found = []
     for name in names:
         change = changes.get(name, {})
@@ -91,7 +91,7 @@ def _with(found: Sequence[Option]) -> Callable[[Command], Command]:
 
 
 def _settings(option: Option) -> dict[str, Any]:
-    """The settings of the click option that an option of the tables becomes."""
+    """Return the settings of the click option that an option of the tables becomes."""
     shown = {"help": option.help}
     if option.kind in (Kind.SWITCH, Kind.YES_NO):
         return shown | {"is_flag": True, "default": option.default}
@@ -104,7 +104,7 @@ def _settings(option: Option) -> dict[str, Any]:
 
 
 class SectionedOption(click.Option):
-    """An option that stands in a section of its command's help."""
+    """An option with a section in its command's help."""
 
     def __init__(self, *names: Any, section: str = "", **settings: Any):
         super().__init__(*names, **settings)
@@ -112,7 +112,7 @@ class SectionedOption(click.Option):
 
 
 class SectionedCommand(click.Command):
-    """A command whose help has its options by section, those without one first."""
+    """A command whose help lists its options by section, those without a section first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         by_section: dict[str, list[tuple[str, str]]] = {}
@@ -144,12 +144,12 @@ def _keep(context: click.Context, option: click.Parameter, value: bool) -> None:
 
 
 def json_asked() -> bool:
-    """Whether the command at work was given --json."""
+    """Tell whether the current command was given --json."""
     return bool(click.get_current_context().meta.get(_JSON))
 
 
 def answer(name: str, document: Callable[[], Any], shown: Callable[[], Iterable[RenderableType]]) -> None:
-    """Print an answer: one JSON document, of this name, under --json, else what a person reads."""
+    """Print an answer: with --json a JSON document of this name, otherwise text for a person."""
     if json_asked():
         print_json(name, document())
     else:
@@ -157,5 +157,5 @@ def answer(name: str, document: Callable[[], Any], shown: Callable[[], Iterable[
 
 
 def told(found: Answer[Any], shown: Callable[[], Iterable[RenderableType]], **more: Any) -> None:
-    """Print what a function of the API found; `more` are further fields of its JSON document."""
+    """Print the result of a function of the API; `more` are further fields of its JSON document."""
     answer(found.name, lambda: {**found.document, **more}, shown)

@@ -1,4 +1,4 @@
-"""`advisor watch`: follow a run that is going on, or see how one ended."""
+"""`advisor watch`: follows an active run, or shows how one ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and applies what a run measured on the machine it arrived at, as its job left it in the run folder."""
+"""Reads and applies the measurements that a run's job made on its machine and left in the run folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # these files come home from 
 
 
 def what_remains(plan: Plan, seconds: float, limits: Limits) -> Limits:
-    """Return the limits that are left after the arrival, of the run's own or else of the goal's."""
+    """Return the limits that are left after the arrival, from the run's limits or else the goal's."""
     goal, price = plan.goal, plan.offer.usd_per_hour
     usd = limits.max_usd if limits.max_usd is not None else goal.budget_usd
     hours = limits.max_hours
@@ -44,9 +44,9 @@ def what_remains(plan: Plan, seconds: float, limits: Limits) -> Limits:
 
 
 def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -> RunConfig:
-    """Return the configuration a run continues with after its arrival: that of a new plan, under tighter limits.
+    """Return the configuration with which a run continues after its arrival: the new plan's, under tighter limits.
 
-    Raises AdvisorError if the arrival has used up what was given.
+    Raises AdvisorError if the arrival has used up the limits.
     """
     stop = config.stop
     asked = Limits(max_usd=stop.max_usd, max_hours=None if stop.max_seconds is None else stop.max_seconds / HOUR)
@@ -72,16 +72,17 @@ def read_arrival(run_dir: Path) -> ArrivalRecord | None:
 
 
 def is_awaited(run_dir: Path) -> bool:
-    """Tell whether a run was to be measured on arrival and its result has not been applied here yet."""
+    """Tell whether a run is to be measured on arrival and the result has not been applied here yet."""
     launch = read_launch(run_dir)
     return launch is not None and launch.arriving is not None and not launch.arriving.told
 
 
 def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
-    """Apply the result of an arrival, once: its calibration goes to the store, its new plan to the folder.
+    """Apply the result of an arrival once: its calibration goes to the store, its new plan to the folder.
 
-    Returns why a run that is `over` never started, None if it did or nothing says so. Nothing that arrives is trusted:
-    the new plan keeps this folder's name, data and price, and its limits are computed from those given here.
+    Returns why a run that is `over` never started, or None if it did start or the reason is unknown. Files that arrive
+    are not trusted: the new plan keeps this folder's name, data and price, and its limits are computed from those given
+    here.
     """
     launch = read_launch(run_dir)
     if launch is None or launch.arriving is None:
@@ -91,7 +92,7 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
         launch = replace(launch, arriving=replace(launch.arriving, told=True))
         try:
             launch = _settled(run_dir, store, launch)
-        except AdvisorError as error:  # the run continues whatever the result was, and it is not read again
+        except AdvisorError as error:  # the run continues whatever the result was, and the result is not read again
             problem = f"what came of its arrival cannot be used: {error.message}"
         write_launch(run_dir, launch)
     if problem is not None or not over or begun:
@@ -125,7 +126,7 @@ def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
 
 
 def enter(calibration: Calibration, store: Store) -> bool:
-    """Store a calibration from elsewhere, except one of another CPU: all CPUs share one key, which means this CPU."""
+    """Store a calibration from elsewhere, but not of another CPU, because the key of all CPUs means this CPU."""
     kept = calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name()
     if kept:
         store.save_calibration(calibration)

@@ -1,4 +1,4 @@
-"""Defines what every backend must do and what all share, and how a started run is named: by a handle, `engine://id`."""
+"""Defines what every backend must do and what all share. A started run is named by a handle, `engine://id`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job:
 
     folder: Path
     trainer: Trainer
-    config: RunConfig | None  # with its limits; None for an adopted command, whose plan says everything
+    config: RunConfig | None  # with its limits; None for an adopted command, whose plan has everything
     plan: Plan | AdoptedPlan | None  # None if it came from a bare configuration
     files: Mapping[str, str]  # name inside the folder → text
     record: LaunchRecord  # without command, handle and process, which the backend adds
@@ -52,13 +52,13 @@ class Measuring:
     folder: Path
     gpu: str  # the GPU expected there; "auto" accepts any
     asked: str  # what `workflows/there` reads
-    seconds: float  # that the calibration may take
+    seconds: float  # time that the calibration may take
     record: LaunchRecord  # without command and handle
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What a backend is about to do, so complete that a person can read it and do it by hand."""
+    """A backend's next action, complete enough for a person to read it and do it by hand."""
 
     folder: Path
     command: tuple[str, ...]
@@ -93,11 +93,11 @@ class Backend(ABC):
 
     @abstractmethod
     def dryrun(self, job: Job) -> LaunchRequest:
-        """Return what `submit` would do, and start nothing. Raises AdvisorError for a job that it cannot take."""
+        """Return what `submit` would do, and start nothing. Raises AdvisorError for a job that it does not support."""
 
     @abstractmethod
     def offer(self, request: LaunchRequest) -> list[str]:
-        """Return what the engine says of a request before it is submitted, in words: when it would start, on what.
+        """Return the engine's answer to a request before it is submitted: when and on what it would start.
 
         Raises AdvisorError if the engine would refuse it.
         """
@@ -118,7 +118,7 @@ class Backend(ABC):
         """
 
     def fetch(self, run_dir: Path) -> str:
-        """Copy home what does not come by itself, the checkpoints, and say where they are."""
+        """Copy home the checkpoints, which are not copied automatically; returns where they are."""
         return f"checkpoints are in {run_dir / CHECKPOINTS}"
 
 

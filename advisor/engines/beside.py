@@ -1,4 +1,4 @@
-"""Runs one of our commands as a separate process that a page can start, watch and cancel, and that outlives it."""
+"""Runs one of our commands as a separate process, which a page can start, watch and cancel and which outlives it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Beside:
         return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
 
     def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
-        """Interrupt it as Ctrl-C would, then by SIGTERM; `with_children` then kills it and all that it started."""
+        """Interrupt it as Ctrl-C would, then with SIGTERM; `with_children` then kills it and all that it started."""
         state = self.look()
         if state is None or not state.running:
             return

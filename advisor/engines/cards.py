@@ -1,6 +1,6 @@
 """Locks this machine's GPUs: the process that starts a run locks the run's GPUs, and the run's process keeps the locks.
 
-The lock files lie where every user of the machine sees them; the system frees a lock when its process ends in any way.
+The lock files are in a folder that every user of the machine sees. The system frees a lock when its process ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCKS = Path("/tmp")  # not TMPDIR, which differs from user to user
 class Held:
     """GPUs locked by this process and by every process that inherits its open files."""
 
-    ids: tuple[int, ...]  # as nvidia-smi counts them
+    ids: tuple[int, ...]  # numbered as by nvidia-smi
     files: tuple[int, ...]
 
     @property
@@ -37,10 +37,10 @@ class Held:
 
 @contextlib.contextmanager
 def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
-    """Lock this many GPUs for a run: the ones asked for, else the first free ones in the order of `choice`.
+    """Lock this many GPUs for a run: those asked for, or else the first free ones in the order of `choice`.
 
-    Yields None if there are no GPUs, or if CUDA_VISIBLE_DEVICES names them by words and so hides which they are. Raises
-    AdvisorError that says who holds the missing GPUs.
+    Yields None if there are no GPUs, or if CUDA_VISIBLE_DEVICES names them by words, which hides their numbers. Raises
+    AdvisorError with the holders of the missing GPUs.
     """
     present = visible_ids()
     if count == 0 or not (present or asked):
@@ -61,7 +61,7 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
             file = _opened(number)
             if try_lock(file):
                 held[number] = file
-                # Say which run holds the GPU, unless the lock file is another user's.
+                # Say which run holds the GPU, unless the lock file belongs to another user.
                 with (
                     contextlib.suppress(PermissionError),
                     open(os.open(_path(number), os.O_WRONLY | os.O_NOFOLLOW), "wb") as out,
@@ -89,7 +89,7 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
 
 
 def visible_ids() -> tuple[int, ...] | None:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES, all of this machine if it is unset, None if it names them by words."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs if it is unset, or None if it names them by words."""
     return None if named_by_words() else tuple(card.number for card in visible_cards())
 
 
@@ -99,7 +99,7 @@ def choice() -> list[FoundCard]:
 
 
 def taken_by() -> dict[int, str]:
-    """Return the visible GPUs that runs hold now, each with the run."""
+    """Return the visible GPUs that runs hold now, each with its run."""
     found = {}
     for number in visible_ids() or ():
         file = _opened(number)
@@ -114,7 +114,7 @@ def _path(number: int) -> Path:
 
 
 def _opened(number: int) -> int:
-    """Open a lock file, creating it if needed; read-only if another user owns it, which suffices to lock it."""
+    """Open a lock file, creating it if needed. Another user's file is opened read-only, which suffices to lock it."""
     path = _path(number)
     with disk_errors("lock the GPU by", path):
         with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Lists the backends and finds the one that has the run of a folder."""
+"""Lists the backends and finds the one that started the run of a folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKENDS: dict[str, Callable[[Store], Backend]] = {
     "skypilot": _later("skypilot", "SkyBackend"),
 }
 _WORD = re.compile(r"[A-Za-z0-9_.&|\[\]*:,=+][A-Za-z0-9_.&|\[\]*:,=+-]*")
-# what may follow the colon; a leading dash would be an option of the engine's command
+# the text after the colon; a leading dash would be an option of the engine's command
 PLACES = {
     LocalBackend.engine: re.compile(""),
     "slurm": re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.,-]*)?"),

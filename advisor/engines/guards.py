@@ -13,8 +13,8 @@ from advisor.trainers.known import workload_of_config
 from advisor.units import HOUR
 from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
 
-# A hung job costs as much as a working one. No evaluation on a shared disk, garbage collection or neighbour's load
-# makes a step take this many times the usual step. StopConfig.hang_seconds is the least. Judged.
+# A hung job costs as much as a working one. Evaluations on a shared disk, garbage collection or other load never make a
+# step take this many times the usual step. StopConfig.hang_seconds is the minimum. This factor is a judgement.
 HANG_FACTOR = 20.0
 
 
@@ -44,7 +44,7 @@ def refuse_without_data(data: DataConfig) -> None:
 
 
 def refuse_edited(plan: Plan) -> None:
-    """Raise AdvisorError if the run in a plan file was edited and is no longer the predicted one."""
+    """Raise AdvisorError if the run in a plan file was edited and no longer matches the prediction."""
     work, goal = plan.workload, plan.goal
     # Each setting of a workload by its name.
     run, predicted = (
@@ -53,7 +53,7 @@ def refuse_edited(plan: Plan) -> None:
     )
     pairs = [("steps", plan.run.steps, plan.chosen.steps), *((name, run[name], predicted[name]) for name in run)]
     changed = [f"{name} {_plain(one)} against {_plain(other)}" for name, one, other in pairs if one != other]
-    # what the plan was made for also says on which GPUs it can be
+    # the plan's basis also limits the GPUs on which the run can be
     keys = {plan.offer.gpu} if plan.search else {*goal.gpu.split(","), *(machine.gpu for machine in goal.own)}
     counts = {plan.offer.gpus} if plan.search else {*goal.counts, goal.gpus}
     if work.gpu not in keys and "any" not in keys:
@@ -73,10 +73,10 @@ def _plain(value: object) -> str:
 
 
 def make_guards(config: RunConfig, limits: Limits, *, usd_per_hour: float | None) -> Guards:
-    """Combine the limits asked for with those already in the configuration; the tightest time limit wins.
+    """Combine the requested limits with those in the configuration; the tightest time limit wins.
 
-    `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not
-    positive, and for dollars without a price to count them by.
+    `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not positive,
+    and for a limit in dollars without a price.
     """
     max_usd = config.stop.max_usd if limits.max_usd is None else _positive("--budget", limits.max_usd)
     seconds = [_hours_in_seconds(config.stop, limits.max_hours)]
@@ -92,7 +92,7 @@ def guarded(
 ) -> RunConfig:
     """Return the configuration with the guards as its stop conditions; `step_seconds` is the expected time of a step.
 
-    Dollars stay dollars: the trainer counts each attempt at its own price.
+    A limit in dollars stays one, because the trainer counts each attempt at its own price.
     """
     stop = config.stop
     return replace(

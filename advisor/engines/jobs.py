@@ -1,4 +1,4 @@
-"""Makes the job of a plan's first attempt and of a resumed run: guards, files and record. Each plan runs once."""
+"""Makes the job of a plan's first attempt or of a resumed run: guards, files and record. Each plan runs once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from advisor.trainers.known import trainer_of
 from advisor.units import HOUR, format_usd, write_duration
 from trainer.schema import Outcome, RunConfig, dump_config, to_dict
 
-_WAIT_SECONDS = 30.0  # the holder of a claim writes a few files and starts a process, which takes less
+_WAIT_SECONDS = 30.0  # a claim's holder writes a few files and starts a process, which takes less time
 
 
 def new_job(
@@ -55,7 +55,7 @@ def new_job(
 ) -> Job:
     """Return the first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
 
-    Raises AdvisorError when a limit makes no sense or the data is not there.
+    Raises AdvisorError if a limit makes no sense or the data are missing.
     """
     plan = source if isinstance(source, Plan) else None
     config = source.run if isinstance(source, Plan) else source
@@ -102,14 +102,14 @@ def resumed_job(
 ) -> Job:
     """Return the next attempt at a run in this state; new limits replace the old ones (None keeps them).
 
-    `usd_per_gpu_hour` is the new price, None keeps the old one. `synthetic` allows random tokens.
+    `usd_per_gpu_hour` is the new price (None: the old one). `synthetic` allows random tokens.
 
-    Raises AdvisorError if the run is running, has completed, or has used up its time.
+    Raises AdvisorError if the run is active, has completed, or has used up its time.
     """
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
         raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
-    before = read_launch(run_dir) or LaunchRecord(  # it was started with the trainer alone
+    before = read_launch(run_dir) or LaunchRecord(  # the trainer was started by hand
         id=run_id(run_dir),
         name=read_run_config(run_dir).name,
         attempt=status.attempt or 1,
@@ -189,7 +189,7 @@ def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
 
 def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None,
                          shown: Callable[[float], str], option: Callable[[float], str]) -> None:  # fmt: skip
-    """Raise AdvisorError if the limit leaves a resumed run no time for a step: all attempts count towards it."""
+    """Raise AdvisorError if the limit leaves a resumed run no time for a step, because all attempts count."""
     if most is not None and used + needed >= most:
         more = f", and the next step needs {shown(needed)}" if used < most else ""
         message = f"{run_dir} has used {shown(used)} of the {shown(most)} it was given{more}"

@@ -50,7 +50,7 @@ class LocalBackend(Backend):
         """Start the process; raises AdvisorError if the folder cannot be written or the process cannot be started."""
         folder, record = request.folder, request.record
         write_files(request)
-        write_launch(folder, record)  # without a process first: the folder shows the intent whatever happens next
+        write_launch(folder, record)  # no process yet, so that the folder shows the intent whatever happens next
         self.store.register_run(run_row(folder))
         with held_cards(request.cards, record.place.gpu_ids, folder) as held:
             variables = {**request.environment, **held.variables}
@@ -58,7 +58,7 @@ class LocalBackend(Backend):
         started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
         try:
             write_launch(folder, started)
-        except AdvisorError:  # a run that cannot be recorded could not be watched or stopped, so it is ended
+        except AdvisorError:  # an unrecorded run could not be watched or stopped, so it is ended
             kill_tree(process)
             raise
         return record.handle
@@ -77,7 +77,7 @@ class LocalBackend(Backend):
         if process is None or not is_alive(process):
             return status
         note_stop(run_dir)
-        # torchrun gives its workers 30 s only; an adopted command's guard is asked itself, since it knows who asked
+        # torchrun gives its workers only 30 s. An adopted command's guard is asked itself, since it records who asked
         several = launch is not None and launch.gpus > 1 and launch.trainer != ADOPTED.name
         ask_to_stop(process, workers_only=several)
         if not wait_until_gone(process, timeout_seconds):

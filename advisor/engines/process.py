@@ -18,11 +18,11 @@ import psutil
 
 from advisor.errors import AdvisorError
 
-# The wall clock may be changed, and a start computed from a log is inexact; no pid is reused within this time.
+# The wall clock may change, and a start computed from a log is inexact; no pid is reused within this time.
 START_TOLERANCE_SECONDS = 30.0
 _children: dict[int, subprocess.Popen] = {}  # our children, kept so that they are reaped and do not stay as zombies
 _PROCESSES = Path("/proc")
-_MOMENT = 60.0  # seconds, at least: programs write their output when a buffer is full
+_MOMENT = 60.0  # seconds, at least, because programs write their output when a buffer is full
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -38,7 +38,7 @@ def start_detached(command: Sequence[str], folder: Path, output: Path, variables
                    keep: Sequence[int] = ()) -> ProcessId:  # fmt: skip
     """Start a process that outlives this one and its terminal, with `folder` as its working directory.
 
-    `variables` are set beside the inherited environment; it inherits the open files `keep`. Standard input is empty;
+    `variables` are added to the inherited environment; the open files `keep` are inherited. Standard input is empty;
     standard output and error are appended to `output`. Raises AdvisorError.
     """
     try:
@@ -51,7 +51,7 @@ def start_detached(command: Sequence[str], folder: Path, output: Path, variables
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 pass_fds=keep,
-                start_new_session=True,  # neither Ctrl-C nor the terminal's end reaches it
+                start_new_session=True,  # so that neither Ctrl-C nor the end of the terminal reaches it
             )
     except OSError as error:
         raise AdvisorError(f"cannot start {command[0]}: {error.strerror}", f"try it by hand in {folder}") from error
@@ -59,7 +59,7 @@ def start_detached(command: Sequence[str], folder: Path, output: Path, variables
     try:
         started = psutil.Process(child.pid).create_time()
     except psutil.NoSuchProcess:
-        started = time.time()  # it has ended already, which is noticed at the first question
+        started = time.time()  # it has already ended; the first status check will show that
     return ProcessId(pid=child.pid, started=started)
 
 
@@ -100,7 +100,7 @@ def wait_until_gone(process: ProcessId, timeout_seconds: float) -> bool:
 
 
 def python_variables() -> dict[str, str]:
-    """Return the environment variables with which a Python child finds our packages wherever it starts."""
+    """Return the environment variables with which a Python child finds our packages from any folder."""
     variables = {"PYTHONUNBUFFERED": "1"}
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").exists() or (root / ".git").exists():  # a checkout, perhaps not installed
@@ -111,7 +111,7 @@ def python_variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder's launch lock; raises AdvisorError if another process holds it. The system frees it if we die."""
+    """Hold a folder's launch lock; raises AdvisorError if another process holds it. The lock ends with this process."""
     busy = AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
     with waiting_lock(folder / ".launch.lock", 0.0, busy):
         yield
@@ -119,7 +119,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | None = None) -> Iterator[None]:
-    """Hold the lock of a file, after waiting for its present holder; raises `busy` if that takes longer than this."""
+    """Hold the lock of a file, after waiting for its holder; raises `busy` if that takes more than `seconds`."""
     with open(path, "a", encoding="utf-8") as file:
         deadline = time.monotonic() + seconds
         while not try_lock(file):
@@ -130,7 +130,7 @@ def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | Non
 
 
 def try_lock(file: IO[str] | int) -> bool:
-    """Lock an open file for this process until it is closed; False when another process or thread has it."""
+    """Lock an open file for this process until it is closed; returns False if another process or thread holds it."""
     import fcntl  # POSIX only, like everything that starts processes here
 
     try:

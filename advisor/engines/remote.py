@@ -1,4 +1,4 @@
-"""Does what all engines elsewhere share: handing over, looking from time to time, stopping. Each engine says how."""
+"""Shares what all remote engines do: submit, look from time to time, stop. Each engine says how."""
 
 from __future__ import annotations
 
@@ -47,35 +47,35 @@ from advisor.store.run_folder import read_launch, run_row, write_launch
 from advisor.trainers.adopted import RECIPE
 from advisor.trainers.own import OWN
 
-JOB = "job"  # in the run folder: what was handed over
+JOB = "job"  # folder in the run folder with the submitted files
 COMMAND_SECONDS = 60.0  # time allowed for an engine's command
 STOP_POLL_SECONDS = 2.0
 ASKED = "calibrate.json"
 COMMAND = f'-m advisor.workflows.there calibrate {ASKED} --out "$RUN"'  # arguments of Python, quoted for a shell
-LONGER = 2.0  # times the given time: compiling and the burst in progress may exceed it
+LONGER = 2.0  # times the given time, because compiling and the current burst may exceed it
 START_SECONDS = 600.0  # for imports, data and a slow file system
 
 
 class Unreachable(AdvisorError):
-    """An engine that does not answer: nothing is known of its runs, which does not mean that they died."""
+    """The engine does not answer. Nothing is known of its runs, which does not mean that they died."""
 
 
 class RemoteBackend(Backend):
     """A backend whose runs are processes of other machines."""
 
-    look_seconds = 10.0  # least time between two questions to an engine
+    look_seconds = 10.0  # least time between two queries to an engine
 
     @abstractmethod
     def hand_over(self, request: LaunchRequest) -> str:
-        """Start the job that now lies in the folder, and return the id of its handle."""
+        """Start the job that is now in the folder, and return the id of its handle."""
 
     @abstractmethod
     def find(self, run_dir: Path) -> str | None:
-        """Return the id of this folder's run if the engine has it, after a lost answer. Raises Unreachable."""
+        """Return the id of this folder's run if the engine has it, after an answer was lost. Raises Unreachable."""
 
     @abstractmethod
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Return the run's state and the engine's words; finished if it no longer has the run. Raises Unreachable."""
+        """Return the run's state and the engine's words; "finished" if it no longer has the run. Raises Unreachable."""
 
     @abstractmethod
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
@@ -87,7 +87,7 @@ class RemoteBackend(Backend):
 
     def _ready_request(self, folder: Path, record: LaunchRecord, command: tuple[str, ...], files: Mapping[str, str],
                 copies: Mapping[str, Path], *, run: str = "", **environment: str) -> LaunchRequest:  # fmt: skip
-        """Return the request to start `command` in the export; `run` is the engine's id, if it is known before."""
+        """Return the request to start `command` in the export; `run` is the engine's id, if already known."""
         record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
         return LaunchRequest(folder=folder, command=command, environment=environment, files=files, copies=copies,
                              inside=JOB, record=record)  # fmt: skip
@@ -105,7 +105,7 @@ class RemoteBackend(Backend):
         return False
 
     def submit(self, request: LaunchRequest, *, is_run: bool = True) -> str:
-        """Write the export, hand it over and record the result, in an order in which no run is lost."""
+        """Write the export, submit it and record the result, in an order in which no run is lost."""
         folder, record = request.folder, request.record
         write_files(request)
         write_launch(folder, record)
@@ -215,7 +215,7 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
 
 
 def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return what is written into the run folder and what is copied: the run's files, and its export under `job/`."""
+    """Return the files to write into the run folder and the folders to copy: the run's, and its export under `job/`."""
     if isinstance(export, AdoptedJob):  # the guard has few sources, which are among its files
         return dict(job.files) | {
             f"{JOB}/{name}": text for name, text in (adopted_files(export) | dict(own)).items()

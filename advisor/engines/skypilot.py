@@ -1,7 +1,7 @@
 """Runs on machines that SkyPilot rents, as its managed jobs. Handles are `skypilot://NAME`, a name chosen here.
 
-SkyPilot is asked by its command, in the formats that it makes for programs: `-o json`, and the job's output. The run
-folder there is a bucket that outlives the machines; only the log comes home by itself.
+SkyPilot is queried through its command, in its formats for programs: `-o json`, and the job's output. The run folder
+there is a bucket that outlives the machines; only the log is copied home automatically.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAST_LINES, MORE_LINES = 1000, 8  # lines of output per look, and the factor for
 # sky.jobs.ManagedJobStatus of 0.14; a job in any other state is over
 WAITS = {"PENDING", "SUBMITTED", "STARTING", "RECOVERING"}
 RUNS = {"RUNNING", "WINDING_DOWN", "CANCELLING"}
-TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these ends the log says more
+TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these, the log has details
 LOG_STATUS = (0, 100, 101)  # exit statuses of `sky jobs logs`: the job succeeded, failed, is running (its --help)
 _COPY = {"S3": ("aws", "s3", "sync", "--only-show-errors"), "GCS": ("gcloud", "storage", "rsync", "--recursive")}
 DATA_AT = "/data"
@@ -48,8 +48,8 @@ _INSTALL = "pip install 'training-advisor[skypilot]', or name another environmen
 def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> None:
     """Copy what a job has printed since the last look, found in its last `last_lines` lines (0 means all).
 
-    The last line of the log here marks what is known already. A machine that has only just started prints the log from
-    its beginning: nothing changes until it has passed that line.
+    The last line of the log here marks what is already known. A machine that has just started prints the log from its
+    beginning, so nothing changes until it has passed that line.
     """
     asked = LAST_LINES
     with disk_errors("read", run_dir / LOG):
@@ -64,7 +64,7 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
                     file.writelines(f"{line}\n" for line in mine)
             return
         if len(lines) < asked:
-            break  # these were all lines
+            break  # there were no more lines
         asked *= MORE_LINES
     bring(run_dir, last_lines(0), over=over)
 
@@ -72,7 +72,7 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
 def bring(run_dir: Path, printed: str, *, over: bool) -> None:
     """Store everything a job has printed: the lines of its log, and the rest.
 
-    A machine that has only just started has printed less than is stored already; then nothing changes.
+    A machine that has just started may have printed less than is already stored; then nothing changes.
     """
     lines = printed.splitlines()
     for name, mine in zip((LOG, STDOUT), _parted(lines if over else _up_to_the_log(lines) or lines), strict=True):
@@ -103,7 +103,7 @@ class SkyBackend(RemoteBackend):
     """Submits the exported task as a managed job, which recovers from preemption and returns its machines."""
 
     engine = "skypilot"
-    look_seconds = 60.0  # each question goes to the job's machine through SkyPilot's controller
+    look_seconds = 60.0  # each query goes through SkyPilot's controller to the job's machine
 
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return `sky jobs launch task.yaml` in the export; bucket and job are named after the run."""
@@ -118,7 +118,7 @@ class SkyBackend(RemoteBackend):
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.
 
-        Prices come from SkyPilot's own catalog, read without renting and without an account.
+        Prices come from SkyPilot's own catalog, without renting and without an account.
         """
         task, plan = (yaml.safe_load(request.files[name]) for name in (f"{JOB}/{SKY}", PLAN))
         resources = task["resources"]
@@ -145,7 +145,7 @@ class SkyBackend(RemoteBackend):
                 f"plan at its price, advisor plan --price {usd / count:.4g}",
                 "or name other places: --on skypilot:CLOUD/REGION,...",
             )
-        # Set the cheapest machine beside the plan's price, with the reason for a difference.
+        # Compare the price of the cheapest machine with the plan's price, with the reason for a difference.
         elsewhere = f", elsewhere up to {_rate(dearest[price])}" if dearest[price] > usd else ""
         words = f"SkyPilot's catalog: {machine} for {costs}{elsewhere}"
         if not request.record.usd_per_hour:
@@ -175,7 +175,7 @@ class SkyBackend(RemoteBackend):
         jobs = [job for job in json.loads(sky_says("jobs", "queue", "--all", "-o", "json")) if job["job_name"] == run]
         if not jobs:
             return RunState.FINISHED, "SkyPilot has no job of this name"
-        job = max(jobs, key=lambda job: job["job_id"])  # a resumed run has several
+        job = max(jobs, key=lambda job: job["job_id"])  # a resumed run has several jobs
         status, reason = job["status"], job.get("failure_reason")
         if status in WAITS:
             return RunState.QUEUED, f"SkyPilot says {_words(status)}"
@@ -205,7 +205,7 @@ class SkyBackend(RemoteBackend):
 
 
 def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
-    """Return the command that copies a bucket's checkpoints to a folder, by SkyPilot's list of buckets.
+    """Return the command that copies a bucket's checkpoints to a folder, based on SkyPilot's list of buckets.
 
     Raises AdvisorError if the list does not have the bucket, or if its store has no known command.
     """

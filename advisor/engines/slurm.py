@@ -70,7 +70,7 @@ class SlurmBackend(RemoteBackend):
         return self._ready_request(folder, record, command, files, copies, RUN=str(folder), PYTHON=python)
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """Return when it would start, by `sbatch --test-only`; raises AdvisorError if Slurm refuses it."""
+        """Return the start time from `sbatch --test-only`; raises AdvisorError if Slurm refuses the job."""
         said = _tested(request)
         return [f"Slurm: {re.sub(r'^Job [0-9]+ ', 'it would be ', line)}" for line in said if " to start at " in line]
 
@@ -90,7 +90,7 @@ class SlurmBackend(RemoteBackend):
         return f"{cluster or _cluster()}/{number}"
 
     def waits_in_vain(self, words: str | None) -> bool:
-        """Tell by squeue's reason whether a job waits forever: Slurm accepts jobs beyond limits it does not enforce."""
+        """Tell from squeue's reason whether a job waits forever: Slurm accepts jobs beyond unenforced limits."""
         return words is not None and words.partition(",")[0] in _NEVER
 
     def find(self, run_dir: Path) -> str | None:
@@ -102,7 +102,7 @@ class SlurmBackend(RemoteBackend):
         return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Ask squeue; for a job that has left the queue, ask accounting how it ended, if there is accounting."""
+        """Ask squeue. For a job that has left the queue, ask accounting, if there is any, how it ended."""
         number = _number(run)
         state, reason, start = _in_queue(number)
         if state in _WAITS:
@@ -114,7 +114,7 @@ class SlurmBackend(RemoteBackend):
             words = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={number}")
             with contextlib.suppress(Unreachable):  # without accounting, only the log says how it ended
                 state = engine_says(words).decode().strip().partition("\n")[0].split(" ")[0]  # "CANCELLED by 1000"
-        over = state in ("", "COMPLETED", "FAILED")  # for these the log says more
+        over = state in ("", "COMPLETED", "FAILED")  # for these, the log has details
         return RunState.FINISHED, None if over else f"Slurm says {state.lower().replace('_', ' ')}"
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:

@@ -43,13 +43,13 @@ from advisor.trainers.adopted import RECIPE
 from advisor.trainers.known import TRAINERS, trainer_of_run
 from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 
-PART_BYTES = 8 * 2**20  # of a growing file, copied in one look
+PART_BYTES = 8 * 2**20  # largest part of a growing file that one look copies
 # files from the other machine never replace these
 _OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
 _OURS |= {trainer.log_name for trainer in TRAINERS.values()}
 ROOT = ".training-advisor"  # in the home folder of the other machine
 MARK = b"\x01advisor "  # marks the start of our output: a login file may print something first
-_ALIVE_SECONDS = 15  # between the questions that ssh asks of a silent machine; four without an answer end it
+_ALIVE_SECONDS = 15  # between ssh's queries to a silent machine; four without an answer end the connection
 _QUIET = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveCountMax=4")
 
 
@@ -62,9 +62,9 @@ class SshBackend(RemoteBackend):
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return the export with `start.sh`, and `hand_over` as shell commands to do by hand.
 
-        An adopted command, its data and its environment are there already: its guard has an environment of its own.
+        An adopted command, its data and its environment are already there; its guard has its own environment.
         """
-        # The tokens' name on the other machine, which changes whenever they do; None if the trainer draws its own.
+        # The tokens' name on the other machine, which changes with the tokens; None for random tokens.
         data = None
         if job.config is not None and job.config.data.path is not None:
             try:
@@ -74,7 +74,7 @@ class SshBackend(RemoteBackend):
             data = hashlib.sha256((Path(job.config.data.path) / META_FILE).read_bytes()).hexdigest()[:16]
         export = exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = bundle(job, export, {})
-        if job.config is not None:  # also if this run needs no calibration: all runs share an environment
+        if job.config is not None:  # even if this run needs no calibration, because all runs share an environment
             files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))
         sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data and job.config is not None else []
         return self._request(job.folder, job.record, files, copies, sent)
@@ -94,7 +94,7 @@ class SshBackend(RemoteBackend):
         return self._ready_request(folder, record, command, {**files, f"{JOB}/start.sh": start}, copies, run=run)
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """Return GPUs, disk and Python of the host; raises AdvisorError that names everything missing at once."""
+        """Return GPUs, disk and Python of the host. Raises AdvisorError with everything that is missing."""
         host = _host(request.record.handle.partition("://")[2])
         said = [line.partition(" ") for line in _marked(_remote(host, "check"))[1].decode().splitlines()]
         by: dict[str, list[str]] = {}
@@ -126,7 +126,7 @@ class SshBackend(RemoteBackend):
         return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Copy new files, and say by the run's lock whether the run is active."""
+        """Copy new files, and tell from the run's lock whether the run is active."""
         name = trainer_of_run(run_dir).log_name
         while True:
             sizes = [_size(run_dir / each) for each in (name, STDOUT)]
@@ -149,7 +149,7 @@ class SshBackend(RemoteBackend):
             return RunState.FINISHED, None
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
-        """Send SIGTERM once to run.sh, which passes it on; a second ends torchrun before its workers have saved."""
+        """Send SIGTERM once to run.sh, which passes it on; a second one ends torchrun before its workers have saved."""
         if not again:
             _remote(_host(run), "stop", _id(run))
 
@@ -234,7 +234,7 @@ def _packed(folder: Path) -> bytes:
 
 def _send_data(host: str, here: Path, name: str) -> None:
     """Send the missing files of a token folder; an interrupted transfer continues where it stopped."""
-    # one of the two tokenizers, masks for conversations only; the metadata comes last, as it confirms the rest
+    # one of the two tokenizers, and masks only for conversations; the metadata come last, because they confirm the rest
     present = [file for file in FILES if (here / file).exists()]
     for file in sorted(present, key=lambda file: file == META_FILE):
         path, there = here / file, f"data/{name}/{file}"
@@ -252,7 +252,7 @@ def _send_data(host: str, here: Path, name: str) -> None:
 
 
 def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:
-    """Unpack what a script there packs into the run folder, never outside of it and never over our own files."""
+    """Unpack what a remote script packs into the run folder, never outside it and never over our own files."""
     with disk_errors("bring home to", run_dir), tempfile.TemporaryDirectory(dir=run_dir, prefix=".coming-") as name:
         words = _words(_host(run), section, _id(run), *arguments)
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Determines the state of a run folder from its files and the process table, no matter who started the run."""
+"""Determines the state of a run folder from its files and the process table, whoever started the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from advisor.trainers.known import trainer_of_run
 from trainer.schema import ConfigError, Outcome, record_from_dict, to_dict
 
 FRESH_SECONDS = 300.0  # a run on another host that logged this recently counts as alive
-SETTLE_SECONDS = 20.0  # from the final record to the end of the process: telemetry is packed meanwhile
+SETTLE_SECONDS = 20.0  # from the final record to the end of the process, which packs telemetry in between
 
 
 class RunState(StrEnum):
@@ -30,7 +30,7 @@ class RunState(StrEnum):
     NEVER_STARTED = "never started"
     RUNNING = "running"
     FINISHED = "finished"  # its log says how
-    DIED = "died"  # the log has no end and there is no process: killed, or the machine failed
+    DIED = "died"  # the log has no end and there is no process: it was killed, or the machine failed
     QUEUED = "queued"  # its engine has the run and will start it
     UNJUDGED = "cannot be judged"  # its engine does not answer; the run may continue
 
@@ -50,14 +50,14 @@ class Sighting:
 
     state: str  # of RunState: queued, running or cannot be judged; finished if the engine no longer has it
     unix_seconds: float
-    log_bytes: int  # size of the log when this attempt was handed over: what follows belongs to this attempt
+    log_bytes: int  # size of the log when this attempt was submitted; later bytes belong to this attempt
     words: str | None = None  # the engine's words
     schema: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """The state of a run; `outcome` and `reason` are from the end of its log (of a run that died: its last output)."""
+    """The state of a run; `outcome` and `reason` are from the end of its log, or a dead run's last output."""
 
     state: RunState
     attempt: int = 0
@@ -84,7 +84,7 @@ def run_status(run_dir: Path) -> RunStatus:
     launch, end = read_launch(run_dir), trainer_of_run(run_dir).log_end(run_dir)
     outcome = reason = process = None
     if (sighting := last_sighting(run_dir)) is not None:
-        # No clock is needed: the log is of this attempt if it has grown since this attempt was handed over.
+        # No clock is needed: the log belongs to this attempt if it has grown since this attempt was submitted.
         spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
         state, reason = RunState(sighting.state), sighting.words
         if not goes_on(state):
@@ -139,7 +139,7 @@ def log_bytes(run_dir: Path) -> int:
 
 
 def last_words(run_dir: Path) -> str | None:
-    """Return the last line a run's process printed, the likeliest reason why it died; None if it printed nothing."""
+    """Return the last line a run's process printed, the likeliest reason for its death; None if it printed nothing."""
     path = run_dir / STDOUT
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Fills the scripts and documents for other engines, the files of `templates/`, with a job's own values."""
+"""Fills the files of `templates/`, scripts and documents for other engines, with a job's own values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def document(file: str, /, **fields: Any) -> str:
 
 
 def filled(part: Any, fields: Mapping[str, Any], left_out: Callable[[Any], bool]) -> Any:
-    """Return a part of a document with each `=field` filled in, without the values that are to be left out.
+    """Return a part of a document with each `=field` filled in, without the values that `left_out` rejects.
 
-    A mapping whose `if` is a field without a value is None.
+    A mapping whose `if` names a field without a value is None.
     """
     if isinstance(part, str) and part.startswith("="):
         return fields[part[1:]]

@@ -1,4 +1,4 @@
-"""Computed records → words, tables and charts: console, Markdown, one self-contained HTML file, CSV. No arithmetic."""
+"""Turns computed records into words, tables and charts: console, Markdown, self-contained HTML, CSV. No arithmetic."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def write_reports(
     comparison: Comparison | None = None,
     left_out: Sequence[str] = (),
 ) -> list[Path]:
-    """Write the reports asked for and give their paths; raises AdvisorError where a disk refuses.
+    """Write the reports that were asked for; returns their paths. Raises AdvisorError if a file cannot be written.
 
-    `paths` names files by `html`, `md` and `table`, folders by `tables` and `plots`; its other keys are passed over.
+    `paths` names files under `html`, `md` and `table`, and folders under `tables` and `plots`; other keys are ignored.
     """
     from advisor.store.disk import write_atomic
 

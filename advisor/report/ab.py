@@ -1,4 +1,4 @@
-"""Variants against a base over seeds, in words and as a document. No arithmetic but of logs to percents."""
+"""Shows variants compared with a base over several seeds. The only arithmetic turns logarithms into percentages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONE_SEED = "one seed shows no scatter: --seeds 3 or more"
 
 
 def contrast_table(found: Experiment) -> Table:
-    """Each arm against the base: what both came to, the difference with its interval, and what that says."""
+    """Compares each arm with the base: both values, the difference with its interval, and a verdict."""
     rows = tuple(
         (c.arm, _NAMES[c.quantity], _WORDS[c.quantity](c.base), _WORDS[c.quantity](c.other), _change(c), verdict(c))
         for c in found.contrasts
@@ -42,33 +42,33 @@ def _written(c: Contrast, value: float) -> str:
 
 
 def verdict(c: Contrast) -> str:
-    """What one difference is worth, in words; never a winner where the interval has none."""
+    """Returns a verdict on one difference in words. No arm wins unless the interval allows it."""
     if c.difference is None:
         return _ONE_SEED
     if c.clear:
         return "lower" if c.difference.value < 0 else "higher"
     if c.small:
         return SMALL
-    if c.seeds is None or abs(c.difference.value) < LEAST[c.quantity]:  # of no use to anybody, however certain
+    if c.seeds is None or abs(c.difference.value) < LEAST[c.quantity]:  # too small to matter, however certain it is
         return NONE
     return f"{NONE}; one of this size takes about {c.seeds} seeds"
 
 
 def check_table(found: Experiment) -> Table:
-    """What a working trainer does, and whether each arm did."""
+    """Lists the properties of a working trainer, and whether each arm has them."""
     rows = tuple((c.arm, c.what, "pass" if c.passed else "FAIL", c.evidence) for c in found.checks)
     return Table(columns=("arm", "what", "", "seen"), rows=rows)
 
 
 def heading(found: Experiment) -> str:
-    """What was run."""
+    """Says what was run."""
     seeds = f"{len(found.seeds)} seeds ({found.seeds[0]} to {found.seeds[-1]})"
     others = " and ".join(arm.name for arm in found.arms[1:])
     return f"{others} against {found.arms[0].name}: {seeds}, interleaved, {format_seconds(found.seconds)} of training"
 
 
 def notes(found: Experiment) -> Iterator[str]:
-    """What has to be known to read the tables."""
+    """Yields the notes that explain the tables."""
     yield f"loss: of {found.loss_of}; runs of one seed begin with the same weights and see the same tokens"
     for arm in found.arms:
         if missing := [seed for seed in found.seeds if seed not in found.measured[arm.name]]:
@@ -79,13 +79,13 @@ def notes(found: Experiment) -> Iterator[str]:
 
 
 def markdown(found: Experiment) -> str:
-    """The report as a page."""
+    """Returns the report in Markdown."""
     parts = (f"# {heading(found)}", in_markdown(contrast_table(found)), "## Checklist", in_markdown(check_table(found)))
     return "\n\n".join([*parts, *(f"- {note}" for note in notes(found))]) + "\n"
 
 
 def document(found: Experiment) -> dict[str, Any]:
-    """The same for JSON."""
+    """Returns the report for JSON."""
     return {
         "folder": str(found.folder),
         "arms": [arm.name for arm in found.arms],

@@ -1,4 +1,4 @@
-"""An adopted command and its plan, in words and rows. No arithmetic but of shares to percents."""
+"""Shows an adopted command and its plan in words and rows. The only arithmetic turns shares into percentages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEMORY_KINDS = {
 
 
 def knobs_table(adopted: Adopted) -> Table:
-    """What each knob is, what the command sets it to, and whether it does what its name says."""
+    """Lists each knob, its value in the command, and whether it does what its name says."""
     told = {verdict.name: verdict for verdict in adopted.verdicts}
     rows = []
     for knob in adopted.recipe.knobs:
@@ -46,7 +46,7 @@ PREDICTED = "predicted"
 
 
 def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
-    """Every burst, as it went; beside its step what the bursts of other batches predict of it (None: nothing)."""
+    """Lists every burst with its step time, and the time predicted from bursts of other batches (`held`), if any."""
     rows = [_burst_row(burst, adopted.recipe, held, first=burst is adopted.bursts[0]) for burst in adopted.bursts]
     columns = ("burst", "calls x rows x length", "step", PREDICTED, "memory", "took", "outcome")
     whole = Table(columns=columns, rows=tuple(rows), numbers=("step", PREDICTED, "memory", "took"))
@@ -72,7 +72,7 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, fir
 
 
 def adoption_lines(done: Adoption) -> Iterator[str]:
-    """What was found, in a few lines."""
+    """Says in a few lines what was found."""
     adopted, held = done.adopted, done.held_out
     base = adopted.bursts[0]
     size = f", {units.format_count(base.elements)} trained parameters" if base.elements else ""
@@ -101,7 +101,7 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
 
 
 def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
-    """The ways to split the global batch."""
+    """Lists the ways to split the global batch."""
     rows = [
         (f"{o.batch.rows:g}", f"{o.batch.calls:g}", units.format_estimate(o.step_seconds, units.format_seconds),
          units.format_estimate(o.memory_bytes, units.format_bytes) if o.memory_bytes else "",
@@ -117,7 +117,7 @@ def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
 
 
 def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
-    """The plan in words."""
+    """Describes the plan in words."""
     total = units.format_estimate(plan.total_seconds, units.format_seconds)
     yield f"plan {plan.id}: {units.format_count(plan.steps)} steps, {total} in all"
     step = units.format_estimate(plan.step_seconds, units.format_seconds)
@@ -146,7 +146,7 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
 
 
 def document(done: Adoption, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
-    """The same for JSON."""
+    """Returns the adoption and its plan for JSON."""
     held = done.held_out
     found = (
         {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors), "by_law": done.by_law}

@@ -1,4 +1,4 @@
-"""An audit in words: its sections once, laid out for the console, for Markdown and as a document. No arithmetic."""
+"""Writes an audit: builds its sections once and lays them out for console, Markdown and JSON. No arithmetic."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BESIDES = "What else follows from the declared facts"
 OBJECTIONS = "What the reader objects to and this program does not find wrong"
 ASSUMED = "Assumed, because the report does not say"
 UNPLACED = "Numbers that were not checked"
-_MOST_UNPLACED = 12  # on the console; pages have all
+_MOST_UNPLACED = 12  # on the console; the page and Markdown show all
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Claims that fail for one reason, and what there is to say of them: (label, text), the empty ones left out."""
+    """Claims that fail for one reason, and the non-empty texts about them as (label, text)."""
 
     claims: tuple[Judged, ...]
     details: tuple[tuple[str, str], ...]
@@ -41,12 +41,12 @@ class Section:
 
     @property
     def claims(self) -> tuple[Judged, ...]:
-        """All claims of the section, in its order."""
+        """Returns all claims of the section, in its order."""
         return tuple(claim for group in self.groups for claim in group.claims)
 
 
 def verdict_line(audit: Audit) -> str:
-    """The first line of every audit: how many claims hold, are wrong, do not follow, cannot be judged."""
+    """Returns the first line of every audit: how many claims hold, are wrong, do not follow or cannot be judged."""
     n, count = audit.counts, len(audit.judged)
     bad = f"{n[Ruling.WRONG]} wrong, {n[Ruling.DOES_NOT_FOLLOW]} do not follow"
     claims = f"{count} claim{'s' if count != 1 else ''}: {n[Ruling.HOLDS]} hold"
@@ -54,7 +54,7 @@ def verdict_line(audit: Audit) -> str:
 
 
 def facts_line(audit: Audit) -> str:
-    """The second line: how many statements the facts add, and how many of them are problems; "" without any."""
+    """Returns the second line: how many statements the facts add, and how many are problems; "" without any."""
     problems = [j for j in audit.volunteered if j.finding is not None and j.judgement.severity is not Severity.NOTE]
     if not audit.volunteered:
         return ""
@@ -64,7 +64,7 @@ def facts_line(audit: Audit) -> str:
 
 
 def sections(audit: Audit) -> Iterator[Section]:
-    """Claims by verdict, the worst first, else in the order of the report; what fails for one reason together."""
+    """Yields claims by verdict, the worst first, then in the report's order. Claims that fail alike are grouped."""
     for ruling in _ORDER:
         members = [judged for judged in audit.judged if judged.judgement.ruling is ruling]
         if ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW):
@@ -76,7 +76,7 @@ def sections(audit: Audit) -> Iterator[Section]:
 
 
 def where(judged: Judged) -> str:
-    """The claim's place in the report, its id, and that its reader holds it right where it is found wrong."""
+    """Returns the claim's place and id. For a refuted claim it also says if the reader considers the claim right."""
     lines = judged.claim.lines or ((judged.claim.line,) if judged.claim.line else ())
     line = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}, " if lines else ""
     reason = f", because {judged.claim.because}" if judged.claim.because else ""
@@ -85,7 +85,7 @@ def where(judged: Judged) -> str:
 
 
 def objections(audit: Audit) -> Iterator[str]:
-    """What the reader calls wrong and no reckoning here confirms or refutes, each with the reason."""
+    """Yields claims that the reader calls wrong but that nothing computed here confirms or refutes, with the reason."""
     for judged in audit.judged:
         claim = judged.claim
         if judged.judgement.ruling not in BAD and objects(judged):
@@ -95,7 +95,7 @@ def objections(audit: Audit) -> Iterator[str]:
 
 
 def text_lines(audit: Audit) -> Iterator[str]:
-    """For the console: verdict line, then every claim under its verdict."""
+    """Yields lines for the console: the verdict, then every claim under its own verdict."""
     yield f"{audit.card.title}"
     yield verdict_line(audit)
     yield from filter(None, [facts_line(audit)])
@@ -120,7 +120,7 @@ def text_lines(audit: Audit) -> Iterator[str]:
 
 
 def kind_lines(kinds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Every form of every kind of claim, two lines each: what a report says, and how a card says it."""
+    """Describes every form of every kind of claim in two lines: as a report states it, and as a card states it."""
     for entry in kinds:
         yield f"{entry['that']}: {entry['says']}"
         fields = {"kind": entry["kind"], "that": entry["that"], **entry["fields"]}.items()
@@ -128,12 +128,12 @@ def kind_lines(kinds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def markdown(audits: Sequence[Audit]) -> str:
-    """The same as one Markdown document."""
+    """Returns the audits as one Markdown document."""
     return "\n".join(line for audit in audits for line in _markdown_lines(audit)) + "\n"
 
 
 def document(audit: Audit) -> dict[str, object]:
-    """The same for machines: verdicts counted, every claim with its judgement, and the findings."""
+    """Returns the audit for JSON: counts of verdicts, every claim with its judgement, and the findings."""
     return {
         "card": audit.card.id,
         "title": audit.card.title,
@@ -192,7 +192,7 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
 
 
 def besides(audit: Audit) -> Iterator[str]:
-    """What the facts say, the bad news first, each with its arithmetic."""
+    """Yields what the facts say, bad news first, each with its arithmetic."""
     for judged in sorted(audit.volunteered, key=lambda entry: _ORDER.index(entry.judgement.ruling)):
         judgement = judged.judgement
         mark = "" if judgement.ruling is Ruling.HOLDS else f" [{judgement.severity.value}]"
@@ -206,12 +206,12 @@ def _cells(judged: Judged) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """Text from a card on one line, without starting markup of its own."""
+    """Returns text from a card on one line, unable to start markup of its own."""
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
 
 
 def _of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
-    """Claims that fail for the same reason together, where the first of them stands: same reckoning, same cure."""
+    """Groups claims that fail for the same reason, at the place of the first; one calculation and remedy fits all."""
     groups: dict[object, list[Judged]] = {}
     for judged in members:
         reason = replace(judged.judgement, so="") if judged.judgement.arithmetic else judged.claim.id
@@ -221,7 +221,7 @@ def _of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
 
 def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
     judgement = group[0].judgement
-    # Join sentences and say once what they share: "a is slow; b" and "a is slow; c" give "a is slow; b; c".
+    # Join sentences and state shared clauses once: "a is slow; b" and "a is slow; c" give "a is slow; b; c".
     texts = (j.judgement.so for j in group)
     first, *others = dict.fromkeys(texts)
     said = set(_CLAUSE.split(first))

@@ -1,4 +1,4 @@
-"""A plan in brief: what, where, how much, how sure and what else, in at most 20 lines of 80 columns. No arithmetic."""
+"""Shows a plan in at most 20 lines of 80 columns: what, where, how much, how sure and what else. No arithmetic."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
 from advisor.units import DAY, format_percent, format_seconds, format_tokens, format_usd, format_usd_rate
 
 LINES, WIDTH = 20, 80
-SURE_ENOUGH = 0.8  # a limit that is kept more often needs no word
-_FEW = 4  # other machines that the brief has lines for
-_LABEL = 7  # columns that the name of a row takes
-_NEXT = 5  # lines kept for an empty one and the commands that come next
+SURE_ENOUGH = 0.8  # a limit that is kept more often is not mentioned
+_FEW = 4  # number of other machines in the brief
+_LABEL = 7  # columns for the name of a row
+_NEXT = 5  # lines reserved for an empty line and the next commands
 
 Row = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """What stands below the plan's sentence: rows by what they are about, its first warnings, and what is not shown."""
+    """The part below the plan's sentence: rows by subject, the first warnings, and what is not shown."""
 
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]
@@ -34,7 +34,7 @@ class Brief:
 
 
 def brief(plan: Plan) -> Brief:
-    """The plan in brief; options as far as the first warning leaves room, then as many more warnings as there is."""
+    """Returns the plan in brief: options as far as the first warning leaves room, then more warnings if they fit."""
     rows, warnings = list(_rows(plan)), list(plan.warnings[:1])
     taken = _lines(sentence(plan)) + _lines(rest(len(plan.warnings))) + _NEXT
     taken += sum(_lines(text, WIDTH - _LABEL) for _, text in rows) + sum(map(_height, warnings))
@@ -53,11 +53,11 @@ def brief(plan: Plan) -> Brief:
 
 
 def _height(warning: str) -> int:
-    return _lines(warning, WIDTH - 2) + (": advisor " in warning)  # a command stands on a line of its own
+    return _lines(warning, WIDTH - 2) + (": advisor " in warning)  # a command has a line of its own
 
 
 def rest(warnings_left: int) -> str:
-    """What is not shown, and how to see it."""
+    """Says what is not shown, and how to see it."""
     left = {0: " and reasons", 1: ", reasons and a warning more"}
     more = left.get(warnings_left, f", reasons and {warnings_left} warnings more")
     return f"All tables{more}: the same command with --all"
@@ -75,7 +75,7 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield "basis", f"speed {rests}; 80 % intervals"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
-    # Name each other machine that was asked for, where these are few.
+    # Name each other machine that was asked for, if there are few.
     named = plan.search.machines if plan.search else ()
     for run in named if len(named) <= _FEW else ():
         parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]
@@ -91,7 +91,7 @@ def _rows(plan: Plan) -> Iterator[Row]:
 
 
 def broken(plan: Plan) -> str | None:
-    """How likely the plan goes over its limits, and what --sure would do; None where it is sure enough or not known."""
+    """Says how likely the plan exceeds its limits, and what --sure would do; None if it is sure enough or unknown."""
     search = plan.search
     if search is None or plan.goal.sure:
         return None
@@ -111,21 +111,21 @@ def broken(plan: Plan) -> str | None:
 
 
 def odds(chance: float) -> str:
-    """A chance in words."""
+    """Returns a chance in words."""
     return "even odds" if abs(chance - 0.5) < 0.05 else f"a chance of {format_percent(round(min(chance, 0.99), 2))}"
 
 
 def _options(plan: Plan) -> Iterator[Row]:
-    """The options that are other runs."""
+    """Yields the options that differ from the plan."""
     for run in plan.search.options if plan.search else ():
         if plan.search and plan.search.sure and run.standing.name == "conservative":
-            continue  # --sure was said to do what conservative does
+            continue  # the text about --sure already describes the conservative option
         why = run.standing.why.partition(";")[0]
         yield "or", f"{run.standing.name}: {_run(run, plan, anyway=True)}: {why}"
 
 
 def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
-    """Another run in words; its machine where it is another, or `anyway`."""
+    """Describes another run, with its machine only if that differs or with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
     where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
     parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]

@@ -1,4 +1,4 @@
-"""The verdict on a calibration in words, the same for terminal and page. No arithmetic."""
+"""Describes the verdict on a calibration, for terminal and page. No arithmetic."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NOTE = "{}: not stored: it is of another CPU than this machine's, and all CPUs s
 
 
 def verdict(quality: Quality) -> str:
-    """The verdict in few words, for a table."""
+    """Returns the verdict in few words, for a table."""
     return (
         f"{quality.verdict}, {quality.widening:g} × wider" if quality.verdict == Verdict.DOUBTFUL else quality.verdict
     )
 
 
 def consequence(quality: Quality, device_key: str) -> str:
-    """What predictions do with a calibration, why, and what to do about it."""
+    """Says what predictions do with a calibration, why, and what to do about it."""
     again = f"repeat it with nothing else running: advisor calibrate --gpu {device_key}"
     if quality.verdict == Verdict.REJECTED:
         return f"rejected, no plan uses it: {quality.reason}; {again}"
@@ -34,7 +34,7 @@ def consequence(quality: Quality, device_key: str) -> str:
 
 
 def elsewhere_table(found: Sequence[Measured]) -> Table:
-    """A row a place; of one that was not measured, how it stands."""
+    """Lists each place in a row; for a place without a measurement, the row has its state."""
     notes = tuple(NOTE.format(one.name) for one in found if one.calibrated is not None and not one.kept)
     return Table(columns=COLUMNS, rows=tuple(_row(one) for one in found), notes=notes, numbers=COLUMNS[3:7])
 

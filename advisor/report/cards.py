@@ -1,4 +1,4 @@
-"""Cards and what renting them costs, as rows and words: for the terminal and the page alike. No arithmetic."""
+"""Shows GPUs and their rental prices as rows and words, for terminal and page. No arithmetic."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from advisor.units import DAY, GIB
 if TYPE_CHECKING:
     from advisor.planning.cards import CardRow
 
-UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
-# facts of a card that decide what it is good for
+UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the column of price ages already says so
+# properties of a GPU that decide its uses
 _COMPARED = (
     *("architecture", "memory bandwidth", "bf16 / fp16 dense", "fp8 dense", "power limit"),
     *("interconnect, GB/s both ways", "PyTorch wheels", "cannot do"),
@@ -30,7 +30,7 @@ OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that h
 
 
 def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
-    """Everything known of a card, as name and words."""
+    """Returns everything known of a GPU, as pairs of name and text."""
     return [
         ("key", spec.key),
         ("driver names", "; ".join(spec.nvml_names)),
@@ -52,7 +52,7 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
 
 
 def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
-    """A card and its cheapest offer: key, memory, bandwidth, bf16 rate, newest PyTorch, dollars an hour, from whom."""
+    """Returns a GPU and its cheapest offer: key, memory, bandwidth, bf16 rate, newest PyTorch, $ per hour, provider."""
     whose = f"{offer.provider} (a machine of {offer.rented})" if _idle(offer) else str(offer.provider)
     return [
         spec.key,
@@ -66,19 +66,19 @@ def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
 
 
 def price_age(row: PriceRow, today: datetime.date) -> str:
-    """How old a price is, in words."""
+    """Returns the age of a price in words."""
     days = row.age_days(today)
     if days is None:
         return "undated"
     return units.format_seconds(days * DAY) if row.snapshot_date else f"at most {units.format_seconds(days * DAY)}"
 
 
-# pixels of each column of `training_row`: together they fit a small window, and longer words are cut off
+# pixels of each column of `training_row`: together they fit a small window; longer words are cut off
 TRAINING_WIDTHS = {
     "GPU": 130, "Fits": 50, "Takes": 70, "Free": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
     "From": 80, "80 % range of tokens/s": 75, "Micro-batch": 60, "Basis": 55,
 }  # fmt: skip
-# columns of `training_row` that hold numbers: how a page writes them, with their unit
+# columns of `training_row` that hold numbers, with the page's format and unit
 TRAINING_NUMBERS = {
     "Takes": "%.1f GiB", "Free": "%.1f GiB", "Tokens/s": "localized", "$ per M tokens": "$%.3f",
     "$ per GPU-hour": "$%.2f",
@@ -86,7 +86,7 @@ TRAINING_NUMBERS = {
 
 
 def training_row(row: CardRow) -> dict[str, str | float | None]:
-    """A card, what the model takes of it and costs on it; what does not fit says by how much."""
+    """Returns a GPU with the model's memory, speed and cost on it; a model that does not fit shows by how much."""
     prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
     rate = prediction.tokens_per_second if prediction else None
     needs = row.needs.value / GIB if row.needs else None
@@ -110,17 +110,17 @@ def _range(rate: Estimate) -> str:
 
 
 def sold(offer: Offer) -> str:
-    """By how many GPUs a machine is sold, with its price, where that is more than are used."""
+    """Returns a machine's number of GPUs and its price if the run uses fewer GPUs."""
     return f"by {offer.rented}: {units.format_usd_rate(offer.usd_per_hour)}/h" if _idle(offer) else ""
 
 
 def _idle(offer: Offer) -> bool:
-    """Whether a machine with more GPUs must be paid for."""
+    """Tells whether the user pays for more GPUs than the run uses."""
     return offer.rented is not None and offer.rented > offer.gpus
 
 
 def fits_sentence(row: CardRow) -> str:
-    """Whether the model fits a card, how fast it trains there and at what price."""
+    """Says whether the model fits a GPU, how fast it trains there and at what price."""
     has = units.format_bytes(row.spec.memory_bytes)
     if row.prediction is None:
         if row.needs is None:
@@ -138,7 +138,7 @@ def fits_sentence(row: CardRow) -> str:
 
 
 def comparison_rows(rows: Sequence[CardRow]) -> list[dict[str, str]]:
-    """Cards side by side, a column for each: what training the model comes to, then what differs of the cards."""
+    """Compares GPUs, one per column: first the results of training the model, then the properties that differ."""
     facts = [dict(card_facts(row.spec)) for row in rows]
     lines = [("Fits", [fits_sentence(row) for row in rows])]
     rents = [units.format_usd_rate(row.price.usd_per_gpu_hour) if row.price else "-" for row in rows]
@@ -154,7 +154,7 @@ def _micro_batch(workload: Workload) -> str:
 
 
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:
-    """What each provider asks, as columns of words; without the column for spot prices where there is none."""
+    """Returns each provider's prices as columns of text, without spot prices if no provider has them."""
     shown = [(entry, offer) for entry in entries if (offer := entry.on_demand or entry.spot)]
     spot = any(entry.spot for entry, _ in shown)
     return [
@@ -174,7 +174,7 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
 
 
 def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
-    """What is to be known of providers' prices, one line each."""
+    """Returns notes about providers' prices, one per line."""
     apart = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
     other = [(entry.spot, entry.on_demand) for entry in entries if entry.spot and entry.on_demand]
     offers = [offer for entry in entries if (offer := entry.on_demand or entry.spot)]
@@ -188,7 +188,7 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
 
 
 def refreshed_words(done: Refreshed) -> list[str]:
-    """What came of asking for today's prices, a line each."""
+    """Describes in lines the result of asking for today's prices."""
     providers = sorted({row.provider for row in done.rows})
     lines = [f"{len(done.rows)} prices of today from {', '.join(providers)}"]
     lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]
@@ -211,7 +211,7 @@ def _spot_words(spot: Offer | None) -> str:
 
 
 def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:
-    """A GPU as JSON has it: its data sheet, what PyTorch does on it, and what renting it costs."""
+    """Returns a GPU for JSON: its data sheet, PyTorch's support for it, and its rental price."""
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     price = offer and price_document(_beside(offer), today)
     wheels = wheels_for(spec)
@@ -227,7 +227,7 @@ def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[s
 def gpus_document(
     priced: Sequence[PricedGpus], today: datetime.date, providers: Sequence[str] = ()
 ) -> tuple[str, dict[str, object]]:
-    """Return the name and the JSON document of a list of GPUs; one GPU alone has the prices of every provider."""
+    """Returns the name and the JSON document of a list of GPUs; a single GPU has the prices of every provider."""
     found = [document(one.spec, one.offer, today) for one in priced]
     if len(priced) != 1:
         return "gpus", {"gpus": found}
@@ -236,14 +236,14 @@ def gpus_document(
 
 
 def _beside(offer: Offer) -> ProviderOffers:
-    """An offer on demand with the spot offer of the same provider."""
+    """Returns an on-demand offer with the spot offer of the same provider."""
     assert offer.provider is not None
     spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
     return ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot)
 
 
 def price_document(entry: ProviderOffers, today: datetime.date) -> dict[str, object] | None:
-    """One provider's price as JSON has it; None where it has none of such machines."""
+    """Returns one provider's price for JSON, or None if it has no such machines."""
     offer, on_demand, spot = entry.on_demand or entry.spot, entry.on_demand, entry.spot
     if offer is None or (row := price_row(offer)) is None:
         return None

@@ -1,4 +1,4 @@
-"""docs/findings.md: every detector and every log format, from the code that has them."""
+"""Writes docs/findings.md: every detector and every log format, from their code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from advisor.readers.read import READERS
 
 
 def page() -> str:
-    """The page as Markdown, in the order in which detectors are asked."""
+    """Returns the page in Markdown, with the detectors in the order in which they run."""
     formats = ", ".join(f"`{name}`" for name in sorted({reader.name for reader in READERS}))
     first = [" ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()).replace("|", "\\|") for one in DETECTORS]
     rows = [(one.__name__.removeprefix("detect_"), text) for one, text in zip(DETECTORS, first, strict=True)]

@@ -1,4 +1,4 @@
-"""Records to Altair charts. Colours are Okabe-Ito's, told apart by colour-blind eyes, on light and dark grounds."""
+"""Draws Altair charts of records. The Okabe-Ito colours suit colour-blind readers on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from advisor.units import HOUR, Formatter, format_estimate, format_seconds
 
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
-SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], PARTS[6])  # neighbours unlike
+SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], PARTS[6])  # neighbours differ
 BAND = 0.2
 FAINT = 0.45
 HEIGHT = 300
-NAME_HEIGHT = 0.07  # of a chart: what a name takes
+NAME_HEIGHT = 0.07  # height of a name, as a share of the chart
 LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 
 Rows = Iterable[Mapping[str, Any]]
@@ -33,18 +33,18 @@ class Axis:
 
     field: str
     title: str
-    log: bool = False  # asked for as logarithmic, however little it spans
+    log: bool = False  # always logarithmic, even for a small range
 
 
 def layered(*layers: alt.Chart | alt.LayerChart, height: int | None = None) -> alt.LayerChart:
-    """Charts over the same axes, on top of each other; `height` in pixels is left out of what goes into another one."""
+    """Draws charts over each other on the same axes; a chart inside another one has no `height` (in pixels)."""
     chart = alt.layer(*layers)
-    assert isinstance(chart, alt.LayerChart)  # altair makes facets of facets only
+    assert isinstance(chart, alt.LayerChart)  # only facets would make altair return facets
     return chart if height is None else chart.properties(height=height)
 
 
 def frame(rows: Rows) -> pd.DataFrame:
-    """Rows of plain values as Altair wants them."""
+    """Returns rows of plain values as the data frame that Altair needs."""
     return pd.DataFrame(list(rows))
 
 
@@ -52,7 +52,7 @@ _TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "m
 
 
 def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[Axis, list[list[dict[str, Any]]]]:
-    """Rows of one axis with `time` in place of `hours`, in the unit that the longest asks for; and that axis."""
+    """Returns an axis and rows with `time` in place of `hours`, in a unit that suits the longest time."""
     factor, suffix = format_seconds.unit(
         HOUR * max((float(row["hours"]) for rows in groups for row in rows), default=0)
     )
@@ -62,7 +62,7 @@ def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[Axis, list[list[dict[st
 
 
 def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> tuple[list[dict[str, Any]], str]:
-    """Rows with one field in the unit in which its largest is written, and that unit."""
+    """Returns rows with one field in the unit that suits its largest value, and that unit."""
     factor, suffix = words.unit(max((abs(float(row[field])) for row in rows), default=0.0))
     return [{**row, field: row[field] / factor} for row in rows], suffix
 
@@ -75,10 +75,9 @@ def curve(
     points: Rows = (),
     log_x: bool = False,
 ) -> alt.LayerChart:
-    """A fitted curve (`value` over `x`, band `low` to `high`) with measured `points`.
+    """Draws a fitted curve (`value` over `x`, band `low` to `high`) with measured `points`.
 
-    Rows hold `x`'s field, value, low, high and a text for the tooltip in `label`; points hold the same without low
-    and high.
+    Rows hold `x`'s field, value, low, high and a tooltip text in `label`; points hold the same without low and high.
     """
     x_scale = alt.Scale(type="log", base=2) if log_x else alt.Scale(zero=False)
     horizontal = alt.X(f"{x.field}:Q", title=x.title, scale=x_scale)
@@ -103,7 +102,7 @@ def curve(
 
 
 def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
-    """Where each of several amounts goes, a bar of shares for each; rows hold what, part, order, value and label."""
+    """Draws for each of several amounts a bar of its parts' shares; rows hold what, part, order, value and label."""
     return (
         alt.Chart(frame(rows))
         .mark_bar(size=44)
@@ -122,7 +121,7 @@ def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
 
 
 def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
-    """A chart that is moved by dragging and zoomed by the wheel with Shift: the wheel alone scrolls the page."""
+    """Returns a chart that users drag to move and zoom with Shift and the wheel; the wheel alone scrolls the page."""
     return chart.add_params(alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]"))
 
 
@@ -138,15 +137,15 @@ def lines(
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
 ) -> alt.LayerChart:
-    """Several named series over one axis: rows hold x's and y's field and `series`; band rows x's field, low, high.
+    """Draws named series over one axis. Rows hold x's and y's field and `series`; band rows hold x's field, low, high.
 
-    `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts. `behind` are rows drawn
-    faintly under the others: what they are smoothed from. With `dashes` rows also hold `kind`, one of its keys.
+    `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts. `behind` are faint rows
+    under the others: their values before smoothing. With `dashes` rows also hold `kind`, one of its keys.
     """
     data, faint = frame(rows), frame(behind)
     whole = pd.concat([data, faint])
     number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
-    across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear")  # the curve from edge to edge
+    across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear")  # the curve fills the full width
     horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=alt.Axis(format=number_format, tickCount=8), scale=across)
     scale: alt.Scale = alt.Scale(zero=False)
     axis: Optional[alt.Axis] = alt.Undefined
@@ -168,7 +167,7 @@ def lines(
         )
     dash = _dashed(data, dashes) if dashes is not None else alt.Undefined
     layers.append(alt.Chart(data).mark_line(aria=False).encode(horizontal, vertical, colour, strokeDash=dash))
-    # The point nearest to the mouse tells its numbers: a line of two pixels is hard to hit.
+    # The point nearest to the mouse shows its numbers, because a line of two pixels is hard to hit.
     nearest = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", empty=False)
     tooltip = [
         alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
@@ -189,7 +188,7 @@ def lines(
 
 
 def sparkline(values: Sequence[float], words: str) -> alt.Chart:
-    """A small line without axes; `words` say what it shows to those who do not see it."""
+    """Draws a small line without axes; `words` describe it to people who cannot see it."""
     rows = frame([{"place": place, "value": value} for place, value in enumerate(values)])
     y = alt.Y("value:Q", axis=None, scale=alt.Scale(zero=False))
     drawn = alt.Chart(rows, description=words).mark_line(color=REJECTED, strokeWidth=1.5, aria=False)
@@ -197,7 +196,7 @@ def sparkline(values: Sequence[float], words: str) -> alt.Chart:
 
 
 def _named(colours: Mapping[str, str]) -> alt.Color:
-    """The series, with a legend where there are several."""
+    """Returns the colours of the series, with a legend if there are several."""
     return alt.Color(
         "series:N",
         scale=alt.Scale(domain=list(colours), range=list(colours.values())),
@@ -207,7 +206,7 @@ def _named(colours: Mapping[str, str]) -> alt.Color:
 
 
 def _dashed(data: pd.DataFrame, dashes: Mapping[str, Sequence[int]]) -> alt.StrokeDash:
-    """The kinds that the data have, with a legend where there are several."""
+    """Returns the dashes of the kinds in the data, with a legend if there are several."""
     drawn = {kind: list(dash) for kind, dash in dashes.items() if (data["kind"] == kind).any()}
     return alt.StrokeDash(
         "kind:N",
@@ -218,7 +217,7 @@ def _dashed(data: pd.DataFrame, dashes: Mapping[str, Sequence[int]]) -> alt.Stro
 
 
 def held_out_rows(held: HeldOut, called: Callable[[Any], str]) -> list[dict[str, object]]:
-    """Rows of `identity_scatter`: each configuration as the others predict its step, by the name it is `called`."""
+    """Returns rows of `identity_scatter`: each configuration's step as predicted from the others, named by `called`."""
     return [
         {
             "run": called(point.configuration),
@@ -234,8 +233,9 @@ def held_out_rows(held: HeldOut, called: Callable[[Any], str]) -> list[dict[str,
 
 
 def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
-    """Predicted against actual with the identity line from corner to corner; rows hold predicted, low, high, actual,
-    `inside` (in words), `run` and a tooltip text in `label`. Logarithmic where the values span more than a factor of 3.
+    """Draws predicted over actual values with the identity line; logarithmic if they span more than a factor of 3.
+
+    Rows hold predicted, low, high, actual, `inside` (in words), `run` and a tooltip text in `label`.
     """
     data = frame(rows)
     ends = _with_margin(float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max()))
@@ -263,13 +263,13 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
 
 
 def _diagonal(ends: tuple[float, float], scale: alt.Scale) -> alt.Chart:
-    """The line on which both axes say the same."""
+    """Draws the line on which both axes have the same value."""
     line = alt.Chart(frame([{"x": end, "y": end} for end in ends])).mark_line(color=REJECTED, strokeDash=[4, 4])
     return line.encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
 
 
 def coverage(rows: Rows) -> alt.LayerChart:
-    """Shares that intervals were to hold against those that they held; rows hold promised, held (0…1) and `label`."""
+    """Compares the promised coverage of intervals with their actual one; rows hold promised, held (0…1) and `label`."""
     share = alt.Axis(format=".0%", tickCount=6)
     scale = alt.Scale(domain=[0, 1])
     line = (
@@ -285,7 +285,7 @@ def coverage(rows: Rows) -> alt.LayerChart:
 
 
 def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
-    """Bars that each begin where the one above ended: rows hold `part`, `low`, `high`, `kind` and a text in `label`."""
+    """Draws bars that each begin where the bar above ended; rows hold `part`, `low`, `high`, `kind`, `label`."""
     data = frame(rows)
     kinds = ["wall clock", "longer", "shorter"]
     return (
@@ -293,7 +293,7 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
         .mark_bar(clip=True)
         .encode(
             alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
-            alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0)),  # the whole bars are compared by their lengths
+            alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0)),  # lengths of whole bars are compared
             alt.X2("high:Q"),
             alt.Color(
                 "kind:N",
@@ -308,19 +308,19 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
 
 
 def _with_margin(low: float, high: float) -> tuple[float, float]:
-    """Ends of an axis a little outside of what it shows, by ratio."""
+    """Returns the ends of an axis slightly outside its values, by ratio."""
     margin = max(1.05, (high / low) ** 0.06)
     return low / margin, high * margin
 
 
 def _scale(ends: tuple[float, float], always: bool = False) -> alt.Scale:
-    """Exactly from end to end: logarithmic where that helps or `always`, and not rounded outwards to whole decades."""
+    """Returns a scale exactly from end to end, not rounded to whole decades; logarithmic if that helps or `always`."""
     kind: Literal["log", "linear"] = "log" if always or ends[1] / ends[0] > LOG_FROM else "linear"
     return alt.Scale(type=kind, domain=list(ends), nice=False, zero=False)
 
 
 def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
-    """Few round ticks (1, 2, 5 times powers of ten on a logarithmic scale), written short."""
+    """Returns an axis with few round ticks (1, 2, 5 times powers of ten on a logarithmic scale) and short labels."""
     number_format = "$.4~g" if money else "~s" if ends[1] >= 1e4 else ".4~g"
     if ends[1] / ends[0] <= LOG_FROM:
         return alt.Axis(format=number_format, tickCount=6)
@@ -331,7 +331,7 @@ def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Names:
-    """Points whose names stand on one side of them: how the text is aligned, and its distance in pixels."""
+    """Points with names on one side: the alignment of the text and its distance in pixels."""
 
     align: Literal["left", "right"]
     dx: int
@@ -339,9 +339,9 @@ class Names:
 
 
 def named(points: pd.DataFrame, x: np.ndarray, y: np.ndarray, width: float) -> list[Names]:
-    """The points whose names do not lie over each other, the first of them first; `x` and `y` are 0…1 of the chart.
+    """Returns the points whose names do not overlap; earlier points go first. `x` and `y` are 0…1 of the chart.
 
-    Names stand right of their points or, near the right edge, left of them; `width` is what one takes.
+    Names are right of their points or, near the right edge, left of them; `width` is the width of a name.
     """
     kept: list[int] = []
     for place in range(len(points)):

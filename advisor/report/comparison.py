@@ -1,4 +1,4 @@
-"""Runs against plans and against each other as rows and words, the same for terminal and page. No arithmetic."""
+"""Shows runs against plans and against each other as rows and words, for terminal and page. No arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from advisor.report.table import Table, capital
 from advisor.units import HOUR, Formatter
 from advisor.workflows.compare import Reviewed
 
-# what is compared, as a plan calls it where it has the same
+# compared quantities, with a plan's name for them if it has one
 QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
     ("step_seconds", STEP_TIME.name, STEP_TIME.words),
     ("step_seconds_drift_corrected", f"{STEP_TIME.name}, corrected for the machine's speed", STEP_TIME.words),
@@ -36,14 +36,14 @@ QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
     ("mfu", MFU.name, MFU.words),
     ("peak_allocated_bytes", ALLOCATED.name, ALLOCATED.words),
     ("peak_reserved_bytes", RESERVED.name, RESERVED.words),
-    ("wall_clock_seconds", "wall clock", TIME.words),  # from the run folder on: without ordering and software
+    ("wall_clock_seconds", "wall clock", TIME.words),  # begins with the run folder, without ordering and software
     ("cost_usd", COST.name, COST.words),
     ("energy_kwh", ENERGY.name, ENERGY.words),
     ("loss", LOSS.name, LOSS.words),
 )
 TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
-_CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # it may be faster
+_CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # the pace may also be faster
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
     "hours": lambda hours: units.format_seconds(hours * HOUR),
@@ -54,7 +54,7 @@ _AT: dict[str, Callable[[float], str]] = {
 
 
 def ending(scored: ScoredRun) -> str:
-    """How a run stands."""
+    """Describes the status of a run."""
     ended = (scored.outcome or "no end in the log: the run is going on, or was killed").replace("_", " ")
     done = "uncounted" if scored.steps is None else str(scored.steps)
     of = f"{done} of {scored.steps_planned} steps" if scored.steps_planned is not None else f"{done} steps"
@@ -63,7 +63,7 @@ def ending(scored: ScoredRun) -> str:
 
 
 def judgement(scored: ScoredRun) -> str | None:
-    """In one sentence how a run kept to its prediction: its wall clock, its cost, how much lay inside the intervals."""
+    """Says in one sentence how well a run met its prediction: wall clock, cost, and values within their intervals."""
     judged = [score for score in scored.scores if score.inside_interval is not None]
     if not judged:
         return None
@@ -83,7 +83,7 @@ def judgement(scored: ScoredRun) -> str | None:
 
 
 def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
-    """Predicted wall clock, each part of the gap, actual wall clock: the steps of a waterfall; empty without a gap."""
+    """Returns the steps of a waterfall from predicted to actual wall clock, one per part; empty without a gap."""
     clock = scored.score("wall_clock_seconds")
     if scored.gap_seconds is None or clock is None or clock.predicted is None or clock.actual is None:
         return []
@@ -105,14 +105,14 @@ def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
 
 
 def departures(scored: ScoredRun) -> str | None:
-    """Why a run with a plan has no prediction beside it; None where it has."""
+    """Says why a run with a plan has no prediction to compare, or returns None if it has one."""
     if not scored.departures:
         return None
     return f"not the run of its plan, so not scored: {'; '.join(scored.departures)}"
 
 
 def kept(reviewed: Reviewed) -> str | None:
-    """What the ledger and the profile of its device have of a run now; None where nobody asked to keep it."""
+    """Says what the ledger and the device's profile now hold of a run; None if nobody asked to record it."""
     if reviewed.not_recorded is not None:
         return f"not recorded: {reviewed.not_recorded}"
     if not reviewed.recorded:
@@ -124,7 +124,7 @@ def kept(reviewed: Reviewed) -> str | None:
 
 
 def scores(scored: ScoredRun) -> Table:
-    """Every quantity that was predicted or measured."""
+    """Lists every quantity that was predicted or measured."""
     judged = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
     columns = (WHAT, INTERVAL, "actual", "error", "inside", BASIS)
     return Table(columns=columns, rows=tuple(map(_score, judged)), numbers=("actual", "error"))
@@ -143,12 +143,12 @@ def _score(score: Score) -> tuple[str, ...]:
 
 
 def signed_percent(share: float) -> str:
-    """A share with its sign."""
+    """Returns a share as a percentage with its sign."""
     return f"{'+' if share >= 0 else '-'}{units.format_percent(abs(share))}"
 
 
 def gap(scored: ScoredRun) -> Table | None:
-    """Where the gap between predicted and actual wall clock went, the sum last; None where there is none to tell."""
+    """Lists the parts of the gap between predicted and actual wall clock, the sum last; None if there is no gap."""
     if scored.gap_seconds is None:
         return None
     rows = [(_CAUSES.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
@@ -158,7 +158,7 @@ def gap(scored: ScoredRun) -> Table | None:
 
 
 def side_by_side(points: Sequence[Point]) -> Table:
-    """Training loss of every run at equal tokens and at equal shares of the schedules."""
+    """Compares the training loss of all runs at equal tokens and at equal shares of their schedules."""
     names = tuple(standing.run_id for standing in points[0].runs)
     rows = tuple(
         (
@@ -178,12 +178,12 @@ def side_by_side(points: Sequence[Point]) -> Table:
 
 
 def groups(comparison: Comparison) -> list[str]:
-    """Each group with its runs."""
+    """Lists each group with its runs."""
     return [f"{group.name}: {', '.join(group.runs)}" for group in comparison.groups]
 
 
 def differences(comparison: Comparison) -> Table:
-    """Loss differences at equal tokens, time, dollars and shares of the schedules."""
+    """Lists loss differences at equal tokens, time, dollars and shares of the schedules."""
     rows = tuple(
         (
             _AT[difference.axis](difference.at),
@@ -204,7 +204,7 @@ def _signed(estimate: Estimate) -> str:
 
 
 def speed_changes(comparison: Comparison) -> Table:
-    """Each group's speed over the first group's, with the verdict."""
+    """Compares each group's speed with the first group's, with the verdict."""
     rows = tuple(
         (change.group, units.format_estimate(change.ratio, units.format_number), change.verdict)
         for change in comparison.speeds
@@ -213,7 +213,7 @@ def speed_changes(comparison: Comparison) -> Table:
 
 
 def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
-    """How right predictions have been, by device and quantity."""
+    """Lists the accuracy of past predictions by device and quantity."""
     columns = ("device", "quantity", "runs", "median error", "p90 error", "bias", "inside the 80 % interval")
     rows = tuple(
         (
@@ -231,7 +231,7 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
 
 
 def record_in_words(accuracy: QuantityAccuracy) -> str:
-    """The same of one device and quantity, as a Markdown sentence."""
+    """Describes the accuracy of one device and quantity in a Markdown sentence."""
     runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
     return (
         f"**{accuracy.device_key}**: {runs} inside the 80 % interval; median error "

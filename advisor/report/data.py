@@ -1,4 +1,4 @@
-"""Token folders in words, for terminal and page."""
+"""Describes token folders for terminal and page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.token_folder import TokenMeta
 
 
 def facts(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
-    """What a token folder holds, as name and words."""
+    """Returns the content of a token folder, as pairs of name and text."""
     held_out = f"{format_tokens(meta.validation_tokens)} tokens, {format_bytes(meta.validation_bytes)}"
     return [
         ("folder", str(folder)),
@@ -25,6 +25,6 @@ def facts(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
 
 
 def _learnt(meta: TokenMeta) -> str:
-    """How much of conversations the assistant says."""
+    """Says how much of the conversations is the assistant's text."""
     training, held_out = (format_tokens(n or 0) for n in (meta.counted_tokens, meta.validation_counted_tokens))
     return f"{training} tokens of the training split, {held_out} of the validation split"

@@ -1,4 +1,4 @@
-"""What differs between two runs or calibrations, and what that is predicted to do. No arithmetic but ratios."""
+"""Shows what differs between two runs or calibrations, with predicted effects. The only arithmetic is ratios."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainer.schema import to_dict
 NOTHING = "no setting of the training differs"
 _STEPS = Quantity("all steps", format_seconds)
 _COST = Quantity("cost of all steps", COST.words)
-_SMALLEST = 0.0005  # a change that is written as 0.1 %; below it none is
-_TIMES = 2.0  # from here on a ratio is written as it is
+_SMALLEST = 0.0005  # shown as 0.1 %; a smaller change is shown as none
+_TIMES = 2.0  # a larger ratio is shown as a factor
 
 
 def heading(found: Diff) -> str:
-    """What is beside what."""
+    """Names the two things that are compared."""
     words = (
         f"{side.kind} {side.name} ({side.workload.gpus} x {side.workload.gpu})" for side in (found.one, found.other)
     )
@@ -29,7 +29,7 @@ def heading(found: Diff) -> str:
 
 
 def differences(found: Diff) -> Table:
-    """Each setting that differs, and what changing it alone is predicted to do to the first run."""
+    """Lists each setting that differs, and the predicted effect of changing only this setting in the first run."""
     rows = tuple(
         (d.setting, value(d.setting, d.one), value(d.setting, d.other), effect(d, found.promises[0]))
         for d in found.differences
@@ -40,7 +40,7 @@ def differences(found: Diff) -> Table:
 
 
 def effect(difference: Difference, before: Promise) -> str:
-    """What one difference does, as ratios to what the first run is predicted to take."""
+    """Describes the effect of one difference, as ratios to the first run's predictions."""
     after = difference.promise
     if after is None:
         return difference.unjudged
@@ -53,7 +53,7 @@ def effect(difference: Difference, before: Promise) -> str:
 
 
 def ratio_words(ratio: float) -> str:
-    """A ratio as a change in percent, or as so many times where a percentage would be hard to read."""
+    """Returns a ratio as a change in percent, or as a factor if a percentage would be hard to read."""
     if ratio >= _TIMES or ratio <= 1 / _TIMES:
         return f"x {ratio:.3g}"
     return f"{ratio - 1:+.1%}".replace("%", " %")
@@ -78,7 +78,7 @@ def _of(promise: Promise) -> Iterator[tuple[str, Estimate | None]]:
 
 
 def together(found: Diff) -> Table:
-    """Both runs whole: predicted, and measured where they trained."""
+    """Compares the two whole runs: predictions, and measurements if they trained."""
     quantities = (
         (STEP_TIME, "step_seconds"),
         (THROUGHPUT, "tokens_per_second"),
@@ -105,7 +105,7 @@ def _measured(side: Side, name: str, quantity: Quantity) -> str:
 
 
 def notes(found: Diff) -> Iterator[str]:
-    """What has to be known to read the tables."""
+    """Yields the notes that explain the tables."""
     if not found.differences:
         yield NOTHING
     for side, promise in zip((found.one, found.other), found.promises, strict=True):
@@ -116,7 +116,7 @@ def notes(found: Diff) -> Iterator[str]:
 
 
 def calibration_tables(found: CalibrationDiff) -> tuple[Table, Table]:
-    """What was asked and found that differs, and the step times that each makes of the same configurations."""
+    """Lists the settings and results that differ, and both calibrations' step times for the same configurations."""
     names = (found.one.id, found.other.id)
     settings = Table(columns=("what", *names), rows=tuple((n, value(n, a), value(n, b)) for n, a, b in found.settings))
     rows = tuple(
@@ -128,7 +128,7 @@ def calibration_tables(found: CalibrationDiff) -> tuple[Table, Table]:
 
 
 def document(found: Diff | CalibrationDiff) -> dict[str, Any]:
-    """The same for JSON."""
+    """Returns the comparison for JSON."""
     if isinstance(found, CalibrationDiff):
         steps = [{"depth": w.shape.depth, "one": to_dict(a), "other": to_dict(b)} for w, a, b in found.steps]
         settings = [{"setting": n, "one": a, "other": b} for n, a, b in found.settings]

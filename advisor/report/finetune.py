@@ -1,4 +1,4 @@
-"""A fine-tune's plan in words: its sentence, the machines side by side, and how it reads as JSON."""
+"""Shows a fine-tune's plan: its sentence, the machines in a table, and the JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advisor.units import format_bytes, format_count, format_estimate, format_ra
 from advisor.workflows.plan_finetune import FinetunePlan, FinetuneRun
 from advisor.workflows.plan_layouts import LayoutChoice
 
-_NAMED = 6  # GPUs that are named where the model does not fit them
+_NAMED = 6  # GPUs named among those that the model does not fit
 _SHARDED = {"optimizer": "optimizer sharded", "full": "sharded"}
 _ON = {"sft": "", "dpo": " by DPO on preference pairs"}
 SHOWN = 8  # machines on the terminal: the best of each GPU
@@ -24,7 +24,7 @@ COLUMNS = ("GPUs", "from", "micro-batch", "memory per GPU", "tokens/s", "time", 
 
 
 def sentence(plan: FinetunePlan) -> str:
-    """What to do, on what, and what it takes."""
+    """Says in one sentence what to train, on which machine, and the time and cost."""
     run = plan.chosen
     how = partial_words(run.prediction.workload) or "all weights"
     cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
@@ -36,7 +36,7 @@ def sentence(plan: FinetunePlan) -> str:
 
 
 def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
-    """The best machine of each GPU, those that break a limit last."""
+    """Lists the best machine of each GPU; those that break a limit come last."""
     best: dict[str, FinetuneRun] = {}
     for run in plan.runs:
         best.setdefault(run.offer.gpu, run)
@@ -49,7 +49,7 @@ def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
 
 
 def notes(plan: FinetunePlan) -> Sequence[str]:
-    """What is to be known of the numbers: limits that nothing keeps, padding, what was taken for said."""
+    """Returns notes about the numbers: limits that no run meets, padding, assumed options."""
     said = []
     if not all(plan.chosen.keeps):
         broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
@@ -77,23 +77,23 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
 
 
 def lines(plan: FinetunePlan) -> list[RenderableType]:
-    """The plan as the console shows it."""
+    """Returns the plan as the console shows it."""
     return [sentence(plan), "", on_console(table(plan)), "", *notes(plan)]
 
 
 def document(plan: FinetunePlan) -> dict[str, Any]:
-    """A fine-tune's plan as JSON has it."""
+    """Returns a fine-tune's plan for JSON."""
     return to_plain(plan) | {"sentence": sentence(plan)}
 
 
 def rented(offer: Offer) -> str:
-    """A machine with who rents it."""
+    """Describes a machine and its provider."""
     spot = ", spot" if offer.spot else ""
     return f"{offer.gpus} x {offer.gpu}" + (f" from {offer.provider}{spot}" if offer.provider else "")
 
 
 def missed(run: FinetuneRun | LayoutChoice, deadline: str, budget: str) -> list[str]:
-    """The limits that a run breaks, in these words."""
+    """Names the limits that a run breaks, in these words."""
     return [word for word, kept in zip((deadline, budget), run.keeps, strict=True) if not kept]
 
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML file: words, tables and interactive charts, nothing fetched from anywhere."""
+"""Writes one self-contained HTML file with words, tables and interactive charts. It loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STYLE = Path(__file__).with_name("page.css")
 
 
 def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, left_out: Sequence[str] = ()) -> str:
-    """The report of one run, or of several over and beside each other and then each by itself.
+    """Returns the report of one run. For several it compares them first, and then shows each by itself.
 
-    Raises AdvisorError where the packages for charts are not installed.
+    Raises AdvisorError if the packages for charts are not installed.
     """
     try:
         import altair
@@ -44,7 +44,7 @@ def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, lef
     for analysis in analyses:
         parts.append(_run(analysis, _figures(list(plots(analysis)), specs)))
     title = escape(analyses[0].run.source if len(analyses) == 1 else f"{len(analyses)} runs")
-    # JSON that cannot end the script it stands in, whatever a log's lines hold
+    # JSON that cannot end its script element, whatever the log's lines contain
     safe = [json.dumps(spec, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--") for spec in specs]
     draw = "".join(f"vegaEmbed('#chart{i}', {spec}, {{actions: false}});" for i, spec in enumerate(safe))
     scripts = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub forgets a default
@@ -57,7 +57,7 @@ def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, lef
 
 
 def _figures(drawn: Sequence[Plot], specs: list[dict[str, Any]]) -> list[str]:
-    """The places of charts on the page; their drawings are added to `specs`."""
+    """Returns the places of charts on the page, and adds their drawings to `specs`."""
     first = len(specs)
     specs += [plot.chart.properties(width="container").to_dict() for plot in drawn]
     return [

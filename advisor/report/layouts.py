@@ -1,4 +1,4 @@
-"""A plan over layouts in words: its sentence, the table of numbers of GPUs, why other layouts lose, and its JSON."""
+"""Shows a plan over layouts: its sentence, the table of GPU counts, why other layouts lose, and its JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHARDED = {"none": "", "optimizer": "", "full": " FSDP"}
 
 
 def layout_words(run: LayoutRun) -> str:
-    """A layout as people write it: TP8 PP4x5 EP8 DP16."""
+    """Returns a layout in the usual notation, such as TP8 PP4x5 EP8 DP16."""
     cut = run.layout
     pieces = [("TP", cut.tensor), ("CP", cut.context), ("EP", cut.expert)]
     said = [f"{name}{count}" for name, count in pieces if count > 1]
@@ -46,7 +46,7 @@ def layout_words(run: LayoutRun) -> str:
 
 
 def sentence(plan: LayoutPlan) -> str:
-    """What to train on what, how it is cut, and what it takes."""
+    """Says what to train on which GPUs, in which layout, and the time and cost."""
     choice, model = plan.chosen, plan.architecture
     best = choice.search.best
     assert best is not None
@@ -60,12 +60,12 @@ def sentence(plan: LayoutPlan) -> str:
 
 
 def table(plan: LayoutPlan, most: int = SHOWN) -> Table:
-    """Each number of GPUs with its best layout, the best first."""
+    """Lists each number of GPUs with its best layout, the best first."""
     return Table(columns=COLUMNS, rows=tuple(map(_row, plan.choices[:most])), numbers=COLUMNS[3:], chosen=(0,))
 
 
 def others(plan: LayoutPlan) -> Table:
-    """The chosen number of GPUs cut otherwise, and why that loses."""
+    """Lists other layouts on the chosen number of GPUs, and why they lose."""
     search = plan.chosen.search
     assert search.best is not None
     rows = tuple(
@@ -82,7 +82,7 @@ def others(plan: LayoutPlan) -> Table:
 
 
 def parts(plan: LayoutPlan) -> str:
-    """Where the chosen layout's step goes and what its memory holds."""
+    """Says what the chosen layout's step time and memory consist of."""
     best = plan.chosen.search.best
     assert best is not None
     step, memory = best.prediction.step_parts, best.prediction.memory_parts
@@ -94,7 +94,7 @@ def parts(plan: LayoutPlan) -> str:
 
 
 def notes(plan: LayoutPlan) -> Sequence[str]:
-    """What is to be known of the numbers."""
+    """Returns notes about the numbers."""
     said = []
     if not all(plan.chosen.keeps):
         broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
@@ -136,13 +136,13 @@ def notes(plan: LayoutPlan) -> Sequence[str]:
 
 
 def lines(plan: LayoutPlan) -> list[RenderableType]:
-    """The plan as the console shows it."""
+    """Returns the plan as the console shows it."""
     found = [sentence(plan), "", on_console(table(plan)), "", parts(plan), "", on_console(others(plan)), ""]
     return [*found, *notes(plan)]
 
 
 def document(plan: LayoutPlan) -> dict[str, Any]:
-    """A plan over layouts as JSON has it."""
+    """Returns a plan over layouts for JSON."""
     return to_plain(plan) | {"sentence": sentence(plan)}
 
 

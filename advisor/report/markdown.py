@@ -1,4 +1,4 @@
-"""The analysis as Markdown: verdict, findings, everything in numbers, how to have it again."""
+"""Writes an analysis in Markdown: verdict, findings, all numbers, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from advisor.report import rows, words
 from advisor.report.table import capital, in_markdown
 from advisor.workflows.analysis import Analysis
 
-_ROWS = 14  # of the loss table
+_ROWS = 14  # rows of the loss table
 
 
 def report(analyses: Sequence[Analysis], comparison: Comparison | None, left_out: Sequence[str]) -> str:
-    """The document of one run; of several the runs beside each other first, then the document of each."""
+    """Returns one run's document. For several runs, their comparison comes first and each run's document follows."""
     documents = [document(analysis) for analysis in analyses]
     if len(analyses) > 1:
         parts = ["# Runs", in_markdown(rows.run_table(analyses))]
@@ -27,7 +27,7 @@ def report(analyses: Sequence[Analysis], comparison: Comparison | None, left_out
 
 
 def document(analysis: Analysis) -> str:
-    """One Markdown document; sections without data are left out."""
+    """Returns one Markdown document, without sections that have no data."""
     parts = [f"# Training run: {analysis.run.source}", "\n".join(f"- {line}" for line in analysis.verdict)]
     if analysis.case.unsure:
         parts.append("Assumed: " + "; ".join(analysis.case.unsure) + ".")

@@ -1,4 +1,4 @@
-"""Statistics in words: throughput, gradients, GPUs and machine of a run, its next run, and GPUs that are monitored."""
+"""Shows statistics: throughput, gradients, GPUs and machine of a run, its next run, and monitored GPUs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Rows = list[tuple[str, ...]]
 
 
 def spreads(analysis: Analysis) -> Rows:
-    """Throughput, step time and gradients (columns `SPREAD`)."""
+    """Returns throughput, step time and gradients (columns `SPREAD`)."""
     found, gradients = analysis.measured, analysis.measured.gradients
     memory = "GPU memory" + (f" of {units.format_bytes(found.device_bytes)}" if found.device_bytes else "")
     rows = [
@@ -63,7 +63,7 @@ def _spread(name: str, spread: Spread | None, words: Callable[[float | None], st
 
 
 def gradients(analysis: Analysis) -> Pairs:
-    """What clipping did, where the threshold is known."""
+    """Describes the effect of clipping, if its threshold is known."""
     found = analysis.measured.gradients
     if found.above_clip is None:
         return []
@@ -71,13 +71,13 @@ def gradients(analysis: Analysis) -> Pairs:
 
 
 def cards(analysis: Analysis) -> Rows:
-    """Readings of each card (columns `CARDS`); empty without telemetry."""
+    """Returns the readings of each GPU (columns `CARDS`); empty without telemetry."""
     limit = power_limit_watts(analysis.case)
     return [row for one in analysis.measured.cards for row in card_rows(one, limit)]
 
 
 def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
-    """One card's readings (columns `CARDS`), its energy and what held it back."""
+    """Returns one GPU's readings (columns `CARDS`), its energy and why it was throttled."""
     name = str(card.card)
     rows: Rows = []
     for quantity, spread in card.quantities.items():
@@ -100,7 +100,7 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
 
 
 def next_data(analysis: Analysis) -> Pairs:
-    """The other data set: its tokens, how often they are seen, the steps; empty where none was asked for."""
+    """Describes the other data set: its tokens, epochs and steps; empty if the user asked for none."""
     asked = analysis.next_run
     if asked is None:
         return []
@@ -117,7 +117,7 @@ def next_data(analysis: Analysis) -> Pairs:
 
 
 def next_places(analysis: Analysis) -> Rows:
-    """The run on the other data here and on other cards (columns `NEXT`)."""
+    """Compares the run on the other data, here and on other GPUs (columns `NEXT`)."""
     asked = analysis.next_run
     if asked is None or asked.hours is None:
         return []
@@ -130,19 +130,19 @@ def next_places(analysis: Analysis) -> Rows:
 
 
 def headline(watched: Watched) -> str:
-    """How long, and how many readings a second."""
+    """Returns the watched time and the readings per second."""
     rate = units.UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
     return f"{units.format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
 
 
 def live(watched: Watched) -> Rows:
-    """A row per card (columns `LIVE`)."""
+    """Returns a row per GPU (columns `LIVE`)."""
     return [_live(card) for card in watched.cards]
 
 
 def _live(card: WatchedCard) -> tuple[str, ...]:
     seen, power = card.readings, card.readings.quantities.get("power_watts")
-    lost = seen.silent_seconds is not None  # what it said last is not so now
+    lost = seen.silent_seconds is not None  # its last readings are out of date
     now = {
         name: words(spread.last) if not lost and (spread := seen.quantities.get(name)) else "-"
         for name, (_, words) in QUANTITIES.items()
@@ -161,5 +161,5 @@ def _live(card: WatchedCard) -> tuple[str, ...]:
 
 
 def summary(watched: Watched) -> Rows:
-    """Mean, least and most of each card, its energy and what held it back (columns `measured.CARDS`)."""
+    """Returns mean, minimum and maximum per GPU, its energy and why it was throttled (columns `measured.CARDS`)."""
     return [row for card in watched.cards for row in card_rows(card.readings, card.power_limit_watts)]

@@ -1,4 +1,4 @@
-"""Curves of one or several runs over each other, against steps, tokens, time and dollars."""
+"""Draws curves of one or several runs over each other, against steps, tokens, time and dollars."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from advisor.units import format_bytes, format_percent
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.analyze import names_of
 
-AXES = {"step": "steps", "tokens": "tokens", "hours": "time", "usd": "dollars"}  # field of a point → what is chosen
-LOSS = "loss"  # the scalar that is drawn with its validation loss beside it
+AXES = {"step": "steps", "tokens": "tokens", "hours": "time", "usd": "dollars"}  # field of a point → name of the choice
+LOSS = "loss"  # its validation loss is drawn with it
 _ACROSS = {"step": "step", "tokens": "tokens seen", "hours": "time", "usd": "dollars"}
-_MOST = 400  # points of a curve: there are many
+_MOST = 400  # largest number of points of a curve
 _KINDS = {"training": (1, 0), "validation": (5, 3)}  # solid and dashed
 
 _Curve = Callable[[Case, int, float], list[Point]]
@@ -37,20 +37,20 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """What can be drawn of a run: its name, the unit on its axis, and how it is had from a `Case`."""
+    """A quantity that can be drawn: its name, the unit on its axis, and the function that gets it from a `Case`."""
 
     title: str
     unit: str
     curve: _Curve
-    log_y: bool = False  # drawn logarithmically where it spans much
-    positive: bool = False  # what is not above zero is no reading
+    log_y: bool = False  # logarithmic if its values span a large factor
+    positive: bool = False  # values at or below zero are not readings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How curves are looked at: against what, smoothed over which share of their rows, on which axes, marked or not."""
+    """The view of curves: the axis, the share of rows to smooth over, logarithmic axes, and marks."""
 
-    axis: str = "step"  # of AXES
+    axis: str = "step"  # one of AXES
     smooth: float = 0.0
     log_x: bool = False
     log_y: bool = False
@@ -72,14 +72,14 @@ _SCALARS = {
         title="Step time", unit="seconds", curve=chart_data.step_points, log_y=True, positive=True
     ),
 }  # fmt: skip
-# of the machine while it trained; not among the charts that every report has
+# telemetry of the machine; not among the charts of every report
 _TELEMETRY = {
     "telemetry/utilization": ("Utilisation", "share of time with a kernel"),
     "telemetry/power_watts": ("Power", "watts of a GPU"),
     "telemetry/memory_used_bytes": ("Memory in use", "of a GPU"),
     "telemetry/temperature_celsius": ("Temperature", "°C"),
 }
-# columns that are an axis or no reading, and the learning rate's own that is the other's share
+# columns that are axes or not readings, and a learning rate's column that repeats its share
 _NO_SCALARS = {
     "step",
     "tokens",
@@ -93,7 +93,7 @@ _NO_SCALARS = {
 
 
 def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:
-    """What at least one run has a curve of, by name, with its title; those that every log may have come first."""
+    """Returns the curves that at least one run has, with name and title; those that every log may have come first."""
     held = {name for analysis in analyses for name in chart_data.columns_with_curves(analysis.case)}
     known = {
         name
@@ -108,7 +108,7 @@ def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:
 
 
 def _scalar(name: str) -> Scalar:
-    """A scalar by its name; what is not known in particular is the column of the table."""
+    """Returns a scalar by its name; an unknown name stands for a column of the table."""
     if name in _SCALARS:
         return _SCALARS[name]
     if name in _TELEMETRY:
@@ -122,7 +122,7 @@ def _scalar(name: str) -> Scalar:
 
 
 def overlays(analyses: Sequence[Analysis]) -> Iterator[Plot]:
-    """Loss, learning rate, MFU and step time of all runs, a chart for each axis that at least one run knows."""
+    """Yields loss, learning rate, MFU and step time of all runs, one chart for each axis that a run has."""
     for name in _SCALARS:
         for axis in AXES:
             plot = overlay(analyses, name, Look(axis=axis))
@@ -131,7 +131,7 @@ def overlays(analyses: Sequence[Analysis]) -> Iterator[Plot]:
 
 
 def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: bool = False) -> Plot | None:
-    """One scalar of all runs in one chart; None where no run knows it on this axis.
+    """Draws one scalar of all runs in one chart; None if no run has it on this axis.
 
     `validation` draws the validation loss beside the training loss, dashed, or in its own colour for one run.
     """
@@ -144,7 +144,7 @@ def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: 
     scalar, field, unit = _scalar(name), look.axis, _scalar(name).unit
     across = Axis(field=field, title=_ACROSS[field])
     if name.endswith("_bytes"):
-        told, unit = charts.in_unit([*rows, *behind], "value", format_bytes)  # both in the unit of the larger
+        told, unit = charts.in_unit([*rows, *behind], "value", format_bytes)  # in the unit of the larger
         rows, behind = told[: len(rows)], told[len(rows) :]
     if field == "hours":
         across, [rows, behind, marks] = charts.timed(rows, behind, marks)
@@ -167,13 +167,13 @@ def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: 
 def _drawn(
     analyses: Sequence[Analysis], names: Sequence[str], name: str, look: Look, validation: bool
 ) -> list[dict[str, Any]]:
-    """The rows of every run's curve, and of its validation loss where that is drawn with it."""
+    """Returns the rows of every run's curve, with its validation loss if that is drawn."""
     wanted = [(name, "training")] + ([("eval_loss", "validation")] if validation and name == LOSS else [])
     rows = []
     for run, analysis in zip(names, analyses, strict=True):
         for column, kind in wanted:
             scalar = _scalar(column)
-            # a few evaluations are no scatter: they stand as they are
+            # evaluations are too few to smooth, so they are drawn as they are
             points = scalar.curve(analysis.case, _MOST, 0.0 if kind == "validation" else look.smooth)
             rows += [
                 {look.axis: place, "value": point.value, "series": run, "run": run, "kind": kind}
@@ -186,7 +186,7 @@ def _drawn(
 
 
 def _marks(analyses: Sequence[Analysis], names: Sequence[str], look: Look) -> list[dict[str, Any]]:
-    """Where findings were seen and the learning rate's phases begin, in words that name the run."""
+    """Returns where findings occurred and phases of the learning rate begin, with texts that name the run."""
     marks = []
     for run, analysis in zip(names, analyses, strict=True):
         seen = [

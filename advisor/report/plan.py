@@ -1,4 +1,4 @@
-"""A plan in words: sentence, basis, bill, loss on the way, what a what-if or an arrival changes. No arithmetic."""
+"""Shows a plan: sentence, basis, bill, expected losses, and the changes of a what-if or an arrival. No arithmetic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from advisor.planning.explore import Effect
     from advisor.workflows.plan import Beside
 
-# What each part of the wall clock and of the dollars is called, by its key in `planning.stages`.
+# Names of the parts of wall clock and cost, by their key in `planning.stages`.
 PARTS = {
     "provisioning": "waiting for the machine",
     "download": "software and data",
@@ -64,7 +64,7 @@ _QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
 
 def sentence(plan: Plan) -> str:
-    """The recommendation in one sentence: what to train, on what, how long and for how much."""
+    """Returns the recommendation in one sentence: what to train, on what, how long and for how much."""
     cost = COST.of(plan.bill.cost_usd) if plan.bill.cost_usd else "unknown cost"
     tokens, epochs = f"{units.format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
     if epochs is not None and epochs > 1:
@@ -74,20 +74,20 @@ def sentence(plan: Plan) -> str:
 
 
 def document(plan: Plan, more: Beside | None = None) -> dict[str, Any]:
-    """A plan as JSON has it, with its answer in words and what is shown beside it."""
+    """Returns a plan for JSON, with its answer in words and the details shown with it."""
     words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(stages(plan))}
     beside = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
     return to_plain(plan) | words | to_plain(beside)
 
 
 def what(plan: Plan) -> str:
-    """What to train, and on what."""
+    """Says what to train, and on what."""
     size = units.format_count(plan.chosen.parameters)
     return f"Train depth {plan.chosen.depth} ({size} parameters) on {device(plan)}"
 
 
 def device(plan: Plan) -> str:
-    """What a plan runs on, and from whom it is rented."""
+    """Names a plan's devices and their provider."""
     workload = plan.workload
     words = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
     if plan.offer.machines > 1:
@@ -100,16 +100,16 @@ def device(plan: Plan) -> str:
 
 
 def how(plan: Plan) -> str:
-    """How a step of it is made up, and what is saved memory by."""
+    """Describes how a step is split up and how memory is saved."""
     run = plan.run
     accumulation = f", {run.grad_accum} gradient-accumulation steps" if run.grad_accum > 1 else ""
     saved = "".join(f", {words}" for words in savings(plan.workload))
-    precision = ", fp16" if plan.workload.precision == "fp16" else ""  # which not every model survives
+    precision = ", fp16" if plan.workload.precision == "fp16" else ""  # some models diverge in fp16
     return f"micro-batches of {run.micro_batch} x {run.model.seq_len} tokens{accumulation}{saved}{precision}"
 
 
 def speed_rests_on(plan: Plan) -> str | None:
-    """One or two sentences to stand beside the recommendation; None for a plan that does not say."""
+    """Returns one or two sentences on the source of the speed, or None if the plan does not state it."""
     grounds = plan.grounds
     if grounds is None:
         return None
@@ -131,7 +131,7 @@ def speed_rests_on(plan: Plan) -> str | None:
 
 
 def briefly(grounds: Grounds | None) -> str:
-    """Say in a cell of a table that the speed was measured here, or on how many published runs it rests."""
+    """Says in a table cell that the speed was measured here, or on how many published runs it is based."""
     if grounds is None:
         return "unknown"
     if grounds.calibration is not None:
@@ -142,14 +142,14 @@ def briefly(grounds: Grounds | None) -> str:
 
 
 def batch(run: Run) -> str:
-    """Micro-batch, accumulation and checkpointing, in words."""
+    """Describes micro-batch, accumulation and checkpointing."""
     work = run.workload
     accumulated = f", {work.grad_accum} gradient-accumulation steps" if work.grad_accum > 1 else ""
     return f"{work.micro_batch} sequences{accumulated}{''.join(f', {words}' for words in savings(work))}"
 
 
 def savings(run: Workload) -> Iterator[str]:
-    """How a configuration saves memory, in words."""
+    """Yields the ways in which a configuration saves memory."""
     if run.activation_checkpointing != "none":
         yield f"{run.activation_checkpointing} activation checkpointing"
     if run.sharding == "full":
@@ -157,13 +157,13 @@ def savings(run: Workload) -> Iterator[str]:
 
 
 def bill(plan: Plan) -> Table:
-    """What the run takes, part by part, and what comes of it."""
+    """Lists the parts of the run's time and cost, and the results."""
     run, bill, standing = plan.chosen, plan.bill, plan.chosen.standing
     rows = [(_part(part, plan), TIME.of(part.seconds), basis(part.seconds)) for part in parts(plan) if part.seconds]
     rows.append((IN_ALL, TIME.of(run.total_seconds), basis(run.total_seconds)))
     if run.offer.usd_per_hour:
         rows.append(("price an hour", COST.words(run.offer.usd_per_hour), run.offer.source))
-    if bill.cost_usd is not None and not bill.cost_usd.high:  # nothing was measured of what is not paid
+    if bill.cost_usd is not None and not bill.cost_usd.high:  # a free machine has no measured cost
         rows.append((COST.name, COST.of(bill.cost_usd), "no rent; energy is not counted (--kwh-price)"))
     else:
         rows.append(COST.row(bill.cost_usd))
@@ -184,7 +184,7 @@ def bill(plan: Plan) -> Table:
 
 
 def summary(plan: Plan) -> Table:
-    """The quantities that distinguish plans; unknown ones are left out."""
+    """Lists the quantities that distinguish plans; unknown ones are left out."""
     run = plan.chosen
     values = (
         (TIME, run.total_seconds),
@@ -201,7 +201,7 @@ def summary(plan: Plan) -> Table:
 
 
 def spending(plan: Plan) -> Table:
-    """Time and dollars by part, the longest first."""
+    """Lists time and dollars by part, the longest first."""
     rows = [
         (_part(part, plan), TIME.of(part.seconds) if part.seconds else "-", COST.words(part.usd))
         for part in largest_first(plan)
@@ -211,7 +211,7 @@ def spending(plan: Plan) -> Table:
 
 
 def course(plan: Plan) -> Table | None:
-    """The run in stages: time, dollars and loss to expect on the way; None where no loss is predicted or asked for."""
+    """Lists the run in stages with the expected time, cost and loss; None if no loss is predicted or asked for."""
     way = stages(plan)
     if all(stage.loss is None and stage.at_most is None for stage in way):
         return None
@@ -237,7 +237,7 @@ def course(plan: Plan) -> Table | None:
 
 
 def _part(part: Part, plan: Plan) -> str:
-    """A part's name, with how often it happens."""
+    """Returns a part's name, with how often it happens."""
     seconds = plan.run.checkpoint.every_seconds
     often = {
         "steps": f" ({units.format_count(plan.run.steps)})",
@@ -247,7 +247,7 @@ def _part(part: Part, plan: Plan) -> str:
 
 
 def _memory(run: Run) -> list[tuple[Quantity, Estimate | None]]:
-    """What a device must hold, and on a GPU how much of it PyTorch reports."""
+    """Lists the memory that a device needs, and on a GPU how much of it PyTorch reports."""
     prediction = run.prediction
     if run.workload.gpu == "cpu":
         return [(PROCESS_MEMORY, prediction.device_bytes or prediction.peak_reserved_bytes)]
@@ -259,7 +259,7 @@ def _memory(run: Run) -> list[tuple[Quantity, Estimate | None]]:
 
 
 def markdown(plan: Plan, goal: Goal) -> str:
-    """The plan in Markdown; `goal` is the one whose command line is shown."""
+    """Returns the plan in Markdown; `goal` is the goal whose command line is shown."""
     return "\n".join(_lines(plan, goal)) + "\n"
 
 
@@ -280,12 +280,12 @@ def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
 
 
 def unpriced(before: Run, after: Run) -> str:
-    """Why the cost of a changed run is unknown, where that of the run before is known; else empty."""
+    """Says why the cost of a changed run is unknown although the cost before is known; else empty."""
     return f"cost unknown: {after.offer.source}" if before.cost_usd and after.cost_usd is None else ""
 
 
 def in_words(effect: Effect) -> str:
-    """An effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
+    """Returns an effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
     if effect.refused:
         return effect.refused
     parts = [
@@ -299,12 +299,12 @@ def in_words(effect: Effect) -> str:
 
 
 def signed(value: float | None, words: Formatter) -> str:
-    """A difference with its sign; empty where there is none or it is unknown."""
+    """Returns a difference with its sign; empty if there is none or it is unknown."""
     return words.change(value) if value else ""
 
 
 def comparison(base: Run, shown: Run, effect: Effect) -> Table:
-    """The run as it was chosen and as it is now, number by number, with the differences."""
+    """Compares the original and the changed run, number by number, with the differences."""
     rows = (
         (TIME, effect.seconds, [run.total_seconds for run in (base, shown)]),
         (COST, effect.usd, [run.cost_usd for run in (base, shown)]),
@@ -325,7 +325,7 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
 
 
 def kept(base: Run, shown: Run) -> str:
-    """What a what-if left as it was, and what it chose anew."""
+    """Says what a what-if left unchanged and what it chose again."""
     runs = (base, shown)
     named = [
         ("depth", *(units.format_count(run.depth) for run in runs)),
@@ -343,7 +343,7 @@ def kept(base: Run, shown: Run) -> str:
 
 
 def before_and_after(before: Plan, after: Plan) -> Table:
-    """Both plans, row by row."""
+    """Compares both plans, row by row."""
     rows = [
         ("GPU", before.workload.gpu, after.workload.gpu),
         ("depth", str(before.chosen.depth), str(after.chosen.depth)),

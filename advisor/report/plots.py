@@ -1,4 +1,4 @@
-"""The charts of an analysis, for the HTML report, and charts as pictures."""
+"""Draws the charts of an analysis for the HTML report and as pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advisor.report.overlays import LOSS, Look, Plot, overlay, overlays
 from advisor.units import format_bytes, format_seconds
 from advisor.workflows.analysis import Analysis
 
-_SCALE = 2.0  # of pictures: for print and dense screens
+_SCALE = 2.0  # scale of pictures, for print and high-resolution screens
 _STEP = Axis(field="step", title="step")
 _TELEMETRY = (
     ("power_watts", "power, W"),
@@ -28,7 +28,7 @@ _TELEMETRY = (
 
 
 def plots(analysis: Analysis) -> Iterator[Plot]:
-    """Every chart that the log has data for."""
+    """Yields every chart that the log has data for."""
     for axis in ("step", "tokens", "hours"):
         yield from _curve(analysis, LOSS, Look(axis=axis, marks=axis == "step"))
     rated = list(_speed(analysis))
@@ -54,7 +54,7 @@ def plots(analysis: Analysis) -> Iterator[Plot]:
 
 
 def _curve(analysis: Analysis, name: str, look: Look = Look()) -> Iterator[Plot]:  # noqa: B008 - frozen
-    """One scalar of the run, where its log has it on this axis."""
+    """Yields one scalar of the run if its log has it on this axis."""
     if (plot := overlay([analysis], name, look, validation=True)) is not None:
         yield plot
 
@@ -96,7 +96,7 @@ def _parts(analysis: Analysis) -> Iterator[Plot]:
 
 
 def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:
-    """Every chart as PNG and as SVG in a folder, of one run or of several over each other."""
+    """Write every chart as PNG and as SVG to a folder, for one run or for several over each other."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

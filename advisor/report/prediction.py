@@ -1,4 +1,4 @@
-"""One prediction in words: heading, table and verdict on fitting; and as JSON, alone or as a line of many."""
+"""Shows one prediction: heading, table and verdict on fitting; also as JSON, alone or as a line of many."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHORT = ("weights", "gradients", "optimizer", "activations", "logits", "rest")
 
 
 def partial_words(workload: Workload) -> str:
-    """Which part of a model is trained; empty for all of it."""
+    """Says which part of a model is trained; empty if all of it is."""
     software = workload.software or Software()
     if (adapters := software.adapters) is not None:
         kind = "QLoRA" if adapters.quantized else "LoRA"
@@ -47,7 +47,7 @@ def partial_words(workload: Workload) -> str:
 
 
 def heading(prediction: Prediction) -> str:
-    """What is predicted: model, batch, devices."""
+    """Says what is predicted: model, batch, devices."""
     w = prediction.workload
     size = f"depth {w.shape.depth}, width {w.shape.width}, {units.format_count(prediction.parameters)} parameters"
     if words := partial_words(w):
@@ -61,7 +61,7 @@ def heading(prediction: Prediction) -> str:
 
 
 def quantities(prediction: Prediction) -> Table:
-    """Each number with its interval and where it comes from."""
+    """Lists each number with its interval and its basis."""
     shown = ESTIMATES | ({"peak_reserved_bytes": PROCESS_MEMORY} if prediction.workload.gpu == "cpu" else {})
     rows = [quantity.row(getattr(prediction, name)) for name, quantity in shown.items()]
     rows.append(("FLOPs per token", units.format_number(prediction.flops_per_token), "exact"))
@@ -69,7 +69,7 @@ def quantities(prediction: Prediction) -> Table:
 
 
 def verdict(prediction: Prediction) -> str:
-    """Whether it fits the device, and how sure that is."""
+    """Says whether the run fits the device, and how sure that is."""
     device, chance = units.format_bytes(prediction.device_memory_bytes), prediction.fit_probability
     if chance is None:
         return "how much memory the GPU has is unknown"
@@ -79,7 +79,7 @@ def verdict(prediction: Prediction) -> str:
 
 
 def network(joined: AssumedNetwork | None) -> str | None:
-    """What is assumed to join machines, and a step time on Ethernet; None for a single machine."""
+    """Describes the assumed network between machines, and the step time on Ethernet; None for a single machine."""
     if joined is None:
         return None
     slow = units.format_seconds(joined.ethernet_step_seconds)
@@ -87,14 +87,14 @@ def network(joined: AssumedNetwork | None) -> str | None:
 
 
 def time_unknown(prediction: Prediction) -> str | None:
-    """Why no time is predicted; None where one is."""
+    """Says why no time is predicted, or returns None if it is."""
     if prediction.step_seconds is not None:
         return None
     return f"time is unknown: {_unjoined(prediction.workload)}"
 
 
 def document(prediction: Prediction) -> dict[str, object]:
-    """Gives one prediction as JSON has it, and of a whole answer everything that is shown beside it."""
+    """Returns one prediction for JSON. For a whole answer it includes everything that is shown with the prediction."""
     found: dict[str, object] = {
         "parameters": prediction.parameters,
         "flops_per_token": prediction.flops_per_token,
@@ -118,7 +118,7 @@ def document(prediction: Prediction) -> dict[str, object]:
 
 
 def beside(predicted: Predicted) -> dict[str, str | None]:
-    """Says whose software a prediction is for, which published run is closest, and what joins the machines."""
+    """Says which software a prediction is for, which published run is closest, and what joins the machines."""
     return {
         "for": predicted.made_for,
         "closest published run": predicted.closest_run,
@@ -127,10 +127,10 @@ def beside(predicted: Predicted) -> dict[str, str | None]:
 
 
 def rest_of_line(prediction: Prediction | LayoutPrediction, assumed: Sequence[str] = ()) -> str:
-    """`document` as JSON text without its opening brace, several times faster than by way of dicts.
+    """Returns `document` as JSON text without its opening brace, several times faster than through dicts.
 
-    For a table of many rows, where each begins with its number; a time that is not predicted is an `error` in words.
-    `assumed` says what a row left open.
+    It serves tables of many rows, each of which begins with its number. If no time is predicted, `error` says why.
+    `assumed` lists the options that a row left open.
     """
     estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
     fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
@@ -156,7 +156,7 @@ def _unjoined(w: Workload) -> str:
 
 
 def memory(bill: MemoryBill) -> Table:
-    """Each part's expected bytes and its share of the GPU's memory."""
+    """Lists each part's expected bytes and its share of the GPU's memory."""
     of = bill.device_bytes
     rows = [(name, units.format_bytes(value := getattr(bill, field)), _share(value, of)) for name, field in _PARTS]
     rows.append(("all of it", units.format_estimate(bill.total, units.format_bytes), _share(bill.total.value, of)))
@@ -170,7 +170,7 @@ def _share(value: float, of: float | None) -> str:
 
 
 def options(found: Sequence[DepthOption], own: int) -> Table:
-    """A row per depth: size, step time against the configuration's own, memory by part, what is free."""
+    """Lists for each depth its size, step time relative to the plan's own depth, memory by part, and free memory."""
     columns = (
         *("depth", "parameters", "step time", "times this", *_SHORT, "free", "fits"),
         f"{TOKENS_PER_PARAMETER:g} tokens per parameter",
@@ -197,7 +197,7 @@ def _option(one: DepthOption) -> tuple[str, ...]:
 
 
 def to_fetch(data: Download, *, billed: bool = True) -> str:
-    """Tokens → characters → shards → gigabytes → time, in a sentence; of a plan whether its bill has the time."""
+    """Says how much to download and how long that takes, and unless `billed` that the bill does not include it."""
     unbilled = "" if billed else "; not in the bill, because no data are given (--data-tokens adds them)"
     size = f"{data.shards:,} compressed shards of 100 MB, {units.format_number(data.download_bytes / 1e9)} GB"
     return (

@@ -1,4 +1,4 @@
-"""How a run stands as words, with the next command: the same for terminal and page. No arithmetic."""
+"""Describes the state of a run with the next command, for terminal and page. No arithmetic."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from advisor.units import DAY, HOUR, MINUTE
 from advisor.workflows.live import LogLook
 from trainer.schema import Outcome
 
-_QUIET = 5.0  # seconds without a word that are worth saying
-UNSTEADY = 10.0  # the ends of an interval that are further apart than this factor say nothing of the end
+_QUIET = 5.0  # seconds of silence that are worth mentioning
+UNSTEADY = 10.0  # if the interval's ends differ by more than this factor, no end is predicted
 _LENGTHS = ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"))
 NEXT = {
     Outcome.COMPLETED: "advisor compare {run}",
@@ -26,7 +26,7 @@ NEXT = {
 
 
 def line(progress: Progress) -> str:
-    """A run that goes on, on one line: steps, loss, tokens/s, time left and dollars; or what it waits for."""
+    """Describes an active run on one line: steps, loss, tokens/s, time left and cost; or what it waits for."""
     if progress.state != RunState.RUNNING:
         because = f": {progress.reason}" if progress.reason else ""
         seen = f"; last heard of at step {units.format_count(progress.step)}" if progress.step else ""
@@ -36,7 +36,7 @@ def line(progress: Progress) -> str:
         left = f"; about {units.format_estimate(expected, units.format_seconds)} to go" if expected is not None else ""
         return f"starting, {units.format_seconds(progress.elapsed_seconds)} so far{left}"
     parts = [f"step {units.format_count(progress.step)}/{units.format_count(progress.steps)}"]
-    if progress.tokens_per_second is None:  # an adopted command's
+    if progress.tokens_per_second is None:  # of an adopted command
         planned = units.format_estimate(progress.step_seconds_predicted, units.format_seconds)
         parts.append(f"{units.format_seconds(progress.step_seconds)} a step (planned {planned})")
     else:
@@ -54,7 +54,7 @@ def line(progress: Progress) -> str:
 
 
 def time_left(seconds: Estimate) -> str:
-    """How long a run still takes; of an unsteady one only how long it may take at all."""
+    """Says how long a run still takes; for an unsteady run, only the longest time it may take."""
     if seconds.high <= UNSTEADY * max(seconds.low, 1.0):
         return f"{units.format_estimate(seconds, units.format_seconds)} left"
     unit = next((name for length, name in _LENGTHS if seconds.high >= 2 * length), "seconds")
@@ -62,7 +62,7 @@ def time_left(seconds: Estimate) -> str:
 
 
 def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
-    """How a run stands, in words, with the next command."""
+    """Describes the state of a run in lines, with the next command."""
     if goes_on(progress.state):
         return [line(progress), f"next: advisor watch {run_dir}"]
     if progress.state == RunState.NEVER_STARTED:
@@ -96,7 +96,7 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
 
 
 def _loss(progress: Progress) -> str:
-    """The smoothed training loss, and the interval that the plan expects it in at this step."""
+    """Returns the smoothed training loss, and the plan's interval for it at this step."""
     loss, expected = units.format_number(progress.smoothed_loss), progress.loss_expected
     if expected is None:
         return loss
@@ -104,7 +104,7 @@ def _loss(progress: Progress) -> str:
 
 
 def enough(hours: float) -> str:
-    """A limit on time that has room for what is left, as it is typed."""
+    """Returns a time limit long enough for the rest, as a user would type it."""
     return units.write_duration(math.ceil(hours * HOUR))
 
 
@@ -121,7 +121,7 @@ def _next(progress: Progress, run_dir: Path) -> str:
 
 
 def line_of_log(seen: LogLook) -> str:
-    """How far it is, its loss, how fast it was seen to go, what is left; or how it ended."""
+    """Describes a log's progress, loss, measured speed and time left, or how the run ended."""
     parts = []
     if seen.step is not None:
         planned = f"/{units.format_count(int(seen.planned))}" if seen.planned else ""

@@ -1,6 +1,6 @@
-"""What a plan, a prediction or a card of options shows of a run: each quantity's name, and how its number is written.
+"""Names the quantities that plans, predictions and cards of options show, and formats their numbers.
 
-`name` is what a row is called; `column` the shorter title where it heads a column or stands on a card.
+`name` is the title of a row; `column` is the shorter title of a column or on a card.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ class Quantity:
 
     @property
     def column(self) -> str:
-        """The title of a column, shorter than the name where that is long."""
+        """The title of a column, which is shorter than a long name."""
         return self.short or self.name
 
     def of(self, estimate: Estimate | None) -> str:
-        """An estimate with its interval; "unknown" for None."""
+        """Returns an estimate with its interval; "unknown" for None."""
         return units.format_estimate(estimate, self.words)
 
     def expected(self, estimate: Estimate | None) -> str:
-        """An estimate's expected value alone, in the digits it has beside its interval; "unknown" for None."""
+        """Returns an estimate's value alone, with the digits it has beside its interval; "unknown" for None."""
         return units.format_centre(estimate, self.words)
 
     def row(self, estimate: Estimate | None) -> tuple[str, str, str]:
-        """Name, estimate with its interval, basis."""
+        """Returns name, estimate with its interval, and basis."""
         return self.name, self.of(estimate), basis(estimate)
 
 
 def basis(estimate: Estimate | None) -> str:
-    """What an estimate rests on; a dash for None."""
+    """Returns the basis of an estimate; a dash for None."""
     return estimate.basis if estimate else "-"
 
 
-TIME = Quantity("time", units.format_seconds)  # from the order of the machine to the end
+TIME = Quantity("time", units.format_seconds)  # from ordering the machine to the end
 COST = Quantity("cost", units.format_usd)
 LOSS = Quantity("validation loss", units.format_number, "loss")
 STEP_TIME = Quantity("step time", units.format_seconds)
-THROUGHPUT = Quantity("throughput", units.format_rate, "tokens/s")  # a column says the unit, its cells do not
-SAMPLE_RATE = Quantity("samples", units.format_sample_rate, "samples/s")  # where tokens mean nothing
+THROUGHPUT = Quantity("throughput", units.format_rate, "tokens/s")  # the unit is in the column title, not in its cells
+SAMPLE_RATE = Quantity("samples", units.format_sample_rate, "samples/s")  # for models without tokens
 MFU = Quantity("MFU", units.format_percent)
-# Three measures of memory: what a device must hold, context included, and the two that PyTorch reports
+# Three measures of memory: what a device must hold, including the context, and two that PyTorch reports
 DEVICE_MEMORY = Quantity("memory per GPU, all of it", units.format_bytes, "memory per GPU")
-PROCESS_MEMORY = Quantity("process memory", units.format_bytes)  # a CPU's
+PROCESS_MEMORY = Quantity("process memory", units.format_bytes)  # on a CPU
 RESERVED = Quantity("peak memory, reserved", units.format_bytes)
 ALLOCATED = Quantity("peak memory, allocated", units.format_bytes)
 POWER = Quantity("power of the GPUs", units.format_watts)
@@ -64,5 +64,5 @@ BITS = Quantity("bits per byte", units.format_number)
 
 
 def memory_of(gpu: str) -> Quantity:
-    """What the memory that a device must hold is called: a CPU holds it for the process."""
+    """Returns the quantity for the memory that a device must hold; a CPU holds it for the process."""
     return PROCESS_MEMORY if gpu == "cpu" else DEVICE_MEMORY

@@ -1,4 +1,4 @@
-"""Records to terminal and JSON. No arithmetic here: what is shown was computed elsewhere."""
+"""Prints records on the terminal and as JSON. No arithmetic: all values were computed elsewhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
-PLAIN_WIDTH = 140  # columns where output goes to a file or another program and COLUMNS says nothing
+PLAIN_WIDTH = 140  # columns if the output is a file or a pipe and COLUMNS is not set
 
 
 def to_plain(value: Any) -> Any:
-    """Turn records into what JSON can hold: dataclasses by field name, NaN and infinities as null, paths as text.
+    """Turn records into values for JSON: dataclasses by field name, NaN and infinities as null, paths as text.
 
     An Estimate becomes {value, low, high, basis}. Numpy scalars and arrays become numbers and lists. Anything else
-    raises TypeError: a record that JSON cannot hold is our mistake, not a string.
+    raises TypeError, because a record that JSON cannot hold is a programming error.
     """
     if value is None or isinstance(value, bool | int) and not isinstance(value, Enum):
         return value
@@ -57,13 +57,13 @@ def to_plain(value: Any) -> Any:
 
 @cache
 def console() -> Console:
-    """The console on stdout, for results."""
+    """Returns the console on stdout, for results."""
     return _console(stderr=False)
 
 
 @cache
 def error_console() -> Console:
-    """The console on stderr, for progress and remarks, so that stdout holds results only."""
+    """Returns the console on stderr for progress and remarks, so that stdout holds only results."""
     return _console(stderr=True)
 
 
@@ -75,7 +75,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def show(*renderables: RenderableType) -> None:
-    """Print texts and tables to stdout; text is taken as it is, without markup."""
+    """Print texts and tables to stdout; text is printed as it is, without markup."""
     for item in renderables:
         _print(console(), item)
 
@@ -86,7 +86,7 @@ def _print(where: Console, item: RenderableType) -> None:
     elif where.is_terminal:
         where.print(item)
     else:
-        # a table is filled with blanks to its width, which nobody wants in a file or behind a pipe
+        # rich fills a table with blanks to its width, which a file or pipe does not need
         with where.capture() as captured:
             where.print(item)
         lines = captured.get().split("\n")
@@ -98,7 +98,7 @@ _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?:[kMBT] )?(?:{_UNIT})(?![\w/])(?: (?=
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """A text in lines of this width; no word is broken, and no number from its unit where there is room for both."""
+    """Breaks a text into lines of this width. No word is broken, and numbers keep their units if there is room."""
     wrapped = _broken(_NUMBER_AND_UNIT.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text), width)
     if any(len(line) > width for line in wrapped):
         wrapped = _broken(text, width)
@@ -110,7 +110,7 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """A line in lines of this width; a command at its end is never broken, so that it can be copied."""
+    """Breaks a line into lines of this width; a command at its end is never broken, so that it can be copied."""
     if len(text) <= width:
         return text
     words, colon, command = text.partition(": advisor ")
@@ -139,12 +139,12 @@ class _Points:
 
 
 def points(texts: Iterable[str], *, mark: str = "-") -> RenderableType:
-    """Texts one below the other behind a mark, wrapped lines indented; a command at a text's end on its own line."""
+    """Returns a list of texts with a mark and indented lines; a command at a text's end has its own line."""
     return _Points(tuple(texts), mark)
 
 
 def remark(text: str) -> None:
-    """Print a line for the person, on stderr."""
+    """Print a line for the user on stderr."""
     _print(error_console(), text)
 
 
@@ -156,9 +156,9 @@ def table(
     right: Iterable[str] = (),
     styles: Mapping[int, str] | None = None,
 ) -> RenderableType:
-    """A table of texts: `right` names the columns aligned right, `styles` gives a rich style per row number.
+    """Returns a table of texts. `right` names the columns aligned right, `styles` gives a rich style per row number.
 
-    None in a cell is shown as "unknown". No word is broken: where columns would be too narrow for that, each row is a
+    None in a cell is shown as "unknown". No word is broken: if columns would be too narrow for that, each row becomes a
     list of its titles and cells.
     """
     texts = [["unknown" if cell is None else cell for cell in row] for row in rows]
@@ -181,11 +181,11 @@ class _WholeWords:
             return
         if self.title:
             yield Text(_in_column(self.title, sum(widths) + gap * (len(widths) - 1)))
-        # not rich's own table: of ten thousand rows that takes seconds
+        # rich's own table takes seconds for ten thousand rows
         for number, row in enumerate(self.texts if any(titles) else rows, -1 if any(titles) else 0):
             style = console.get_style(self.styles.get(number, "") if number >= 0 else "bold")
             columns = [_in_column(cell, width).split("\n") for cell, width in zip(row, widths, strict=True)]
-            if number < 0:  # titles stand on their columns
+            if number < 0:  # titles stand directly above their cells
                 tallest = max(map(len, columns))
                 columns = [[""] * (tallest - len(lines)) + lines for lines in columns]
             for line in zip_longest(*columns, fillvalue=""):
@@ -195,7 +195,7 @@ class _WholeWords:
                 yield Segment.line()
 
     def _as_lists(self, width: int) -> Iterator[str]:
-        """Each row as its titles with what stands below them."""
+        """Yields each row as its titles and cells."""
         titles, *rows = self.texts
         for number, row in enumerate(rows):
             if number:
@@ -210,17 +210,17 @@ def _in_column(cell: str, width: int) -> str:
     if cell_len(cell) <= width and cell.isprintable():
         return cell.rstrip()
     lines = [line for text in strip_control_codes(cell).split("\n") for line in _lines(text, width)]
-    # letters of double width may be too wide where their number is not
+    # double-width letters may exceed the width although their count does not
     return "\n".join(part for line in lines for part in (chop_cells(line, width) if cell_len(line) > width else [line]))
 
 
-_UNBROKEN = re.compile(r"\d+ x \S+|\S+")  # so many of a card, or a word
+_UNBROKEN = re.compile(r"\d+ x \S+|\S+")  # a number of GPUs, or a word
 
 
 def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -> tuple[list[int], int]:
-    """Columns' widths in which no word is broken, and the gap between them.
+    """Returns column widths in which no word is broken, and the gap between the columns.
 
-    Numbers stay with their units and cards with their count for as long as there is room.
+    Numbers stay with their units, and GPUs with their count, as long as there is room.
     """
     cells = list(zip(*rows, strict=True))
     whole = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in cells]
@@ -233,7 +233,7 @@ def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -
     tried = ((kept, 2), (kept, 1), (words, 1))
     least, gap = next(((least, gap) for least, gap in tried if sum(least) + gap * gaps <= room), (words, 1))
     widths = list(whole)
-    while sum(widths) + gap * gaps > room and widths != least:  # the widest gives first
+    while sum(widths) + gap * gaps > room and widths != least:  # the widest column shrinks first
         widest = max((c for c in range(len(widths)) if widths[c] > least[c]), key=widths.__getitem__)
         widths[widest] -= 1
     return widths, gap
@@ -241,9 +241,9 @@ def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -
 
 @contextlib.contextmanager
 def progress(description: str, total: float | None) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr: yields `update(completed=None, advance=None, description=None, total=None)`.
+    """Shows a progress bar on stderr: yields `update(completed=None, advance=None, description=None, total=None)`.
 
-    Without a terminal nothing moves: a changed description is printed as a plain line instead.
+    Without a terminal there is no bar: a changed description is printed as a plain line instead.
     """
     err = error_console()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -1,4 +1,4 @@
-"""A plan beside the run that it repeats, in a table and in sentences."""
+"""Compares a plan with the run that it repeats, in a table and in sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_ac
 
 
 def table(found: Replan, plan: Plan) -> Table:
-    """What was measured there, what is predicted there, and what is predicted here."""
+    """Lists measurements of the run, predictions for the run, and predictions for the plan."""
     there, before, promise = found.there, found.predicted_there, plan.chosen
     held = promise.prediction.device_bytes
     memory = memory_of(plan.workload.gpu)
@@ -48,7 +48,7 @@ def _row(quantity: Quantity, measured: float | None, there: Estimate | None, her
 
 
 def _loss(there: There) -> str:
-    """The last evaluation's loss, else the last step's, which is said then."""
+    """Returns the last evaluation's loss, or else the last step's, which is then marked."""
     if there.eval_loss is not None:
         return format_number(there.eval_loss)
     return "unknown" if there.loss is None else f"{format_number(there.loss)} (training)"
@@ -69,7 +69,7 @@ def _steps(done: float | None, planned: float | None) -> str:
 
 
 def sentences(found: Replan) -> tuple[str, ...]:
-    """What was kept, what changed, what the speed rests on, and what had to be assumed of the run."""
+    """Says what was kept, what changed, what the speed is based on, and what had to be assumed about the run."""
     kept = ", ".join(f"{name_of(knob)} {value(knob.name, knob.here)}" for knob in found.knobs if knob.kept)
     changed = ", ".join(in_words(knob) for knob in found.knobs if not knob.kept)
     assumed = (f"assumed about the run: {text}" for text in found.unsure)
@@ -78,17 +78,17 @@ def sentences(found: Replan) -> tuple[str, ...]:
 
 
 def in_words(knob: Knob) -> str:
-    """A setting that differs, as in "cards 8 → 2"."""
+    """Describes a setting that differs, as in "cards 8 → 2"."""
     return f"{name_of(knob)} {value(knob.name, knob.there)} → {value(knob.name, knob.here)}"
 
 
 def name_of(knob: Knob) -> str:
-    """What a setting is called."""
+    """Returns the name of a setting."""
     return _NAMES.get(knob.name, knob.name.replace("_", " "))
 
 
 def value(name: str, given: Any) -> str:
-    """A setting's value as people write it."""
+    """Returns a setting's value as people write it."""
     if given is None:
         return "unknown"
     if isinstance(given, bool):

@@ -1,4 +1,4 @@
-"""Tables of a report as words, several runs side by side, and the table that was read as CSV."""
+"""Shows a report's tables as words, several runs in one table, and the input table as CSV."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TITLES = {
     "mfu": "MFU as logged",
     "memory_bytes": "memory",
 }
-_WRITTEN_OUT = 1e5  # from here on .5g would write a power of ten
+_WRITTEN_OUT = 1e5  # from here on, .5g would write a power of ten
 _MOST_CHECKPOINTS = 20
 _COLUMNS = ("run", "status", "steps", "tokens", "takes", "tokens/s", "MFU", "costs", "last loss", "phase")
 
@@ -65,7 +65,7 @@ def _cell(name: str, value: float) -> str:
 
 
 def write_tables(analyses: Sequence[Analysis], folder: Path) -> None:
-    """Every column of each run that holds rows as a CSV of its own, called after the run."""
+    """Write each run's table, with every column that has values, to a CSV file named after the run."""
     from advisor.store.disk import write_atomic
 
     for name, analysis in zip(names_of(analyses), analyses, strict=True):
@@ -75,9 +75,9 @@ def write_tables(analyses: Sequence[Analysis], folder: Path) -> None:
 
 
 def as_csv(analyses: Sequence[Analysis]) -> str:
-    """The tables as read, one below the other with the source in the first column where there are several.
+    """Returns the tables as read; with several, one below the other with the source in the first column.
 
-    A file of a card's readings alone gives these. Raises AdvisorError where there is no row at all.
+    A file that holds only a GPU's readings gives these. Raises AdvisorError if there is no row at all.
     """
     tables = [analysis.run.columns or analysis.run.telemetry or {} for analysis in analyses]
     names = sorted({name for table in tables for name in table})
@@ -96,12 +96,12 @@ def as_csv(analyses: Sequence[Analysis]) -> str:
     return out.getvalue()
 
 
-_NUMBER = re.compile(r"[-+$]?\d|-?$|unknown")  # how a cell of a column of numbers begins
+_NUMBER = re.compile(r"[-+$]?\d|-?$|unknown")  # how a cell in a column of numbers begins
 _Parts = Iterable[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
 
 
 def tables(analysis: Analysis) -> list[Table]:
-    """What a run took, how fast it was and what is to come, a table for each subject; those without rows left out."""
+    """Returns a table for each subject: time and cost, speed and what is to come. Tables without rows are left out."""
     return _named(
         (
             ("runs in this log", words.RUNS, words.runs(analysis)),
@@ -128,7 +128,7 @@ def tables(analysis: Analysis) -> list[Table]:
 
 
 def details(analysis: Analysis, most: int) -> list[Table]:
-    """What the log declares of a run, and `most` of its rows."""
+    """Returns what the log declares of a run, and `most` of its rows."""
     names, values = few_rows(analysis.run, most)  # evenly spaced, of the main phase
     rows = [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in values.tolist()]
     events = [event for event in analysis.run.events if event.kind == "checkpoint"]
@@ -145,7 +145,7 @@ def details(analysis: Analysis, most: int) -> list[Table]:
 
 
 def _named(parts: _Parts) -> list[Table]:
-    """Tables with rows; a first column without a name is called after the subject."""
+    """Returns the tables that have rows; a first column without a name gets the subject as its name."""
     made = []
     for title, columns, rows in (part for part in parts if part[2]):
         names = (columns[0] or title, *columns[1:])
@@ -156,7 +156,7 @@ def _named(parts: _Parts) -> list[Table]:
 
 
 def run_table(analyses: Sequence[Analysis]) -> Table:
-    """A row per run: how it ended, how far it got, what it took, and how low its learning rate was at its end."""
+    """Lists the runs: how each ended, how far it got, its time and cost, and its final learning rate."""
     rows = tuple(_row(name, analysis) for name, analysis in zip(names_of(analyses), analyses, strict=True))
     return Table(columns=_COLUMNS, rows=rows, title="Runs", numbers=())
 
@@ -182,7 +182,7 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
 
 
 def _phase(analysis: Analysis) -> str:
-    """The name of the run's main phase where it has one of its own, and its learning rate at its end."""
+    """Returns the name of the run's main phase, if it has one, and its learning rate at the end."""
     run = analysis.run
     name = run.phases[run.main_phase].name if run.phases else ""
     share = None if run.last_step is None else phase_of_schedule(run, run.last_step)
@@ -191,11 +191,11 @@ def _phase(analysis: Analysis) -> str:
 
 
 def compared(comparison: Comparison) -> list[Table]:
-    """The comparison at equal tokens (or steps), times and phases of the schedules; tables without rows left out."""
+    """Returns the comparison at equal tokens (or steps), times and phases of the schedules, without empty tables."""
     tables = [side_by_side(comparison.points)] if comparison.points else []
     return [table for table in (*tables, differences(comparison), speed_changes(comparison)) if table.rows]
 
 
 def said(comparison: Comparison) -> list[str]:
-    """Its groups, and what could not be compared and why."""
+    """Returns the groups, and what could not be compared and why."""
     return [*groups(comparison), *comparison.notes]

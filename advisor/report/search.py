@@ -1,4 +1,4 @@
-"""The runs of a search in words: options, front, near misses, depths and micro-batches, other numbers of GPUs."""
+"""Shows the runs of a search: options, front, near misses, depths and micro-batches, other numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THRO
 from advisor.report.table import STAR, Table
 from advisor.units import Formatter
 
-# One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
-# 1 % of it is 2 / 0.353 = 5.7 % of compute.
+# One exponent serves parameters and tokens: at the best ratio the score is proportional to compute to the power -alpha
+# / 2, so that 1 % of it is 2 / 0.353 = 5.7 % of compute.
 SCORE = (
     "score ranks runs (lower is better): a score 1 % lower is worth about 6 % more compute. It uses the loss law "
     "outside the range of its data, so it is not a loss forecast"
 )
-MARKS = {  # behind a micro-batch: how it saves memory
+MARKS = {  # after a micro-batch: how it saves memory
     STAR: "full activation checkpointing: little memory, about a third more time",
     "†": "selective activation checkpointing (feed-forward): less memory, about 5 % more time",
     "‡": "model sharded over the GPUs",
 }
 REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
-OTHER_BATCH = "tokens per step"  # only where the global batch cannot be split over some number of GPUs
+OTHER_BATCH = "tokens per step"  # only if the global batch cannot be split evenly over some number of GPUs
 OF_IDEAL = "of ideal"  # tokens/s per GPU, relative to one GPU alone
 SCALING_ALONE = (
     "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these GPUs "
@@ -42,14 +42,14 @@ CHANCE = "chance of staying within"
 
 
 def kept(goal: Goal, run: Run) -> str:
-    """How likely a run keeps the budget and the deadline, as far as there are such; never said to be certain."""
+    """Says how likely a run stays within the budget and the deadline, if there are any. It never says "certain"."""
     likely = chances(goal, run)
     said = (("budget", likely.budget), ("deadline", likely.deadline))
     return ", ".join(f"{name} {_percent(p)}" for name, p in said if p is not None)
 
 
 def within(limit: str, chance: float) -> str:
-    """How likely a run stays within one limit, beside its number; never said to be certain."""
+    """Says how likely a run stays within one limit, as a remark on its number. It never says "certain"."""
     return f"{_percent(chance)} chance of staying within the {limit}"
 
 
@@ -58,7 +58,7 @@ def _percent(chance: float) -> str:
 
 
 def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What all of the named options have in common, and what each has of its own."""
+    """Returns what all named options have in common, and what differs in each."""
     described = [option(run, goal) for run in runs]
     common = {
         name: words
@@ -69,7 +69,7 @@ def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[st
 
 
 def option(run: Run, goal: Goal) -> dict[str, str]:
-    """Everything said of one of the named options, by what it is called."""
+    """Returns everything about one named option, by label."""
     return {
         "on": machine(run, ", "),
         "speed from": briefly(run.grounds),
@@ -90,7 +90,7 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
 
 
 def options(runs: Sequence[Run], goal: Goal) -> Table:
-    """The named options side by side; epochs only where all know how much data there is."""
+    """Compares the named options; epochs are shown only if the size of the data is known for all."""
     described = [option(run, goal) for run in runs]
     left_out = set() if all(run.standing.epochs is not None for run in runs) else {"epochs"}
     if not any(one[CHANCE] for one in described):
@@ -101,28 +101,28 @@ def options(runs: Sequence[Run], goal: Goal) -> Table:
 
 
 def model(run: Run) -> str:
-    """Size and depth, in words."""
+    """Returns the model's size and depth in words."""
     return f"{units.format_count(run.parameters)} parameters, depth {run.depth}"
 
 
 def weighed(search: SearchReport) -> str:
-    """How many runs were looked at."""
+    """Says how many runs were considered."""
     return f"{units.format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were compared."
 
 
 def front(plan: Plan, search: SearchReport) -> Table:
-    """The runs that no other beats in dollars, hours and quality at once."""
+    """Lists the runs that no other run beats in cost, time and quality at once."""
     title = f"Runs on the Pareto front, the best for each price and each time ({search.front_size} in all)"
     return _runs(title, sorted((*search.front, plan.chosen), key=by_price), REMARK, plan)
 
 
 def near_misses(search: SearchReport) -> Table:
-    """The runs that would be better, and what stands against each."""
+    """Lists the runs that would be better, and what rules each out."""
     return _runs("Better, but ruled out by one limit", search.near_misses, RULED_OUT)
 
 
 def machines(plan: Plan, search: SearchReport) -> Table:
-    """The plan, and the best run on each other machine that was asked for by name."""
+    """Compares the plan with the best run on each other machine that the user named."""
     rows = (plan.chosen, *search.machines)
     table = _runs("The best run on each machine asked for", rows, REMARK, plan)
     memory = tuple(DEVICE_MEMORY.expected(run.prediction.device_bytes) for run in rows)
@@ -158,7 +158,7 @@ def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) 
 
 
 def candidates(plan: Plan) -> list[Table]:
-    """Every depth that was considered, at its best micro-batch, and where there are any the chosen one's others."""
+    """Lists every depth that was considered at its best micro-batch, and other micro-batches of the chosen depth."""
     own, others = plan.chosen.depth, plan.considered
     depths = [plan.chosen, *(run for run in others if run.depth != own)]
     where = "" if plan.workload.gpu == "cpu" else f" on {plan.workload.gpus} x {plan.workload.gpu}"
@@ -178,7 +178,7 @@ def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
     )
 
     def marks(run: Run) -> list[str]:
-        """How a configuration saves memory, as `MARKS` explains it."""
+        """Returns the marks for how a configuration saves memory, which `MARKS` explains."""
         recomputed = {"full": [STAR], "selective": ["†"]}.get(run.workload.activation_checkpointing, [])
         return [*recomputed, *(["‡"] if run.workload.sharding != "none" else [])]
 
@@ -204,7 +204,7 @@ def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
 
 
 def scaling(plan: Plan) -> Table:
-    """The chosen run on more and fewer GPUs, its own row as it stands elsewhere; who lets them where that differs."""
+    """Lists the chosen run on more and fewer GPUs, its own row as in the plan, and providers if they differ."""
     points = plan.search.scaling if plan.search else ()
     promised = plan.chosen
     names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, OTHER_BATCH, "from")
@@ -229,13 +229,13 @@ def scaling(plan: Plan) -> Table:
 
 
 def _as_promised(number: float | None, promised: Estimate | None, words: Formatter) -> str:
-    """A number in words: the plan's own where it is the same."""
+    """Returns a number in words, written as in the plan if it is the plan's own."""
     same = number is not None and promised is not None and math.isclose(number, promised.value, rel_tol=1e-6)
     return units.format_centre(promised, words) if same else words(number)
 
 
 def pays(search: SearchReport) -> str:
-    """Up to how many GPUs the run gains more than it pays."""
+    """Says up to how many GPUs the speed-up exceeds the extra cost."""
     if search.pays_up_to_gpus is None:
         most = search.scaling[-1].gpus
         return f"More GPUs pay off, up to {most} at least: the time falls by more than the cost rises."
@@ -243,7 +243,7 @@ def pays(search: SearchReport) -> str:
 
 
 def notes(tables: Sequence[Table], said: Collection[str] = ()) -> list[str]:
-    """What has to be known to read these tables: what the marks mean, then the rest as far as it was not `said`."""
+    """Returns the notes of these tables: first the meaning of the marks, then all that were not `said` before."""
     needed = dict.fromkeys(note for table in tables for note in table.notes)
     marks = [f"{mark} {words}" for mark, words in MARKS.items() if f"{mark} {words}" in needed]
     return marks + [note for note in needed if note not in marks and note not in said]

@@ -1,4 +1,4 @@
-"""A table in words: made once for its subject, laid out here for the console, for Markdown and for a page."""
+"""A table in words. It is made once for its subject and laid out here for console, Markdown and page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from advisor.report import render
 
 NUMBER_WIDTH = 9  # characters
-STAR = "*"  # behind a cell that one of the table's notes explains
+STAR = "*"  # follows a cell that a note of the table explains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,21 +23,21 @@ class Table:
     title: str = ""
     numbers: tuple[str, ...] = ()
     chosen: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()  # what has to be known to read it
+    notes: tuple[str, ...] = ()  # explanations for the reader
 
     def only(self, *columns: str) -> Table:
-        """The table with these columns, in this order."""
+        """Returns the table with these columns, in this order."""
         places = [self.columns.index(name) for name in columns]
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
         return replace(self, columns=columns, rows=rows, numbers=tuple(n for n in self.numbers if n in columns))
 
     def without(self, *columns: str) -> Table:
-        """The table without these columns."""
+        """Returns the table without these columns."""
         return self.only(*(name for name in self.columns if name not in columns))
 
 
 def on_console(table: Table) -> RenderableType:
-    """The table for `render.show`: numbers to the right, the answer in bold. Notes are left to the caller."""
+    """Returns the table for `render.show`: numbers to the right, the answer in bold. The caller shows the notes."""
     styles = dict.fromkeys(table.chosen, "bold")
     numbers = [_folded(name) for name in table.numbers]
     columns = [_folded(name) if name in table.numbers else name for name in table.columns]
@@ -45,17 +45,17 @@ def on_console(table: Table) -> RenderableType:
 
 
 def _folded(title: str) -> str:
-    """The title over a column of numbers in lines no wider than numbers are, so that it takes nothing from words."""
+    """Breaks the title of a column of numbers into lines no wider than the numbers, to leave room for words."""
     return "\n".join(textwrap.wrap(title, NUMBER_WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
 def in_markdown(table: Table) -> str:
-    """The table's cells in Markdown, without its title; empty without rows."""
+    """Returns the table's cells in Markdown, without its title; empty without rows."""
     return markdown_table(table.columns, table.rows)
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; empty without rows."""
+    """Returns a Markdown table; empty without rows."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     if not cells:
         return ""
@@ -64,11 +64,11 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def on_page(table: Table) -> list[dict[str, str]]:
-    """The rows by their columns' titles, which begin with a capital as everything on a page does."""
+    """Returns the rows by column title; titles begin with a capital letter, as all text on a page does."""
     titles = [capital(name) for name in table.columns]
     return [dict(zip(titles, row, strict=True)) for row in table.rows]
 
 
 def capital(text: str) -> str:
-    """The text with a capital at its beginning, the rest as it is."""
+    """Returns the text with a capital first letter and the rest unchanged."""
     return text[:1].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""The analysis on the terminal: a verdict in three lines, then findings, money and what could not be judged."""
+"""Shows the analysis on the terminal: a verdict in three lines, then findings, money and what could not be judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MATTERING = 3
 
 
 def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableType]:
-    """Texts and tables, in the order they are read; `everything`: each check that could not be made, by its name."""
+    """Yields texts and tables in reading order; `everything` names each check that could not be made."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
     for finding in analysis.findings:
@@ -51,7 +51,7 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
         for note in analysis.run.notes:
             yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")
     yield ""
-    # The report's end stays on the screen: its errors and warnings, or that there is none.
+    # The end of the report stays on the screen, so it has the errors and warnings, or says that there are none.
     loud = [finding for finding in analysis.findings if finding.severity is not Severity.NOTE][:_MATTERING]
     if not loud:
         yield Text(f"what matters: {analysis.verdict[2]}", style="bold")
@@ -63,7 +63,7 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
 
 
 def verdict(analysis: Analysis) -> Iterator[RenderableType]:
-    """One run of many in three lines."""
+    """Describes one of many runs in three lines."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
 
@@ -71,7 +71,7 @@ def verdict(analysis: Analysis) -> Iterator[RenderableType]:
 def several(
     analyses: Sequence[Analysis], against: Comparison | None, left_out: Sequence[str]
 ) -> Iterator[RenderableType]:
-    """A row for each run, what could not be read, and the runs against each other."""
+    """Shows a row for each run, what could not be read, and the comparison of the runs."""
     yield on_console(words_of_several.run_table(analyses))
     for line in left_out:
         yield Text(line, style="dim")
@@ -81,7 +81,7 @@ def several(
 
 
 def comparison(runs: Comparison) -> Iterator[RenderableType]:
-    """Several runs against each other and against the first."""
+    """Compares several runs with each other and with the first."""
     yield Text("Compared with each other", style="bold")
     yield from words_of_runs.groups(runs)
     for table in words_of_several.compared(runs):
@@ -91,7 +91,7 @@ def comparison(runs: Comparison) -> Iterator[RenderableType]:
 
 
 def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
-    """One run against its plan: a line, the table of quantities, where the gap went."""
+    """Compares one run with its plan: a line, the table of quantities, and the parts of the gap."""
     yield f"{name}: {words_of_runs.ending(scored)}"
     if departed := words_of_runs.departures(scored):
         yield departed

@@ -1,4 +1,4 @@
-"""What each setting of a run does on a device, in words and as a document."""
+"""Shows the effect of each setting of a run on a device, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = "no effect beyond the noise"
 
 
 def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
-    """One a setting, the fastest first, those that did not run last."""
+    """Yields one row per setting, the fastest first; settings that did not run come last."""
     order = sorted(tuning.effects, key=lambda e: -(e.speed.value if e.speed is not None else -math.inf))
     for effect in order:
         yield (
@@ -33,7 +33,7 @@ def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
 
 
 def verdict(effect: Effect) -> str:
-    """What one setting is worth, in words."""
+    """Describes the effect of one setting."""
     if effect.speed is None:
         return f"does not run: {effect.failure}"
     if effect.faster and effect.loses:
@@ -43,7 +43,7 @@ def verdict(effect: Effect) -> str:
 
 
 def base_words(config: RunConfig) -> str:
-    """What all is compared with."""
+    """Describes the configuration that all settings are compared with."""
     shape, usual = config.model, to_dict(Kernels())
     parts = [
         f"{shape.family} depth {shape.depth}, {shape.seq_len} tokens, vocabulary {shape.vocab_size:,}",
@@ -54,14 +54,14 @@ def base_words(config: RunConfig) -> str:
         if config.activation_checkpointing != "none"
         else "",
         config.optimizer.name,
-        # what differs from the trainer's own choice, as it stands in run.yaml
+        # settings that differ from the trainer's own choice, as written in run.yaml
         *(f"{name} {value}" for name, value in to_dict(Kernels.of(config)).items() if value != usual[name]),
     ]
     return ", ".join(part for part in parts if part)
 
 
 def conclusion(tuned: Tuned) -> Iterator[str]:
-    """The best, what it gains, how the best two go together, and what plans do with it."""
+    """Yields the best setting, its gain, the effect of the best two together, and how plans use them."""
     tuning = tuned.tuning
     if tuning.best is None:
         yield "no setting is clearly faster than the base"
@@ -90,7 +90,7 @@ def conclusion(tuned: Tuned) -> Iterator[str]:
 
 
 def document(tuned: Tuned) -> dict[str, Any]:
-    """What --json prints; a speed is the logarithm of steps per second relative to the base."""
+    """Returns the JSON document of --json; a speed is the logarithm of steps per second relative to the base."""
     tuning = tuned.tuning
     return {
         "device": {"key": tuned.device_key, **to_dict(tuned.device)},

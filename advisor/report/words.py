@@ -1,4 +1,4 @@
-"""Parts of a report as titles and words, the same for terminal, Markdown, HTML and page."""
+"""Parts of a report as titles and words, for terminal, Markdown, HTML and page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from advisor.workflows.analysis import Analysis, loss_words, shortened
 
 Pairs = list[tuple[str, str]]
 
-# facts in the order people ask for them, with what they are called
+# facts in the order of interest, with their labels
 MODEL = (
     ("parameters", "parameters declared"),
     ("family", "family"),
@@ -52,7 +52,7 @@ TRAINING = (
 
 
 def declared(analysis: Analysis, names: tuple[tuple[str, str], ...]) -> Pairs:
-    """What the log declares under these names, with what they are called."""
+    """Returns what the log declares under these names, with labels."""
     facts = analysis.run.facts
     return [(title, _plain(facts[name])) for name, title in names if facts.get(name) not in (None, "")]
 
@@ -68,7 +68,7 @@ def _plain(value: object) -> str:
 
 
 def money(analysis: Analysis) -> list[tuple[str, str, str]]:
-    """What, hours, dollars: spent, still to come, in all, and what acting on each finding would save."""
+    """Lists hours and dollars: spent, still to come, in total, and what acting on each finding would save."""
     outlook, rows = analysis.forecast, []
     spent = units.format_seconds(analysis.spent_hours and analysis.spent_hours * HOUR)
     rows.append(("so far", spent, units.format_usd(analysis.spent_usd)))
@@ -97,11 +97,11 @@ def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str,
 
 
 RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
-_MOST_RUNS = 40  # of a table: a sweep's first and last ones
+_MOST_RUNS = 40  # rows of the table; of a longer sweep, its first and last runs
 
 
 def runs(analysis: Analysis) -> list[tuple[str, ...]]:
-    """The runs of a log that holds several (columns `RUNS`): how each ended, how far it got, what it took."""
+    """Lists the runs of a log with several (columns `RUNS`): how each ended, how far it got, its time and cost."""
     parts, usd = analysis.run.runs, price(analysis.case)
     if len(parts) < 2:
         return []
@@ -109,7 +109,7 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
         ended = part.status.value.replace("_", " ")
         if part.phase is None and not part.elsewhere:
-            # one that says it came to its end trained, and printed no step
+            # a run that reports its completion has trained, even if it printed no step
             ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
         cost = units.format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
@@ -129,16 +129,16 @@ def _range(first: float | None, last: float | None, shown: Callable[[float], str
 
 
 def saving(finding: Finding) -> str:
-    """What acting on a finding saves, in words; empty where that cannot be computed or is next to nothing."""
+    """Says what acting on a finding saves; empty if that is unknown or almost nothing."""
     if finding.saved_hours is None or not worth_saying(finding.saved_hours, finding.saved_usd):
         return ""
-    dear = finding.saved_usd is not None and finding.saved_usd.value > 0  # one's own machine costs nothing by the hour
+    dear = finding.saved_usd is not None and finding.saved_usd.value > 0  # the user's own machine is free
     usd = f", {units.format_estimate(finding.saved_usd, units.format_usd)}" if dear else ""
     return f"{_estimated_hours(finding.saved_hours)}{usd}"
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """What was seen, what is likely, what to do and what that saves, a line each."""
+    """Returns one line each for what was seen, the likely cause, what to do and what that saves."""
     lines = [f"seen: {evidence.text}" for evidence in finding.evidence]
     lines += [f"{'or' if place else 'likely'}: {cause}" for place, cause in enumerate(finding.causes)]
     lines += [f"do: {action}" for action in finding.actions]
@@ -147,12 +147,12 @@ def finding_lines(finding: Finding) -> list[str]:
 
 
 def grounds(finding: Finding) -> str:
-    """By which rule a finding was made, and how sure it is."""
+    """Says which rule made a finding, and how sure it is."""
     return f"{finding.code}, {finding.confidence.value} confidence; {finding.threshold}"
 
 
 def speed(analysis: Analysis) -> Pairs:
-    """Throughput and MFU, as they are and as they should be."""
+    """Returns throughput and MFU, measured and expected."""
     expected = analysis.case.expected
     rows = [("tokens per second", units.format_rate(analysis.tokens_per_second))]
     if expected is not None and expected.tokens_per_second is not None:
@@ -172,7 +172,7 @@ def speed(analysis: Analysis) -> Pairs:
 
 
 def mfu(analysis: Analysis) -> tuple[str, str]:
-    """The name and value of MFU, by exact FLOPs, or as logged if the model's shape or the GPU is unknown."""
+    """Returns the name and value of MFU, by exact FLOPs, or as logged if the model's shape or the GPU is unknown."""
     logged = logged_mfu(analysis.case)
     if analysis.mfu is None and logged is not None:
         return "MFU", f"{units.format_percent(logged)} as logged"
@@ -180,7 +180,7 @@ def mfu(analysis: Analysis) -> tuple[str, str]:
 
 
 def outlook(analysis: Analysis) -> Pairs:
-    """What is to come: the final loss, whether to stop, and other cards."""
+    """Describes the forecast: the final loss, whether to stop, and other GPUs."""
     forecast = analysis.forecast
     rows = []
     loss = forecast.loss
@@ -194,7 +194,7 @@ def outlook(analysis: Analysis) -> Pairs:
 
 
 def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
-    """Card, hours and dollars of the whole run there, or why not."""
+    """Lists GPU, hours and dollars of the whole run on other GPUs, or why they are not known."""
     return [
         (
             f"{place.gpus} x {place.name}",
@@ -207,7 +207,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
 
 
 def reproduce(analysis: Analysis, source: str | None = None) -> str:
-    """The command that gives this report again, of a log that is called `source` there."""
+    """Returns the command that repeats this report, for a log at `source`."""
     given = analysis.given
     seconds = None if given.targets.hours is None else units.write_duration(round(given.targets.hours * HOUR))
     stated = (

@@ -40,7 +40,7 @@ class Trainer(Protocol):
 
     @property
     def plan_field(self) -> str:
-        """A field that its plans have, and no other trainer's."""
+        """A field that only this trainer's plans have."""
 
     def files(self, config: RunConfig) -> Mapping[str, str]:
         """Return the configuration files of a planned run: name in the run folder and text."""
@@ -49,7 +49,7 @@ class Trainer(Protocol):
         """Return the command line that trains with the files of `folder`, on `gpus` devices of one machine."""
 
     def python(self, folder: Path) -> str:
-        """The Python that a run was trained with."""
+        """Return the Python that a run was trained with."""
 
     def read_log(self, folder: Path) -> RunTable:
         """Read the log of a run. Raises AdvisorError if there is no readable log."""
@@ -64,7 +64,7 @@ class Trainer(Protocol):
         """Return the cost of all attempts so far without reading the log; None without attempts or without a price."""
 
     def used_seconds(self, folder: Path) -> float:
-        """Return the seconds of earlier attempts against the time limit. Raises AdvisorError for a damaged log."""
+        """Return the seconds of earlier attempts counted towards the limit. Raises AdvisorError for a damaged log."""
 
     def needed_seconds(self, folder: Path) -> float:
         """Return the seconds that a new attempt needs for a step; 0 unless the time limit ended the last attempt."""

@@ -26,17 +26,17 @@ def trainer_of(name: str) -> Trainer:
 
 
 def trainer_of_plan(path: Path) -> Trainer:
-    """Return the trainer that a plan is for: ours for a bare configuration. Raises AdvisorError for a damaged plan."""
+    """Return the trainer of a plan, which is ours for a bare configuration. Raises AdvisorError for a damaged plan."""
     return next((trainer for trainer in TRAINERS.values() if trainer.plan_field in read_yaml(path, "plan")), OWN)
 
 
 def trainer_of_run(folder: Path) -> Trainer:
-    """Returns the trainer of a run folder's launch record, or our own trainer if there is no launch record."""
+    """Return the trainer of a run folder's launch record, or our own trainer if there is no launch record."""
     return OWN if not folder.is_dir() or (launch := read_launch(folder)) is None else trainer_of(launch.trainer)
 
 
 def workload_of_config(config: RunConfig, gpu: str | None = None, gpus: int = 1) -> Workload:
-    """Returns the workload of a configuration on so many GPUs; without `gpu`, on the device here that it asks for."""
+    """Return the workload of a configuration on this many GPUs; without `gpu`, on the local device that it asks for."""
     key = gpu or device_key("cpu" if config.device == "cpu" else "auto")
     usual = "fp32" if key == "cpu" else "bf16"
     return Workload(

@@ -1,1 +1,1 @@
-"""Use cases, one file each: the only place that joins rooms. They print nothing."""
+"""Use cases, one per file. Only this package combines the others. Nothing here prints."""

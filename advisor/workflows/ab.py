@@ -1,4 +1,4 @@
-"""Trains variants of a run and their base with several seeds on this machine, and compares them in pairs."""
+"""Trains a base run and variants of it with several seeds on this machine, and compares them in pairs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from advisor.workflows.preflight import expected_seconds
 from trainer.schema import LossStop, Outcome, RunConfig
 
 _POLL_SECONDS = 0.2
-_NEAR_UNIFORM = 0.15  # of ln V: how far a first loss may lie from that of a model that knows nothing
-_LAST_ROWS = 0.05  # of a run, whose mean training loss stands where nothing was evaluated
-_STEPS_TO_RESUME = 10  # that are done before a stop, and after it
-_NO_LOSS = 1e-9  # nats, which every loss is above: a run that is to stop where it has come to a step
-_SAME = 1e-3  # of a loss: on a card the sums of some kernels have no fixed order
+_NEAR_UNIFORM = 0.15  # share of ln V by which a first loss may differ from that of a model that knows nothing
+_LAST_ROWS = 0.05  # share of a run's last steps whose mean training loss is compared if there was no evaluation
+_STEPS_TO_RESUME = 10  # steps before the stop, and again after it
+_NO_LOSS = 1e-9  # nats; every loss is higher, so this limit stops a run at a given step
+_SAME = 1e-3  # relative difference between losses; on a GPU some kernels add in no fixed order
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One variant: a configuration but for its seed."""
+    """One variant: a run configuration without its seed."""
 
     name: str
     config: RunConfig
@@ -53,7 +53,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """The results of an experiment. `measured` is by arm and seed; runs that failed are only in `checks`."""
+    """The results of an experiment. `measured` is by arm and seed; failed runs appear only in `checks`."""
 
     folder: Path
     arms: tuple[Arm, ...]
@@ -61,12 +61,15 @@ class Experiment:
     measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]
     contrasts: tuple[Contrast, ...]
     checks: tuple[Check, ...]
-    loss_of: str  # what the loss is of
-    seconds: float  # of all runs
+    loss_of: str  # which loss is compared
+    seconds: float  # total of all runs
 
 
 def read_arms(paths: Sequence[Path]) -> tuple[Arm, ...]:
-    """The arms of an experiment, the base first; raises AdvisorError where two are called the same or are no run."""
+    """Returns the arms of an experiment, the base first.
+
+    Raises AdvisorError if two arms have the same name or a file is not a run configuration.
+    """
     arms = []
     for path in paths:
         source = read_source(path)
@@ -86,9 +89,9 @@ def expected(store: Store, arms: Sequence[Arm], seeds: int) -> float | None:
 
 
 def run_ab(store: Store, arms: Sequence[Arm], seeds: int, folder: Path, tell: Tell) -> Experiment:
-    """Run every arm with every seed, in an order that rotates with the seed; finished runs are not repeated.
+    """Run every arm with every seed, in an order that rotates with the seed. Finished runs are not repeated.
 
-    Raises AdvisorError where a run cannot start, or a folder holds another run than this experiment's.
+    Raises AdvisorError if a run cannot start, or if a folder holds a run of another experiment.
     """
     numbers = tuple(arms[0].config.seed + number for number in range(seeds))
     for arm in arms:
@@ -125,7 +128,7 @@ def run_ab(store: Store, arms: Sequence[Arm], seeds: int, folder: Path, tell: Te
 
 
 def other_text(base: Arm, arm: Arm) -> bool:
-    """Tells whether an arm's loss is on other tokens than the base's, so that the two cannot be compared."""
+    """Tells whether an arm trains on other tokens than the base, in which case their losses cannot be compared."""
     return (base.config.data, base.config.model.vocab_size) != (arm.config.data, arm.config.model.vocab_size)
 
 
@@ -136,7 +139,7 @@ def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
         tell(f"{config.name}: {config.steps} steps")
         launch(store, config, run_dir, again=True)
     else:
-        if replace(read_run_config(run_dir), stop=config.stop) != config:  # a launch adds guards of its own
+        if replace(read_run_config(run_dir), stop=config.stop) != config:  # a launch adds its own guards
             raise AdvisorError(
                 f"{run_dir} holds a run of another configuration", "name a new folder for the experiment: --out"
             )
@@ -151,18 +154,18 @@ def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
 
 
 def _wait(store: Store, run_dir: Path, enough: Callable[[], bool]) -> None:
-    """Wait until a run and its process have ended, or until it has done enough; an interruption stops the run too."""
+    """Wait until a run and its process have ended, or `enough` returns True; an interruption also stops the run."""
     try:
         while run_status(run_dir).state is RunState.RUNNING and not enough():
             time.sleep(_POLL_SECONDS)
-        settle(run_dir)  # its log may end while its process does not yet: it could not be gone on with
+        settle(run_dir)  # the log may end before the process, and until then the run cannot be resumed
     except KeyboardInterrupt:
         stop(store, run_dir, force=True)
         raise
 
 
 def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
-    """Tells whether a run that is stopped and resumed has the same losses as one that is not, with the first seed."""
+    """Checks with the first seed that a run that is stopped and resumed has the same losses as an uninterrupted one."""
     run_dir = folder / f"{arm.name}-resumed"
     at = max(1, min(_STEPS_TO_RESUME, arm.config.steps // 2))
     if not is_run_folder(run_dir):
@@ -175,7 +178,7 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
         again = (LossStop(step=2 * at, above=_NO_LOSS),) if 2 * at < arm.config.steps else ()
         resume(store, run_dir, limits=Limits(loss=again))
         _wait(store, run_dir, lambda: False)
-    # Hold the losses after the stop against those of the run that was not stopped.
+    # Compare the losses after the stop with those of the uninterrupted run.
     resumed, unbroken = (_review(store, it) for it in (run_dir, folder / f"{arm.name}-seed{arm.config.seed}"))
     passed, evidence = False, f"no step after step {at}"
     if resumed is None or not any(attempt.resumed_from_step for attempt in resumed.case.run.attempts):
@@ -198,11 +201,11 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
 
 
 def _review(store: Store, run_dir: Path) -> Reviewed | None:
-    """Returns a run read and scored, or None if it has not done a step."""
+    """Returns a run after reading and scoring it, or None if it has done no step."""
     check_not_running(run_dir, run_status(run_dir))
     try:
         return review(store, str(run_dir), record=False)
-    except AdvisorError:  # it ended before its first step: the checklist says so
+    except AdvisorError:  # the run ended before its first step; the checks report that
         return None
 
 
@@ -234,13 +237,13 @@ def _checks(arm: Arm, runs: Mapping[int, Reviewed], seeds: int) -> Iterator[Chec
     fell = all(after < before for before, after in zip(first, last, strict=True))
     words = f"from {np.mean(first):.3f} to {np.mean(last):.3f}"
     yield Check(arm=arm.name, what="its loss falls", passed=fell, evidence=words)
-    # The kind of device that was asked for is the kind that trained.
+    # The run trained on the kind of device that was asked for.
     seen = sorted({str(found.case.run.facts.get("gpu") or "a GPU without a name") for found in done})
     wanted = arm.config.device
     right = wanted == "auto" or all((name == "cpu") == (wanted == "cpu") for name in seen)
     words = f"{wanted}: {', '.join(seen)}"
     yield Check(arm=arm.name, what="trains on the device asked for", passed=right, evidence=words)
-    # The peak is below what the device has, where both are known.
+    # The peak is below the device's memory, if both are known.
     facts = done[0].case.run.facts
     peaks = [peak for found in done if (peak := found.scored.actual("peak_reserved_bytes")) is not None]
     total = psutil.virtual_memory().total if facts.get("gpu") == "cpu" else facts.get("gpu_memory_bytes")

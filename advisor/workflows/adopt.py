@@ -45,13 +45,13 @@ from trainer.schema import ModelShape
 
 BUDGET_SECONDS = 240.0
 _HELP_SECONDS = 120.0  # imports come before a program reads its arguments
-_FREE_SHARE = 0.9  # of a machine's free memory, that a run may fill
+_FREE_SHARE = 0.9  # share of a machine's free memory that a run may fill
 _CONTAINERS, _ELSEWHERE = ("docker", "podman", "nerdctl"), ("ssh", "kubectl")
-_CONFIG = "config.json"  # of a model, beside its weights
-_SAME_MODEL = 0.1  # relative: a head that shares the embedding's weights may be counted or not
+_CONFIG = "config.json"  # a model's configuration, in the folder of its weights
+_SAME_MODEL = 0.1  # relative difference in parameters: a head that shares the embedding's weights may be counted or not
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
-VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # what a shell, or env, sets before it starts a program
-_PLANS = "plans"  # beside the adopted commands: what `advisor adopt` plans of its own accord
+VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # a variable that a shell or `env` sets before a program starts
+_PLANS = "plans"  # folder beside the adopted commands for plans that `advisor adopt` makes without being asked
 _OF_A_SHELL = frozenset(("|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"))
 
 
@@ -61,7 +61,7 @@ class Adoption:
 
     adopted: Adopted
     held_out: HeldOut | None
-    by_law: bool = False  # its step times are the house's law of its model, with its bursts as calibration
+    by_law: bool = False  # step times come from the law of its model, calibrated with its bursts
 
 
 def adopt_command(
@@ -73,13 +73,13 @@ def adopt_command(
     budget_seconds: float = BUDGET_SECONDS,
     on_event: Callable[[str, float], None] = lambda text, seconds: None,
 ) -> Adoption:
-    """Find a command's knobs, measure it, and keep both in the store under `name`.
+    """Find a command's knobs, measure the command, and store both under `name`.
 
-    `knobs` are options that the user named, by canonical name. Raises AdvisorError where the command does not train,
-    its steps cannot be seen, or a knob is none.
+    `knobs` are options that the user named, by canonical name. Raises AdvisorError if the command does not train, its
+    steps cannot be seen, or a knob is not an option of the command.
     """
     began = time.monotonic()
-    # Refuse a client of a container or of another machine: a burst could not end its program.
+    # Refuse commands in containers or on other machines, because a burst could not end the program there.
     program = Path(command[0]).name
     if program in _CONTAINERS and "run" in command and "--init" not in command:
         raise AdvisorError(
@@ -95,7 +95,7 @@ def adopt_command(
     recipe = with_named(recipe_of_command(command), knobs or {})
 
     def most_processes(base: AdoptedBurst) -> int:
-        """Returns the most processes for this machine: its GPUs, or its cores for a launcher that uses no GPU."""
+        """Returns the largest number of processes here: the GPUs, or the cores if the launcher uses no GPU."""
         if _is_on_card(base):
             return len(visible_cards())
         return os.cpu_count() or 1 if launcher_of(command) is not None else 1
@@ -133,20 +133,20 @@ def adopt_command(
 def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape | None:
     """Returns the decoder that a config.json in the command describes, for a program whose weights were not seen.
 
-    Where it was seen how much is trained, that must be the whole of it.
+    If the number of trained parameters was seen, it must be that of the whole model.
     """
     if base.shape is None or base.shape.length is None:
         return None
     named = [part for word in command[1:] for part in (word, word.partition("=")[2]) if part]
     paths = [name if os.path.basename(name) == _CONFIG else os.path.join(name, _CONFIG) for name in named]
-    found = next((path for path in paths if os.path.isfile(path)), None)  # False for what is no path at all
+    found = next((path for path in paths if os.path.isfile(path)), None)  # False for anything that is not a path
     if found is None:
         return None
     with disk_errors("read", Path(found)):
         text = Path(found).read_text(encoding="utf-8", errors="replace")
     try:
         model = model_of_config(text, seq_len=round(base.shape.length))
-    except AdvisorError:  # a model of another kind, or no configuration of one
+    except AdvisorError:  # the configuration of another kind of model, or no model's
         return None
     same = base.elements is None or abs(base.elements / model.parameters - 1) <= _SAME_MODEL
     return model.shape if same and model.head_dim is None else None
@@ -163,7 +163,7 @@ def adoption_of(adopted: Adopted) -> Adoption:
 
 
 def recipe_of_command(command: Sequence[str]) -> Recipe:
-    """The shipped recipe of a known trainer, else one drafted from the program's own help."""
+    """Returns the shipped recipe of a known trainer, or one drafted from the program's help."""
     known = by_command(command)
     if known is None:
         text = _help(command)
@@ -189,7 +189,7 @@ def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
 def plan_adopted(adopted: Adopted, goal: AdoptedGoal) -> AdoptedPlan:
     """Plans a run of an adopted command; raises AdvisorError if nothing fits."""
     now = datetime.now(UTC)
-    # A run may fill the card's memory, or what this machine has free.
+    # A run may fill the GPU's memory, or this machine's free memory.
     spec, on_cpu = find_gpu(adopted.device_key), adopted.device_key == "cpu"
     room = psutil.virtual_memory().available if on_cpu else spec.memory_bytes if spec is not None else None
     limited = replace(goal, memory_bytes=goal.memory_bytes or (room and room * _FREE_SHARE))
@@ -220,7 +220,7 @@ def _help(command: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
         )
     except (subprocess.TimeoutExpired, OSError):
-        return ""  # a program that trains without options has none to find
+        return ""  # a program without options can still train, but has no help
     return done.stdout if done.returncode == 0 else ""
 
 
@@ -250,14 +250,14 @@ def name_of(command: Sequence[str], given: str = "") -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Adopting:
-    """The state of the newest adoption that was started by `start_adopting`."""
+    """The state of the newest adoption started by `start_adopting`."""
 
-    name: str  # of the command
+    name: str  # name of the command
     running: bool
     elapsed_seconds: float
     budget_seconds: float
     done: bool  # the command was adopted
-    said: tuple[str, ...]  # its newest lines
+    said: tuple[str, ...]  # its newest lines of output
 
 
 def typed_command(text: str) -> tuple[str, ...]:
@@ -283,9 +283,9 @@ def start_adopting(
     knobs: Mapping[str, str] | None = None,
     budget_seconds: float = BUDGET_SECONDS,
 ) -> str:
-    """Adopt a command beside this process, as it is typed in `folder`; gives the name that it will have.
+    """Adopt a command in a child process, as if typed in `folder`; returns the name that it will have.
 
-    Raises AdvisorError for a command that cannot be read, a folder that is not there, or when one is being adopted.
+    Raises AdvisorError if the command cannot be read, the folder does not exist, or another adoption is running.
     """
     words, called = typed_command(text), name.strip()
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Launches the plan of an adopted command, here or on another machine, checks it beforehand and exports it."""
+"""Checks, launches and exports the plan of an adopted command, for this machine or another."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from advisor.workflows.preflight import Check, Finding, told
 from trainer.schema import to_dict
 
 COMMAND_TARGETS = tuple(name for name, target in TARGETS.items() if target.commands)
-_THERE = "~/code"  # where SkyPilot puts the command's folder
+_THERE = "~/code"  # where SkyPilot copies the command's folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What an adopted command needs on another machine. None: as here."""
+    """What an adopted command needs on another machine. None: the same as here."""
 
-    bootstrap: str | None = None  # a line of a shell, typed in the command's folder before it: its environment
-    folder: str | None = None  # where the command is typed there; may begin with ~/
+    bootstrap: str | None = None  # a shell line run in the command's folder first, to set up the environment
+    folder: str | None = None  # folder in which the command runs there; may begin with ~/
 
     def of(self, plan: AdoptedPlan, place: Place) -> AdoptedPlan:
         """Returns the plan for the machine of a launch or export. Raises AdvisorError for an invalid folder or line."""
@@ -51,14 +51,14 @@ class Elsewhere:
 
 
 def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
-    """Returns the warnings for a run on another machine; `shared` means that both have one file system."""
+    """Returns the warnings for a run on another machine; `shared` means that both machines have one file system."""
     promised = f"what it promises was measured on another machine, {plan.device_key}"
     needed = f"its program, data and environment must be there, in {plan.folder}: --bootstrap may fetch them"
     return (f"{promised}: compare tells how much that was worth", *(() if shared else (needed,)))
 
 
 def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
-    """The files to export for the plan in a file."""
+    """Returns the exported files for the plan in a file."""
     needs = Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
     return export_adopted(store, load_adopted_plan(path), to, options, needs)
 
@@ -70,7 +70,7 @@ def export_adopted(
     options: ExportOptions = ExportOptions(),  # noqa: B008 - frozen
     there: Elsewhere = Elsewhere(),  # noqa: B008
 ) -> Exported:
-    """The files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for what it cannot take."""
+    """Returns the files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for unsupported options."""
     if to not in COMMAND_TARGETS:
         hint = f"to {', '.join(COMMAND_TARGETS)}; its run.sh is all that any other engine has to start"
         raise AdvisorError(f"an adopted command is not exported to {to}", hint, exit_code=2)
@@ -92,7 +92,7 @@ def export_adopted(
 
 
 def launching(store: Store, path: Path, options: LaunchOptions, *_: Any) -> Launching:
-    """The launch of the plan of an adopted command; raises AdvisorError for what is no such plan."""
+    """Returns the launch of an adopted command's plan; raises AdvisorError if the file is not such a plan."""
     plan, there = load_adopted_plan(path), Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
     place, again = place_of(options), options.again
     return Launching(
@@ -111,14 +111,14 @@ def launch_adopted(
     there: Elsewhere = Elsewhere(),  # noqa: B008 - frozen
     again: bool = False,
 ) -> Started:
-    """Start the plan of an adopted command in a run folder of its own: here, or where `place` says.
+    """Start the plan of an adopted command in its own run folder, here or where `place` says.
 
-    Raises AdvisorError for an engine that takes none, or that has not what it needs.
+    Raises AdvisorError if the engine does not run adopted commands or lacks what it needs.
     """
     placed = there.of(plan, place)
     if place.engine == HERE.engine:
         said = told(looked_at_adopted(store, placed, place))
-    else:  # before there is a folder, and in the engine's own words
+    else:  # ask before creating a folder, so that the engine's own message is shown
         said = backend_of(place.engine, store).offer(dry_run(store, placed, run_dir, place=place, again=True))
         said += warnings_of(placed, shared=place.engine == "slurm")
     started = launch(store, placed, run_dir, place=place, again=again)

@@ -1,4 +1,4 @@
-"""Judges a run from its log and from what is stated beside it."""
+"""Judges a run from its log and from the facts that the user states."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
 
-# fields of a part of a log that its document has as they are
+# fields of a part of a log that its document repeats unchanged
 _OF_A_PART = ("name", "status", "status_reason", "first_line", "last_line", "first_step", "last_step", "starts")
-# notes that say how to read the log: nothing to do for anybody
+# notes on how to read the log, which ask for no action
 _IDLE_NOTES = frozenset(("loss_spikes", "steps_missing", "loss_noise"))
 
-# Where else the run could have been: cards people rent, small to large.
+# Popular rented GPUs that the run could have used instead, small to large.
 ELSEWHERE = ("l4", "rtx-4090", "l40s", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "b200")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What the user states beside the log, which overrides the log. None: not stated."""
+    """The facts that the user states, which override the log. None: not stated."""
 
     gpu: str | None = None
     gpus: int | None = None
@@ -56,27 +56,27 @@ class Given:
     plan: Path | None = None
     format: str | None = None
     targets: Targets = Targets()
-    next_data: NextData | None = None  # another data set, to say what the same run takes on it
+    next_data: NextData | None = None  # another data set, to predict the same run on it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Everything said of one run."""
+    """The full analysis of one run."""
 
     case: Case
     findings: tuple[Finding, ...]
     insufficient: tuple[Insufficient, ...]
     forecast: Forecast
-    verdict: tuple[str, str, str]  # what happened; what it cost; what to do
+    verdict: tuple[str, str, str]  # what happened, what it cost, what to do
     spent_hours: float | None
     spent_usd: float | None
     tokens_per_second: float | None  # median of steady steps
-    mfu: float | None  # by exact FLOPs and the card's dense peak
+    mfu: float | None  # from exact FLOPs and the GPU's dense peak
     measured: Measured
-    next_run: NextRun | None = None  # on the data that were asked about
-    savings: Savings | None = None  # of all findings, no second counted twice; None: not known
-    run_seconds: tuple[float | None, ...] = ()  # of each of the log's runs, by its own clocks
-    given: Given = Given()  # what was stated beside the log
+    next_run: NextRun | None = None  # on the other data, if the user asked about them
+    savings: Savings | None = None  # of all findings, without counting a second twice; None: unknown
+    run_seconds: tuple[float | None, ...] = ()  # of each run in the log, by its own clocks
+    given: Given = Given()  # facts that the user stated
 
     @property
     def run(self) -> RunTable:
@@ -84,7 +84,7 @@ class Analysis:
 
 
 def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
-    """Judge a run that was read; raises AdvisorError when what is given beside it cannot be read."""
+    """Judge a run that was read; raises AdvisorError if a stated fact cannot be read."""
     run, stated, plan = _with_what_is_given(run, given)
     profile = _profile(run, stated, plan, store)
     case = make_case(run, given=stated, profile=profile, plan=plan)
@@ -95,7 +95,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     pace = run_metrics.pace(case)
     spent_hours = seconds / 3600 if seconds is not None else None
     spent_usd = spent_hours * usd if spent_hours is not None and usd is not None else None
-    # The verdict begins with where the run was, and with a GPU that is paid for and not used.
+    # The verdict begins with the place of the run, and with any GPU that is paid for but unused.
     happened = _what_happened(case)
     program, _, rest = happened.partition(": ")
     fell_back = any(finding.code == "cpu_fallback" for finding in findings)
@@ -121,7 +121,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
 
 
 def to_document(analysis: Analysis) -> dict[str, Any]:
-    """What `--json` prints: the run as read, as judged, and as it will go on."""
+    """Returns the JSON document of `--json`: the run as it was read, its judgement and its forecast."""
     run, case = analysis.run, analysis.case
     return {
         "source": run.source,
@@ -175,14 +175,14 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
 
 
 def _change(first: float | None, last: float | None) -> float | None:
-    """How much the loss changed as a share of the first one: -0.47 is 47 % lower; None where that has no meaning."""
+    """Returns the change of the loss as a share of the first loss (-0.47: 47 % lower), or None if it has no meaning."""
     if first is None or last is None or not (np.isfinite(first) and np.isfinite(last) and first > 0):
         return None
     return last / first - 1
 
 
 def _printed(loss: float | None) -> float | str | None:
-    """A loss as the log has it; JSON has no number for those that are none."""
+    """Returns a loss as the log has it: as text if JSON has no such number."""
     if loss is None or np.isfinite(loss):
         return loss
     return "nan" if np.isnan(loss) else ("inf" if loss > 0 else "-inf")
@@ -214,7 +214,7 @@ def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store:
         return load_profile(key, store, family=w.shape.family if w else None, precision=w.precision if w else None,
                             compile=w.compile if w else None)  # fmt: skip
     except AdvisorError:
-        return None  # a CPU that was never calibrated, or a card without this precision: detectors say what is missing
+        return None  # an uncalibrated CPU, or a GPU without this precision: the detectors name what is missing
 
 
 def _places(case: Case, store: Store) -> list[Place]:
@@ -232,7 +232,7 @@ def _places(case: Case, store: Store) -> list[Place]:
 
 
 def _what_happened(case: Case) -> str:
-    """Describes how the run ended; for several runs in one log the counts of all, then the longest."""
+    """Describes how the run ended. For several runs in one log it counts the endings, then describes the longest."""
     run, main = case.run, main_part(case.run)
     if len(run.runs) > 1:
         ways = Counter(_in_words(part) for part in run.runs)
@@ -268,7 +268,7 @@ def _how_far(case: Case) -> str:
     run, done, planned = case.run, steps_done(case.run), planned_steps(case)
     completed = run.status is Status.COMPLETED
     if completed and planned and done and done < planned <= done + max(1.0, print_gap(run)):
-        done = planned  # the last rows are not printed by every framework
+        done = planned  # some frameworks do not print the last rows
     if done and planned and planned > done:
         share = units.format_percent(done / planned)
         return f"{units.format_count(done)} of {units.format_count(planned)} steps ({share})"
@@ -279,11 +279,11 @@ def _how_far(case: Case) -> str:
         whole = bool(np.all(epochs == np.round(epochs)))
         first = float(epochs.min())
         each = float(np.median(np.diff(np.unique(epochs)))) if len(np.unique(epochs)) > 1 else 1.0
-        before = first if first == each else 1.0  # every tenth may be printed alone
+        before = first if first == each else 1.0  # perhaps only every tenth epoch is printed
         reached = float(epochs.max()) - first + before if whole else float(epochs.max())
         of = number(run.facts, "planned_epochs")
         if of and completed and of <= reached + 1:
-            reached = of  # the last records are not printed by every framework
+            reached = of  # some frameworks do not print the last records
         shown = f"{units.format_number(reached)} of {units.format_number(of)} epochs" if of and of > reached else ""
         return shown or _several(reached, "epoch")
     if not run.counts_steps and len(run):
@@ -297,12 +297,12 @@ def _several(count: float, thing: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters; what is cut off is marked."""
+    """Returns a text cut to `most` characters, with a mark where it was cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def loss_words(loss: float) -> str:
-    """A loss as it is written; a loss that is no number is called so."""
+    """Returns a loss as text, and says so if it is not a number."""
     return units.format_number(loss) if np.isfinite(loss) else "not a number"
 
 

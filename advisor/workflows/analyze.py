@@ -1,4 +1,4 @@
-"""From paths to analyses: a log, an archive or a run's folder is found, read and judged."""
+"""Finds, reads and judges a log, an archive or a run folder."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The judged runs, and the comparison of several."""
+    """The judged runs and their comparison."""
 
     analyses: tuple[Analysis, ...]
     comparison: Comparison | None = None
-    left_out: tuple[str, ...] = ()  # what could not be read or compared, and why
+    left_out: tuple[str, ...] = ()  # what could not be read or compared, with the reason
 
     def document(self) -> tuple[str, dict[str, Any]]:
-        """The name and the content of the JSON document: one run alone, or all with their comparison."""
+        """Returns the name and content of the JSON document: of a single run, or of all runs with their comparison."""
         documents = [to_document(analysis) for analysis in self.analyses]
         if len(documents) == 1:
             return "analyze", documents[0]
@@ -53,13 +53,13 @@ class Judged:
 
 
 def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analysis]) -> Judged:
-    """Judge every run at the paths (`judge` does one) and compare them.
+    """Judge every run at the paths and compare them; `judge` judges one run.
 
-    Of a folder of several runs, what cannot be read is named and passed over; a path by itself must be readable. Raises
-    AdvisorError where nothing can be read.
+    In a folder of several runs, whatever cannot be read is skipped and reported. A path to a single run must be
+    readable. Raises AdvisorError if nothing can be read.
     """
     found = [log for path in paths for log in runs_of(located(path, store))]
-    many = len(found) > len(paths)  # a folder of runs, of which some may hold nothing
+    many = len(found) > len(paths)  # some folders in a folder of runs may be empty
     analyses, left_out = [], []
     for path in found:
         try:
@@ -75,7 +75,7 @@ def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analy
 
 
 def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:
-    """Compares the runs, or says why not; `forgiving` leaves out runs of a folder that ended early."""
+    """Compares the runs, or says why it cannot; `forgiving` leaves out runs of a folder that ended early."""
     if len(analyses) < 2:
         return None, []
     cases = [analysis.case for analysis in analyses]
@@ -83,19 +83,19 @@ def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Compari
         return compare_those_far_enough(cases, names_of(analyses))
     try:
         return compare_runs(cases, names_of(analyses)), []
-    except AdvisorError as error:  # each is judged all the same
+    except AdvisorError as error:  # each run is still judged by itself
         return None, [error.message]
 
 
 def names_of(analyses: Sequence[Analysis]) -> list[str]:
-    """Returns a name for each run: the end of its path that differs from the others."""
+    """Returns a name for each run: the end of its path, as far as it differs from the others."""
     return names_apart([analysis.run.source for analysis in analyses])
 
 
 def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
-    """Read a log, a run's folder or an archive of it and judge it.
+    """Read and judge a log, a run folder or an archive of one.
 
-    Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
+    Raises AdvisorError if it or a stated fact cannot be read.
     """
     with opened(path) as inside:
         run = replace(_read(inside, given, progress), source=str(path))
@@ -103,7 +103,7 @@ def analyze(path: Path, given: Given, store: Store, progress: Progress | None = 
 
 
 def _as_it_is(run: RunTable, path: Path) -> RunTable:
-    """Returns the run with a status that the log cannot tell: still running, or stopped by its user."""
+    """Returns the run with a status that the log cannot show: still running, or stopped by its user."""
     launch = read_launch(path) if path.is_dir() else None
     if launch is not None:
         state = run_status(path).state
@@ -122,7 +122,7 @@ def _as_it_is(run: RunTable, path: Path) -> RunTable:
 
 
 def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:
-    """Reads a run that was launched here by its trainer's reader, and any other log by its recognised format."""
+    """Reads a run launched here with its trainer's reader, and any other log by its recognised format."""
     launch = read_launch(path) if given.format is None and path.is_dir() else None
     if launch is not None and launch.trainer in TRAINERS:
         trainer = TRAINERS[launch.trainer]
@@ -132,12 +132,12 @@ def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:
 
 
 def runs_of(path: Path) -> list[Path]:
-    """The runs at a path: each of a folder of several, else the path itself."""
+    """Returns the runs in a folder of several, or else the path itself."""
     return [log.path for log in logs_of(path)] or [path] if path.is_dir() else [path]
 
 
 def located(text: Path, store: Store) -> Path:
-    """Returns an existing path, or the folder of the run with this name; raises AdvisorError (exit 2) for neither."""
+    """Returns an existing path, or the folder of the run of this name. Raises AdvisorError (exit 2) for neither."""
     if text.exists():
         return text
     try:
@@ -159,7 +159,7 @@ def _with_folder(path: Path, given: Given) -> Given:
 
 
 def given_of(options: AnalyzeOptions) -> Given:
-    """What the options state of a log; AdvisorError (exit 2) for a GPU or other data that nobody knows."""
+    """Returns the facts that the options state. Raises AdvisorError (exit 2) for an unknown GPU or unknown data."""
     named = read_gpus(options.gpu) if options.gpu is not None else None
     hours = options.deadline / HOUR if options.deadline is not None else None
     return Given(
@@ -176,9 +176,9 @@ def given_of(options: AnalyzeOptions) -> Given:
 
 
 def next_data_of(text: str) -> NextData:
-    """Other data by their size as text ("91MB"), by their tokens ("2B"), or as a file or token folder that is here.
+    """Returns other data, given as a size of text ("91MB"), a number of tokens ("2B"), or a local file or token folder.
 
-    Raises AdvisorError (exit 2) for what is none of these.
+    Raises AdvisorError (exit 2) if the text is none of these.
     """
     path = Path(text)
     if path.is_file():

@@ -30,9 +30,9 @@ from advisor.workflows.data import read_data
 from advisor.workflows.plan import recommend
 from trainer.schema import to_dict
 
-CALIBRATION_SECONDS = 120.0  # at most, of which the choice itself is measured in the last
-_SHARE = 0.1  # of the planned time: a short run is not worth a long look
-LEAST_SECONDS = 60.0  # less measures too little to believe
+CALIBRATION_SECONDS = 120.0  # at most; at the end the chosen configuration itself is measured
+_SHARE = 0.1  # share of the planned time: a short run does not justify a long calibration
+LEAST_SECONDS = 60.0  # a shorter calibration is not reliable
 _CHOICE_SECONDS = 10.0
 
 
@@ -43,7 +43,7 @@ class Arrival:
     before: Plan
     after: Plan | None
     calibration: Calibration | None  # None: nothing could be measured
-    seconds: float  # since the arrival
+    seconds: float  # since arriving on the machine
     record: ArrivalRecord
 
     def write(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Arrival:
 def is_unknown(plan: Plan, store: Store, place: Place = Place()) -> bool:  # noqa: B008 - frozen
     """Tells whether the plan uses no calibration of this store, and its run is long enough to calibrate first.
 
-    Of a CPU elsewhere no calibration here says anything: all go by one name.
+    Calibrations here say nothing of a CPU elsewhere, because all CPUs share one name.
     """
     if plan.grounds is None or plan.bill.wall_clock.total_seconds.value < LEAST_SECONDS / _SHARE:
         return False
@@ -77,12 +77,12 @@ def arrive(
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Arrival:
-    """Calibrate this machine for a plan, plan again with what is left, and decide whether to go on.
+    """Calibrate this machine for a plan, plan again with what is left of the limits, and decide whether to go on.
 
-    `seconds` is the most the calibration may take. Raises AdvisorError when the device is not here.
+    `seconds` limits the calibration. Raises AdvisorError if this machine does not have the planned device.
     """
     began = time.monotonic()
-    # The planned depth and a smaller one, or depths around an open one.
+    # Calibrate at the planned depth and a smaller one, or at depths around the chosen one if the depth is open.
     depth = plan.workload.shape.depth
     half = max(1, depth // 2)
     options = options_for(
@@ -96,7 +96,7 @@ def arrive(
     choice_runs = not problem
     same = over = None
     if profile is not None and calibration is not None and choice_runs:
-        # The planned work on this machine, if it can do it.
+        # Predict the planned work on this machine, if it can do it.
         meta = read_data(None if plan.goal.data is None else Path(plan.goal.data))
         with contextlib.suppress(AdvisorError):
             same = bare_plan(same_work(plan, profile.key), profile, now=datetime.now(UTC), data_meta=meta)
@@ -133,7 +133,7 @@ def arrive_to_start(
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Arrival:
-    """Calibrate this machine and plan again before a launch; AdvisorError (exit 3) if the run is not to start."""
+    """Calibrate this machine and plan again before a launch; AdvisorError (exit 3) if the run should not start."""
     arrival = arrive(plan, store, asked, on_start=on_start, on_event=on_event)
     if arrival.after is None:
         hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
@@ -142,7 +142,7 @@ def arrive_to_start(
 
 
 def calibration_seconds(plan: Plan) -> float:
-    """Seconds that a calibration on arrival may take: a tenth of the run, one to two minutes."""
+    """Returns the seconds that a calibration on arrival may take: a tenth of the run, but one to two minutes."""
     return min(CALIBRATION_SECONDS, max(LEAST_SECONDS, _SHARE * plan.bill.wall_clock.total_seconds.value))
 
 
@@ -153,9 +153,10 @@ def _measure(
     on_start: Callable[[Settings], None],
     on_event: Callable[[Event], None],
 ) -> tuple[Profile | None, Calibration | None, str]:
-    """Calibrate, and for one device also measure the planned configuration; returns what is wrong with the third.
+    """Calibrate this machine, and on a single device also measure the planned configuration.
 
-    Without a profile that is why the measurements are not used, else that the planned configuration does not run.
+    The third value is "" or a problem: without a profile, why the measurements are not used; with a profile, that the
+    planned configuration does not run.
     """
     try:
         done = calibrate(options, store, on_start, on_event)
@@ -175,7 +176,7 @@ def _measure(
 
 
 def _over(plan: Plan, same: Plan, calibration: Calibration) -> float:
-    """Returns by which share the planned work and the calibration cost more than planned (or take longer, if free)."""
+    """Returns the share by which the planned work plus calibration exceed the planned cost (or the time, if free)."""
     planned, found = plan.chosen, same.chosen
     if planned.cost_usd is not None and found.cost_usd is not None and planned.cost_usd.value > 0:
         return (found.cost_usd.value + (calibration.cost.usd or 0.0)) / planned.cost_usd.value - 1

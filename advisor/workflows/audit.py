@@ -1,4 +1,4 @@
-"""Judges reports and run cards, with the calibrations and priors of the devices that they name."""
+"""Judges reports and run cards with the calibrations and priors of the devices that they name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 
 CARDS = (".yaml", ".yml")
-_LONGEST = 400_000  # characters of a text that an assistant is asked about
+_LONGEST = 400_000  # characters of text sent to an assistant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ class Asking:
 def audit_cards(
     paths: Sequence[Path], store: Store, reader: Reader | None = None, answer: str | None = None
 ) -> list[Audit]:
-    """The audits of cards and of reports in text; raises AdvisorError before the first when one cannot be read.
+    """Returns the audits of run cards and text reports. If one cannot be read, raises AdvisorError before the first.
 
-    A report is read by the assistant that `reader` asks, else it was read already and `answer` is what the assistant
-    said; with neither, only written arithmetic and labelled values are.
+    `reader` asks an assistant to read a report, or `answer` is what an assistant answered earlier. With neither, only
+    written arithmetic and labelled values are read.
     """
 
     def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
-        """Returns the profile of a GPU: its calibration here, or the prior; None without a rate for this precision."""
+        """Returns a GPU's profile from its calibration here or its prior, or None without a rate for this precision."""
         compiled = bool(setup.compile)
         try:
             return load_profile(spec.key, store, family=setup.family, precision=setup.precision, compile=compiled)
@@ -58,17 +58,17 @@ def audit_cards(
 
 
 def asking(paper: Path | None = None) -> Asking:
-    """The prompt for a report (None: for a text that follows) and the schema of the answer."""
+    """Returns the prompt for a report (None: for a text that follows) and the schema of the answer."""
     return Asking(prompt=prompt(None if paper is None else _text(paper)), schema=card_schema())
 
 
 def kinds_with_examples() -> list[Mapping[str, Any]]:
-    """Every form of every kind of claim with what a report may say and the fields that say it in a card."""
+    """Returns every form of every kind of claim, with an example sentence and the fields that state it in a card."""
     return [{"that": name, **entry} for name, entry in examples().items()]
 
 
 def write_draft(report: Path, path: Path, reader: Reader | None = None, answer: str | None = None) -> int:
-    """Write the card of a report, which can be corrected and judged again; returns its number of claims."""
+    """Write a report's card, which the user can correct and audit again; returns its number of claims."""
     raw = _read(report, reader, answer)
     write_atomic(path, _as_yaml(raw))
     return len(raw["claims"])
@@ -96,7 +96,7 @@ def _card(path: Path, reader: Reader | None, answer: str | None) -> Card:
 
 
 def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, Any]:
-    """The card of a text: by the assistant's answer, behind the gate, or by rule."""
+    """Returns the card of a text, from the assistant's checked answer or from the rules."""
     if reader is None and answer is None:
         return draft(path)
     text = _text(path)

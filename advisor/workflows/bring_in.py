@@ -34,10 +34,10 @@ _TELEMETRY = "telemetry"  # `telemetry.parquet`, or parts in a folder
 
 
 def bring_in(store: Store, path: Path, *, plan: Path | None = None, checkpoints: bool = False) -> Reviewed:
-    """Copy a run folder, or an archive of one, under the store's runs, and score it against its plan.
+    """Copy a run folder, or an archive of one, into the store's runs, and score it against its plan.
 
-    The plan lies in the folder, or beside it as in an export, or is `plan`. Weights stay where they are unless asked
-    for. Raises AdvisorError for what is no run of our trainer, or was brought in before.
+    The plan is in the folder, beside it as in an export, or at `plan`. Checkpoints are copied only if asked for. Raises
+    AdvisorError if it is not a run of our trainer or was imported before.
     """
     with opened(path) as given:
         source = _run_folder_in(given)
@@ -65,7 +65,7 @@ def bring_in(store: Store, path: Path, *, plan: Path | None = None, checkpoints:
 
 
 def _run_folder_in(given: Path) -> Path:
-    """The folder with the log: the one that was given, or the run folder of the export that was given."""
+    """Returns the folder with the log: the given folder, or the run folder inside a given export."""
     for folder in (given, given / "run"):
         if (folder / LOG).is_file():
             return folder
@@ -76,7 +76,7 @@ def _run_folder_in(given: Path) -> Path:
 
 
 def _config(source: Path, header: dict[str, Any]) -> RunConfig:
-    """Returns the configuration in the log, because files beside it may belong to a later attempt."""
+    """Returns the configuration in the log, because the files beside the log may belong to a later attempt."""
     try:
         return config_from_dict(header["config"])
     except (ConfigError, KeyError) as error:
@@ -88,7 +88,7 @@ def _plan_of(source: Path) -> Plan | None:
 
 
 def _record(header: dict[str, Any], config: RunConfig, plan: Plan | None) -> LaunchRecord:
-    """Makes a launch record for an imported run from its log and its plan."""
+    """Returns a launch record for an imported run, made from its log and its plan."""
     began = datetime.fromtimestamp(header["time"], UTC)
     return LaunchRecord(
         id=f"{config.name}-{began:%Y%m%d-%H%M%S}",
@@ -104,7 +104,7 @@ def _record(header: dict[str, Any], config: RunConfig, plan: Plan | None) -> Lau
 
 
 def _copy(source: Path, folder: Path, *, checkpoints: bool) -> None:
-    """Copies the files of a run folder, without links, which could point anywhere."""
+    """Copies the files of a run folder. Links are left out because they could point anywhere."""
 
     def links(at: str, names: list[str]) -> list[str]:
         return [name for name in names if (Path(at) / name).is_symlink()]

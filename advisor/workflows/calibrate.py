@@ -1,4 +1,4 @@
-"""Runs a calibration: the worker process, its bursts, the fit and its held-out errors."""
+"""Runs a calibration: the worker process, its bursts, the fit and the held-out errors."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def calibrate(
     on_event: Callable[[Event], None] = lambda event: None,
     kernels: Kernels = Kernels(),  # noqa: B008 - frozen
 ) -> Calibrated:
-    """Calibrate this machine and write the measurements to the store; AdvisorError if the device is not here.
+    """Calibrate this machine and store the measurements. Raises AdvisorError if it does not have the device.
 
-    `on_start` receives the settings once all are decided, `on_event` every burst.
+    `on_start` receives the settings once all are decided; `on_event` receives every burst.
     """
     require_package("torch", "calibrating")
     meta = read_data(options.data)
@@ -72,7 +72,7 @@ def resolve(
     meta: TokenMeta | None,
     kernels: Kernels = Kernels(),  # noqa: B008
 ) -> Settings:
-    """Settings of a calibration in which nothing is open: each option, or what is usual on the device."""
+    """Returns the settings of a calibration: each option that was given, or else the device's usual value."""
     defaults: Defaults = CUDA_DEFAULTS if device.type == "cuda" else CPU_DEFAULTS
     return Settings(
         gpu=resolve_key(options.gpu, device),
@@ -95,7 +95,7 @@ def resolve(
 
 
 def options_for(config: RunConfig, **rest: Any) -> CalibrationOptions:
-    """Returns the options that calibrate a device anew for runs like this one; `rest` is what a run does not say."""
+    """Returns the options that calibrate a device for runs like this one; `rest` sets what a run does not state."""
     return CalibrationOptions(
         family=config.model.family,
         seq_len=config.model.seq_len,
@@ -111,7 +111,7 @@ def options_for(config: RunConfig, **rest: Any) -> CalibrationOptions:
 
 
 def to_document(done: Calibrated) -> dict[str, Any]:
-    """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
+    """Returns the JSON document of `--json`: the fit's quality, its coefficients, ceilings and the bill."""
     profile, bursts = done.profile, done.calibration.bursts
     document = calibration_to_dict(done.calibration)
     rates = profile.posterior.rates

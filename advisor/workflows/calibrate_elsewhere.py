@@ -1,6 +1,6 @@
-"""Calibrates other machines, each by a job of its own; a failure does not affect the others.
+"""Calibrates other machines, each with its own job; a failure does not affect the others.
 
-A place has one calibration at a time, in the store's `measuring/PLACE`: whoever asks for it again joins it.
+A place has one calibration at a time, in the store's `measuring/PLACE`. A second request joins the first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from advisor.store.store import Store, load_calibration
 from advisor.workflows.calibrate import Calibrated, judged
 from advisor.workflows.there import asked_text
 
-COLLECTED = "collected"  # in the folder: its calibration has been told
+COLLECTED = "collected"  # file in the folder: the result was already returned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,11 @@ class Measured:
 
     place: Place
     folder: Path
-    state: str  # of RunState; finished: it was measured, or failed
-    words: str | None = None  # of the engine, or why it failed
-    starts_at: str | None = None  # by the engine's estimate before it was handed over
+    state: str  # a RunState; finished: measured, or failed
+    words: str | None = None  # the engine's message, or why it failed
+    starts_at: str | None = None  # the engine's estimate before the job was submitted
     calibrated: Calibrated | None = None
-    kept: bool = False  # in the store: not of another CPU
+    kept: bool = False  # kept in the store; False for the calibration of another CPU
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Measured:
 def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]:
     """Returns one place for each partition, since Slurm would start a job for several in the first free one.
 
-    Raises AdvisorError (exit 2) for what nobody elsewhere can be asked.
+    Raises AdvisorError (exit 2) for options that have no meaning on another machine.
     """
     if other := [place.engine for place in places if place.engine not in MEASURED_THERE]:
         hint = "calibrate on that machine itself: advisor calibrate"
@@ -69,13 +69,13 @@ def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]
 
 
 def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime) -> Measured:
-    """Submit the calibration of a place, or follow the one that is running there; a failure is returned as a state."""
+    """Submit the calibration of a place, or follow the one already running there. A failure is returned as a state."""
     backend = _backend(place, store)
     folder = store.home / "measuring" / f"{place.engine}-{place.name or 'default'}"
     with disk_errors("make the folder", folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with waiting_lock(folder.with_name(f".{folder.name}.lock")):
-        # Whether a calibration was handed over from a folder whose answer nobody has been told.
+        # A calibration was submitted from this folder, and nobody has received its result.
         if last_sighting(folder) is not None and not (folder / COLLECTED).exists():
             return look(Measured(place=place, folder=folder, state=RunState.QUEUED), store)
         with disk_errors("empty", folder):
@@ -115,17 +115,17 @@ def look(measured: Measured, store: Store) -> Measured:
             said = [words, last_words(measured.folder)]
             return replace(measured, words="; ".join(filter(None, said)) or "it ended without a word")
         calibration = load_calibration(path)
-        # two cards of a kind that began in the same second are two calibrations
+        # two GPUs of one kind may start in the same second; these are two calibrations
         calibration = replace(calibration, id=f"{calibration.id}-{measured.folder.name}")
         kept = enter(calibration, store)
         return replace(measured, words=None, calibrated=judged(calibration, store), kept=kept)
-    except AdvisorError as error:  # of what came from there
+    except AdvisorError as error:  # the calibration that came back cannot be used
         return replace(measured, state=state, words=error.message)
 
 
 def _backend(place: Place, store: Store) -> RemoteBackend:
     backend = backend_of(place.engine, store)
-    assert isinstance(backend, RemoteBackend)  # of MEASURED_THERE
+    assert isinstance(backend, RemoteBackend)  # every engine in MEASURED_THERE has one
     return backend
 
 

@@ -1,4 +1,4 @@
-"""What a check in CI makes of the documents that commands printed: does a run fit, what does it cost, is it slower."""
+"""Judges documents printed by other commands for a CI check: does a run fit, what does it cost, is it slower."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from advisor.errors import AdvisorError
 from advisor.records import Basis, Estimate
 from advisor.units import format_bytes, format_estimate, format_number, format_percent, format_rate
 
-SLOWER = 0.02  # share of the speed; a loss smaller than this is no regression
+SLOWER = 0.02  # share of the speed; a smaller loss is not a regression
 
 
 class Verdict(StrEnum):
-    """What became of one question."""
+    """The outcome of one question."""
 
     GOOD = "passed"
     BAD = "failed"
@@ -35,7 +35,7 @@ class Judged:
 
 
 def read_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The JSON documents in files; raises AdvisorError where one is none that a command printed."""
+    """Returns the JSON documents in files. Raises AdvisorError if one was not printed by a command of this program."""
     found = []
     for path in paths:
         try:
@@ -49,7 +49,7 @@ def read_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tuple[Judged, ...]:
-    """Every question that the documents answer, with `slower` as the share of speed that may be lost."""
+    """Answers every question that the documents allow; `slower` is the share of speed that may be lost."""
     answers = {
         "predict": _fits,
         "plan": _costs,
@@ -82,14 +82,14 @@ def _fits(document: Mapping[str, Any]) -> Iterator[Judged]:
 
 
 def _costs(document: Mapping[str, Any]) -> Iterator[Judged]:
-    """The plan's sentence; a plan that is only the nearest to its limits fails."""
+    """Yields the plan's sentence. A plan that exceeds its limits fails, even if it is the nearest to them."""
     first = (document.get("runs") or document.get("choices") or [{}])[0]
     verdict = Verdict.GOOD if all(first.get("keeps", ())) else Verdict.BAD
     yield Judged(question="time and cost", verdict=verdict, words=document["sentence"])
 
 
 def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
-    """Each run's tokens per second over the first's."""
+    """Compares each run's tokens per second with those of the first run."""
     speeds, groups = document["comparison"]["speeds"], document["comparison"]["groups"]
     names = {group["name"]: ", ".join(group["runs"]) for group in groups}
     for change in speeds:
@@ -101,7 +101,7 @@ def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
 
 
 def _steps(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
-    """Each variant's step time against the base's, in pairs of one seed."""
+    """Compares each variant's step time with the base's, in pairs with the same seed."""
     for contrast in (one for one in document["contrasts"] if one["quantity"] == "step_seconds"):
         if contrast["difference"] is None:
             words = "one pair of runs tells nothing: --seeds 3"
@@ -113,7 +113,7 @@ def _steps(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
 
 
 def _speed(name: str, ratio: Estimate, slower: float) -> Judged:
-    """It is slower where even the high end of its interval is."""
+    """Judges a speed: it is slower only if even the high end of its interval is."""
     change = format_estimate(ratio, format_number)
     certain = "slower" if ratio.high < 1 - slower else "not slower" if ratio.low >= 1 - slower else "not surely slower"
     words = f"speed x {change} of the accepted run's: {certain} by more than {format_percent(slower)}"

@@ -33,23 +33,23 @@ from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 from advisor.workflows.flows import flow_of
 
-# Timed steps after the warm-up from which a run's step time is taken: the median of 100 that scatter by a sixth is
-# known to the 2 % that the fit takes it for (1.25 σ/√n). Arbitrary: a tenth of a shorter run will do, at least 10.
+# Timed steps after the warm-up that make a run's step time usable. The median of 100 steps that vary by a sixth is
+# known to 2 %, as the fit assumes (1.25 σ/√n). The rule is arbitrary: a tenth of a shorter run will do, at least 10.
 _FEWEST_STEPS, _ENOUGH_STEPS, _LEAST_SHARE = 10, 100, 0.1
-_ROWS_OF_ID = 100  # no two runs print the same hundred losses
+_ROWS_OF_ID = 100  # rows of losses in an id; no two runs print the same hundred
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reviewed:
     """One run, read and scored."""
 
-    path: Path  # its folder, or its log
-    case: Case  # what its log says, with the price that was paid
+    path: Path  # its folder or its log
+    case: Case  # the run of the log, with the price that was paid
     scored: ScoredRun
     recorded: bool = False  # in the ledger
-    not_recorded: str | None = None  # why not, in words; None also where nobody asked
-    not_learnt: str | None = None  # why the profile of its device learns nothing from a recorded run; None: it does
-    called: str = ""  # by its owner
+    not_recorded: str | None = None  # why not, in words; None also if nobody asked to record it
+    not_learnt: str | None = None  # why the device's profile does not use this recorded run; None: it does
+    called: str = ""  # name given by its owner
 
     @property
     def name(self) -> str:
@@ -61,10 +61,10 @@ class Compared:
     """Reviewed runs, and the comparison of several."""
 
     runs: tuple[Reviewed, ...]
-    comparison: Comparison | None  # None: of one run
+    comparison: Comparison | None  # None: only one run
 
     def document(self) -> tuple[str, dict[str, object]]:
-        """The name and the content of the JSON document: one run alone, or all with their comparison."""
+        """Returns the name and content of the JSON document: of a single run, or of all runs with their comparison."""
         documents = [to_document(run) for run in self.runs]
         if self.comparison is None:
             return "compare", documents[0]
@@ -80,17 +80,17 @@ class TakenBack:
 
 
 def review_all(store: Store, texts: Sequence[str], *, record: bool | None, plan: Path | None = None) -> Compared:
-    """Review each run and compare several with each other; raises AdvisorError as `review` does."""
+    """Review each run and compare them if there are several; raises AdvisorError as `review` does."""
     runs = tuple(review(store, text, record=record, plan=plan) for text in texts)
     several = compare_runs([run.case for run in runs], [run.name for run in runs]) if len(runs) > 1 else None
     return Compared(runs=runs, comparison=several)
 
 
 def review(store: Store, text: str, *, record: bool | None, plan: Path | None = None) -> Reviewed:
-    """Read and score one run; record it if it is over and long enough. Raises AdvisorError when it cannot be read.
+    """Read and score one run, and record it if it is over and long enough. Raises AdvisorError if it cannot be read.
 
-    `text` is a path, a run's name or its beginning, or `latest`. The plan lies beside the log; else it is `plan`.
-    `record` None: unless it was taken back.
+    `text` is a path, a run's name or its beginning, or `latest`. The plan is beside the log, or else at `plan`.
+    `record` None: record the run unless it was taken back.
     """
     path, ours = _find(store, text)
     folder = path if path.is_dir() else path.parent
@@ -99,7 +99,7 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     flow = flow_of(trainer_of_run(path))
     if ours:
         reviewed = flow.read(path, promised)
-    else:  # a log, or a folder with one, of any trainer
+    else:  # any trainer's log, or a folder with one
         run = read_run(path)
         reviewed = _reviewed(path, run, promised, None, run_id=_id_of(path, run), usd_per_hour=None)
     scored = reviewed.scored
@@ -112,14 +112,14 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     short = _too_short(reviewed)
     if short is not None and not scored.complete:
         return replace(reviewed, not_recorded=short)
-    # The scores go into the ledger, and the step time to what is known of its device or its command.
+    # The ledger gets the scores; the profile of the device or of the command gets the step time.
     created = datetime.now(UTC).isoformat(timespec="seconds")
     store.record_scores(scored.run_id, score_rows(scored, created))
     return replace(reviewed, recorded=True, not_learnt=short or flow.learn(store, reviewed, created))
 
 
 def take_back(store: Store, text: str, now: datetime) -> TakenBack:
-    """Make the ledger and the profiles forget a run: named as for `review`, or by its id when its folder is gone."""
+    """Remove a run from the ledger and the profiles. `text` is as for `review`, or an id if the folder is gone."""
     if store.is_recorded(text) or text in store.taken_back():
         name = text
     else:
@@ -154,14 +154,14 @@ def learn_adopted(store: Store, reviewed: Reviewed, created: str) -> str | None:
     if (why := why_not_learnt(scored, plan, run)) is not None:
         return why
     step = scored.actual("step_seconds")
-    assert step is not None  # or it would not be learnt from
+    assert step is not None  # a run without it was refused above
     adopted = load_adopted(store.home, plan.trainer)
     save_adopted(store.home, with_run(adopted, plan, run, step, scored.reference_seconds))
     return None
 
 
 def _elsewhere(run_dir: Path) -> str:
-    """Describes where an adopted run was started; "" means on this machine, where its command was measured."""
+    """Returns where an adopted run was started; "" means on this machine, where its command was measured."""
     launch = read_launch(run_dir)
     if launch is None or launch.place.engine == "local":
         return ""
@@ -169,11 +169,11 @@ def _elsewhere(run_dir: Path) -> str:
 
 
 def read_own(run_dir: Path, plan: Plan | None) -> Reviewed:
-    """Reads a run folder of this program; its launch record has price and device."""
+    """Reads a run folder of this program, whose launch record has the price and the device."""
     run, launch, trainer = _read_launched(run_dir), read_launch(run_dir), trainer_of_run(run_dir)
     price = launch.usd_per_hour if launch is not None else None
     if launch is not None and price is not None and launch.attempt > 1:
-        # Each attempt had a price of its own: take the mean over their hours.
+        # Attempts may have different prices, so take their mean weighted by hours.
         seconds = trainer.used_seconds(run_dir)
         price = trainer.used_usd(run_dir, price) / seconds * 3600 if seconds else price
     return _reviewed(run_dir, run, plan, launch, run_id=run_id(run_dir), usd_per_hour=price)
@@ -195,7 +195,7 @@ def _read_launched(run_dir: Path) -> RunTable:
 
 
 def _id_of(path: Path, run: RunTable) -> str:
-    """Returns an id that is equal for copies of a log and differs for runs that begin with other losses."""
+    """Returns an id that copies of a log share and runs with other first losses do not."""
     began = run.column("loss")[:_ROWS_OF_ID].tobytes()
     return f"{path.resolve().stem}-{hashlib.sha256(began).hexdigest()[:8]}"
 
@@ -209,11 +209,11 @@ def _reviewed(
     run_id: str,
     usd_per_hour: float | None,
 ) -> Reviewed:
-    if plan is not None:  # where the log does not say how long the run was to be
+    if plan is not None:  # if the log does not state the planned length
         run = by_plan({"planned_steps": plan.run.steps, **run.facts}, run)
     price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
     case = make_case(run, given={"usd_per_hour": price})
-    # The device is that of the launch record, of the plan, or of the log.
+    # Take the device from the launch record, the plan or the log.
     key = launch.device_key if launch is not None else None
     name = str(run.facts.get("gpu") or "unknown")
     key = key or (plan.workload.gpu if plan is not None else spec.key if (spec := find_gpu(name)) else name)
@@ -266,13 +266,13 @@ def learn_own(store: Store, reviewed: Reviewed, created: str) -> str | None:
 
 
 def workload_of(run: RunTable, device_key: str) -> Workload | None:
-    """Returns the workload of a run of this program; its header says everything but the GPU's key."""
+    """Returns the workload of a run of this program, whose header has everything but the GPU's key."""
     workload = infer(run, {"gpu": "cpu"}).workload
     return replace(workload, gpu=device_key) if workload is not None else None
 
 
 def to_document(reviewed: Reviewed) -> dict[str, object]:
-    """One run for JSON: each quantity under its own name, beside what the run was and where the gap went."""
+    """Returns the JSON document of one run: its settings, each quantity by name, and the causes of the gap."""
     scored = reviewed.scored
     quantities: dict[str, object] = {
         score.quantity: {

@@ -1,4 +1,4 @@
-"""Token folders made of text and read for planning, and downloaded files judged by their content, fetched again."""
+"""Makes token folders from text, reads them for plans, checks downloaded files and fetches damaged ones again."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from advisor.store.disk import disk_errors
 from trainer.damage import damage
 from trainer.token_folder import ITEM_BYTES, TRAIN_FILE, DataError, TokenMeta, read_meta, tokenizer_file
 
-# bytes of text to encode, the seconds that this will take
+# receives the bytes of text and the seconds that encoding will take
 OnForecast = Callable[[int, Estimate], None]
 DATA_SUFFIXES = frozenset(
     ".parquet .pq .jsonl .ndjson .json .txt .text .csv .tsv .gz .zst .bin .npy .npz .arrow".split()  # noqa: SIM905
 )
-URL_LIST = "urls.txt"  # beside the files, one address a line
-_ORIGIN = "user.xdg.origin.url"  # the attribute in which `curl --xattr`, `wget --xattr` and browsers keep it
-_HUB = re.compile(r"/(datasets|models)--([^/]+)--([^/]+)/snapshots/([^/]+)/(.+)$")  # of Hugging Face's cache
+URL_LIST = "urls.txt"  # in the folder of the files, one address per line
+_ORIGIN = "user.xdg.origin.url"  # the attribute in which `curl --xattr`, `wget --xattr` and browsers keep the address
+_HUB = re.compile(r"/(datasets|models)--([^/]+)--([^/]+)/snapshots/([^/]+)/(.+)$")  # path in Hugging Face's cache
 _TIMEOUT_SECONDS = 60
 
 
 @contextlib.contextmanager
 def _in_our_words() -> Iterator[None]:
-    """Raise the trainer's errors about data as the advisor's."""
+    """Raise the trainer's data errors as AdvisorError."""
     try:
         yield
     except DataError as error:
@@ -40,7 +40,7 @@ def _in_our_words() -> Iterator[None]:
 
 
 def read_data(path: str | Path | None) -> TokenMeta | None:
-    """A token folder's metadata; None for synthetic tokens. Raises AdvisorError when it is no token folder."""
+    """Returns a token folder's metadata, or None for synthetic tokens. Raises AdvisorError for any other folder."""
     with _in_our_words():
         return None if path is None else read_meta(path)
 
@@ -48,11 +48,11 @@ def read_data(path: str | Path | None) -> TokenMeta | None:
 def prepare_data(
     inputs: Sequence[Path] | None, folder: Path, *, on_forecast: OnForecast | None = None, **options: Any
 ) -> TokenMeta:
-    """Turn text files (None: the sources of Python's library) into a token folder and give its metadata.
+    """Turn text files (None: the sources of Python's library) into a token folder; returns its metadata.
 
-    `options` are those of `trainer.prepare`. Raises AdvisorError with file and line of what is not data.
+    `options` are those of `trainer.prepare`. Raises AdvisorError with the file and line of anything that is not data.
     """
-    from trainer.prepare import Forecast, prepare  # numpy and tokenizers: only where they are used
+    from trainer.prepare import Forecast, prepare  # import numpy and tokenizers only if they are used
 
     def tell(found: Forecast) -> None:
         if on_forecast is not None:
@@ -64,7 +64,7 @@ def prepare_data(
 
 
 def prepare_conversations(inputs: Sequence[Path], folder: Path, **options: Any) -> TokenMeta:
-    """Turn conversations into a token folder of which only what the assistant says is learnt; raises AdvisorError."""
+    """Turn conversations into a token folder that trains only on what the assistant says; raises AdvisorError."""
     from trainer.conversations import prepare_conversations as prepare  # as above
 
     with _in_our_words():
@@ -73,18 +73,18 @@ def prepare_conversations(inputs: Sequence[Path], folder: Path, **options: Any) 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """One token of a folder: its number and its text; some are a part of a character, whose text is a placeholder."""
+    """One token of a folder with its text, which is a placeholder if the token is only part of a character."""
 
     number: int
     text: str
 
 
 def preview(folder: Path, meta: TokenMeta, first: int, count: int) -> tuple[str, list[Token]]:
-    """Tokens of the training split from number `first` on: their text as a whole, and each by itself.
+    """Returns tokens of the training split from number `first` on: the whole text, and each token.
 
-    Raises AdvisorError where the folder's tokenizer is missing or damaged.
+    Raises AdvisorError if the folder's tokenizer is missing or damaged.
     """
-    from trainer.tokenizer import load_tokenizer_file  # tokenizers: only where they are used
+    from trainer.tokenizer import load_tokenizer_file  # import tokenizers only if they are used
 
     file = tokenizer_file(folder)
     if file is None:
@@ -101,16 +101,16 @@ def preview(folder: Path, meta: TokenMeta, first: int, count: int) -> tuple[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Damaged:
-    """A file that is not the data its name promises."""
+    """A file whose content is not what its name promises."""
 
     path: Path
-    what: str  # in words
-    url: str | None  # where it came from; None: not known
+    what: str  # description of the damage
+    url: str | None  # where it came from; None: unknown
     fetch: str  # the command that fetches it again
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Every file named, and the data files of every folder, without hidden ones; sorted within a folder."""
+    """Returns the named files and the data files in the named folders, without hidden ones, sorted within a folder."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -126,7 +126,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def check(files: Sequence[Path], urls: Mapping[str, str]) -> Iterator[Damaged | None]:
-    """Judge file after file; None for each that is what it promises. `urls` are addresses by file name."""
+    """Judge one file after another; yields None for each intact file. `urls` are addresses by file name."""
     for file in files:
         with disk_errors("read", file):
             what = damage(file)
@@ -135,9 +135,9 @@ def check(files: Sequence[Path], urls: Mapping[str, str]) -> Iterator[Damaged | 
 
 
 def read_urls(given: Path | None, files: Sequence[Path]) -> dict[str, str]:
-    """Addresses by file name: of the list that was given, else of `urls.txt` beside the files.
+    """Returns addresses by file name, from the given list or else from `urls.txt` beside the files.
 
-    A name that two addresses end in is nobody's. Raises AdvisorError for what is no address.
+    A file name shared by two addresses gets neither. Raises AdvisorError for a line that is not an address.
     """
     lists = [given] if given is not None else sorted({file.parent / URL_LIST for file in files})
     found: dict[str, str | None] = {}
@@ -158,9 +158,9 @@ def read_urls(given: Path | None, files: Sequence[Path]) -> dict[str, str]:
 
 
 def refetch(damaged: Damaged) -> str | None:
-    """Fetch a file again from its address into its place; gives what is wrong with what came, None where it is whole.
+    """Fetch a file again from its address; returns what is wrong with the new file, or None if it is intact.
 
-    What was there stays until a whole file has come.
+    The old file is replaced only by an intact one.
     """
     assert damaged.url is not None
     partial = damaged.path.with_name(f".{damaged.path.name}.partial{damaged.path.suffix}")
@@ -169,17 +169,17 @@ def refetch(damaged: Damaged) -> str | None:
         if fault is None:
             os.replace(partial, damaged.path)
         return fault
-    except OSError as error:  # the network's errors and the disk's
+    except OSError as error:  # errors of the network or the disk
         return " ".join(str(error).split())
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _origin(file: Path) -> str | None:
-    """Where a program that downloaded it said that it came from."""
+    """Returns the address that the downloading program recorded for a file."""
     try:
         url = os.getxattr(file, _ORIGIN).decode("utf-8", "replace")
-    except (OSError, AttributeError):  # it did not say, or this system has no such attributes
+    except (OSError, AttributeError):  # no address was recorded, or this system has no such attributes
         return None
     return url if urlsplit(url).scheme in ("http", "https") else None
 
@@ -196,8 +196,8 @@ def _command(file: Path, what: str, url: str | None) -> str:
 
 
 def _fetched(url: str, to: Path) -> str | None:
-    """Write what an address gives; what is wrong with the answer, None where all of it came."""
-    import urllib.error  # a tenth of a second with what it imports, which nothing else needs
+    """Write the content of an address to a file; returns what is wrong with the answer, or None if it is complete."""
+    import urllib.error  # its imports take a tenth of a second, and only this function needs it
     import urllib.request
 
     request = urllib.request.Request(url, headers={"User-Agent": "training-advisor"})

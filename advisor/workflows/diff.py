@@ -1,6 +1,4 @@
-"""Two runs, plans, configurations or calibrations beside each other: what differs, and what each difference is
-predicted to do.
-"""
+"""Compares two runs, plans, configurations or calibrations, and predicts the effect of each difference."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from advisor.workflows.launch import read_source
 from trainer.schema import RunConfig, to_dict
 
 PLAN, RUN, CONFIGURATION, CALIBRATION = "plan", "run", "configuration", "calibration"
-# Fields of a workload that a law says something of, by the name of the setting that they come from
+# Fields of a workload that a law uses, by the name of the setting that they come from
 _JUDGED = {
     "precision": "precision",
     "compile": "compile",
@@ -35,7 +33,7 @@ _JUDGED = {
     "sharding": "sharding",
     "optimizer.name": "optimizer",
 }
-# Why no law says anything of a setting, by how its name begins
+# Why no law predicts the effect of a setting, by the beginning of its name
 _NO_LAW = (
     (("seed", "data.seed"), "another draw of the same run"),
     (("eval.", "checkpoint."), "evaluations and checkpoints are beside the steps that are compared here"),
@@ -43,8 +41,8 @@ _NO_LAW = (
     (("data.", "init_from"), "losses on other data do not compare"),
     ("", "nothing here predicts what it does: advisor calibrate --tune measures it"),
 )
-_APART = ("seq_len", "vocab_size")  # of a model, each judged by itself
-_SILENT = {"name", "schema", "telemetry", "stop"}  # of no run's result
+_APART = ("seq_len", "vocab_size")  # fields of a model that are judged by themselves
+_SILENT = {"name", "schema", "telemetry", "stop"}  # settings that change no run's result
 _MEASURED = ("step_seconds", "tokens_per_second", "peak_reserved_bytes", "wall_clock_seconds", "cost_usd", "loss")
 
 
@@ -57,12 +55,12 @@ class Side:
     config: RunConfig
     workload: Workload
     usd_per_hour: float | None  # of all devices; None: unknown
-    promised: Prediction | None = None  # by its plan when that was made
-    measured: Mapping[str, float | None] | None = None  # of a run that trained, by the quantities of a score
+    promised: Prediction | None = None  # the plan's prediction at the time it was made
+    measured: Mapping[str, float | None] | None = None  # a run's, by the quantities of a score
 
     @property
     def tokens(self) -> int:
-        """Of all its steps."""
+        """Returns the tokens of all steps."""
         return self.config.steps * self.workload.step_tokens
 
 
@@ -71,10 +69,10 @@ class Promise:
     """The prediction for one run. None: unknown."""
 
     prediction: Prediction | None
-    steps_seconds: Estimate | None  # of its steps alone
+    steps_seconds: Estimate | None  # of the training steps alone
     steps_usd: Estimate | None
     loss: Estimate | None
-    why_not: str = ""  # where nothing is predicted
+    why_not: str = ""  # why nothing is predicted, if so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,35 +82,35 @@ class Difference:
     setting: str
     one: Any
     other: Any
-    promise: Promise | None  # None: no law judges it
-    unjudged: str = ""  # why not
+    promise: Promise | None  # None: no law predicts it
+    unjudged: str = ""  # why there is no prediction
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """Two runs beside each other."""
+    """The comparison of two runs."""
 
     one: Side
     other: Side
-    same: int  # settings that do not differ
+    same: int  # number of equal settings
     differences: tuple[Difference, ...]
     promises: tuple[Promise, Promise]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationDiff:
-    """Two calibrations: their settings, and their predictions for the same configurations."""
+    """The comparison of two calibrations: their settings, and their predictions for the same configurations."""
 
     one: Calibration
     other: Calibration
-    settings: tuple[tuple[str, Any, Any], ...]  # those that differ, by name
+    settings: tuple[tuple[str, Any, Any], ...]  # name and both values of each setting that differs
     steps: tuple[tuple[Workload, Estimate | None, Estimate | None], ...]
 
 
 def diff(store: Store, one: str, other: str, gpu: str | None = None) -> Diff | CalibrationDiff:
-    """Set two things beside each other; `gpu` is where bare configurations are to run.
+    """Compare two things; `gpu` is the GPU on which bare configurations would run.
 
-    Raises AdvisorError where one cannot be read, or they are of kinds that have nothing in common.
+    Raises AdvisorError if one cannot be read, or if they are of kinds that cannot be compared.
     """
     sides = (_read(store, one, gpu), _read(store, other, gpu))
     a, b = sides
@@ -128,7 +126,7 @@ def diff(store: Store, one: str, other: str, gpu: str | None = None) -> Diff | C
         raise AdvisorError(
             "a calibration is of a device, the other is a run: they have nothing in common", hint, exit_code=2
         )
-    names = names_apart([a.name, b.name]) if a.name != b.name else [Path(a.name).name] * 2  # a path is no heading
+    names = names_apart([a.name, b.name]) if a.name != b.name else [Path(a.name).name] * 2  # a path is too long
     return _runs(store, replace(a, name=names[0]), replace(b, name=names[1]))
 
 
@@ -161,7 +159,7 @@ def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:
     key = launch.device_key if launch is not None else None
     gpus = launch.gpus if launch is not None else 1
     work = workload_of_config(config, key, gpus)
-    if plan is not None:  # "auto" is what the plan took it for
+    if plan is not None:  # the plan says what "auto" stands for
         work = replace(work, precision=plan.workload.precision)
     price = launch.usd_per_hour if launch is not None else None
     return Side(
@@ -179,7 +177,7 @@ def _measured(store: Store, folder: Path) -> Mapping[str, float | None] | None:
     """Returns the measured quantities of a run, or None if it has not done a step."""
     try:
         scored = review(store, str(folder), record=False).scored
-    except AdvisorError:  # never started, or ended before its first step: there is nothing to set beside
+    except AdvisorError:  # it never started, or ended before its first step, so nothing was measured
         return None
     return {name: scored.actual(name) for name in _MEASURED}
 
@@ -200,7 +198,7 @@ def _runs(store: Store, a: Side, b: Side) -> Diff:
 
 
 def flat(side: Side) -> dict[str, Any]:
-    """Every setting of a run by its dotted name; the device is that of the workload."""
+    """Returns every setting of a run by its dotted name, with the device of the workload."""
     settings = dict(_leaves(to_dict(side.config), ""))
     settings |= {"precision": side.workload.precision, "gpu": side.workload.gpu, "gpus": side.workload.gpus}
     settings.pop("device", None)
@@ -216,7 +214,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _difference(store: Store, a: Side, b: Side, name: str, one: Any, other: Any, different: list[str]) -> Difference:
-    """Describes the difference of one setting; the settings of a group are judged together at the first of them."""
+    """Describes the difference of one setting; a group of settings is judged once, at its first setting."""
     first = next((n for n in different if _group(n) == _group(name)), name)
     if first != name:
         return Difference(setting=name, one=one, other=other, promise=None, unjudged=f"with {first}")
@@ -226,20 +224,20 @@ def _difference(store: Store, a: Side, b: Side, name: str, one: Any, other: Any,
 
 
 def _group(name: str) -> str:
-    """Returns the group of a setting: the sizes of a model, or micro-batch and accumulation, change together."""
+    """Returns the group of a setting. The sizes of a model change together, as do micro-batch and accumulation."""
     if name in ("micro_batch", "grad_accum"):
         return "batch"
     return "sizes" if name.startswith("model.") and name.removeprefix("model.") not in _APART else name
 
 
 def _changed(a: Side, b: Side, name: str) -> tuple[Side | None, str]:
-    """Returns the first run with this setting, or group, of the second; or why nothing is predicted."""
+    """Returns the first run with this setting or group taken from the second, or why nothing is predicted."""
     work, shape = a.workload, a.workload.shape
     other, group = b.workload, _group(name)
     if name in ("gpu", "gpus"):
         moved = replace(work, gpu=other.gpu) if name == "gpu" else replace(work, gpus=other.gpus)
         price = b.usd_per_hour
-        if name == "gpus":  # the first run's price on the second's number of devices
+        if name == "gpus":  # take the first run's price for the second's number of devices
             price = None if a.usd_per_hour is None else a.usd_per_hour / work.gpus * other.gpus
         return replace(a, workload=moved, usd_per_hour=price), ""
     if name == "steps":
@@ -282,7 +280,7 @@ def promise(store: Store, side: Side) -> Promise:
 
 
 def _told(c: Calibration) -> dict[str, Any]:
-    """Returns the settings of a calibration and its software."""
+    """Returns the settings and the software of a calibration."""
     return {
         "device": c.device.name or c.device_key,
         "torch": c.environment.torch,

@@ -1,4 +1,4 @@
-"""From a plan to a folder of text that its run can be started from elsewhere, by hand or by another engine."""
+"""Turns a plan into a folder of text files that start its run elsewhere, by hand or with another engine."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from advisor.workflows.launch import limits_of, with_synthetic
 class Exported:
     """An export that is not written yet."""
 
-    main: str  # the file that is the job
+    main: str  # the file that defines the job
     files: Mapping[str, str]  # name inside the folder → text
-    steps: tuple[str, ...]  # what to type there
+    steps: tuple[str, ...]  # commands to type there
     warnings: tuple[str, ...]
 
     def write(self, folder: Path) -> None:
-        """Write every file; AdvisorError where the folder holds something already, or cannot be written."""
+        """Write every file. Raises AdvisorError if the folder is not empty or cannot be written."""
         with disk_errors("write the export to", folder):
             if folder.is_dir() and any(folder.iterdir()):
                 raise AdvisorError(f"{folder} is not empty", "name a new folder")
@@ -41,16 +41,16 @@ class Exported:
 
 
 def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
-    """The files to export for the plan in a file, with the limits and the data that options give."""
+    """Returns the exported files for the plan in a file, with the limits and data of the options."""
     return export(with_synthetic(load_plan(path), options.synthetic), to, limits_of(options), options)
 
 
 def place_there(to: str, options: ExportOptions) -> Place:
-    """Where an engine starts the job; AdvisorError (exit 2) for an option that is no word for it."""
+    """Returns the place where an engine starts the job; AdvisorError (exit 2) for unsafe characters in options."""
     for name in ("account", "partition", "qos", "constraint", "image", "volume_claim", "infra", "data_at"):
-        # These words go into scripts as they are: what would end a line, a word or a quotation there is refused.
+        # The values go into scripts unchanged, so characters that end a line, a word or a quotation there are refused.
         value = getattr(options, name)
-        signs = r"\[\]&|!()*" if name == "constraint" else ""  # Slurm's own, in a comment of the script
+        signs = r"\[\]&|!()*" if name == "constraint" else ""  # Slurm's own syntax, in a script's comment
         if value is not None and not re.fullmatch(rf"[\w.,:@%+=~/{signs}-]+", value):
             message = f"--{name.replace('_', '-')} {value!r} is no word for an engine"
             raise AdvisorError(message, "letters, digits and . , : / @ - _ =", exit_code=2)
@@ -64,7 +64,7 @@ def export(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     options: ExportOptions = ExportOptions(),  # noqa: B008 - frozen
 ) -> Exported:
-    """The files of a plan for an engine of `TARGETS`; AdvisorError for what it cannot take."""
+    """Returns the files of a plan for an engine of `TARGETS`. Raises AdvisorError for an unsupported option."""
     place = place_there(to, options)
     refuse_edited(plan)
     target = TARGETS[to]

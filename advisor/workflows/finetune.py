@@ -1,6 +1,6 @@
-"""Plans further stages of training from a run: other data, a new schedule, the time and cost of each stage.
+"""Plans further stages of training after a run, each with its data, schedule, time and cost.
 
-The run has trained, or is a plan still: then it is the first of the stages, and all of them are planned at once.
+The run may be only a plan. It is then the first stage, and all stages are planned at once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from advisor.workflows.data import read_data
 from trainer.runlog import LOG_NAME, RunLogError, load_run_log
 from trainer.schema import CheckpointConfig, DataConfig, RunConfig, ScheduleConfig, StopConfig, dump_config
 
-_WARMUP, _EVALUATIONS = 0.03, 10  # of a stage's steps; evaluations on its way
+_WARMUP, _EVALUATIONS = 0.03, 10  # share of a stage's steps; evaluations per stage
 RUNS = "runs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One run of a pipeline, which begins with the weights of the stage before."""
+    """One run of a pipeline, which starts from the weights of the previous stage."""
 
     name: str
-    config: RunConfig | None  # None: of a plan that has its own file
+    config: RunConfig | None  # None: the stage is a plan with its own file
     steps: int
-    run_dir: Path  # where it is to lie, so that the next one finds it
+    run_dir: Path  # the folder it will have, from which the next stage loads weights
     tokens: int
     learnt_tokens: int | None  # of conversations, in one pass; None: every token
     seconds: Estimate
     usd: Estimate | None  # None: no price is known
-    plan: Path | None = None  # whose file starts it
+    plan: Path | None = None  # the plan file that starts it
 
 
 def plan_stages(
@@ -54,12 +54,12 @@ def plan_stages(
     learning_rate: float = 0.1,
     usd_per_gpu_hour: float | None = None,
 ) -> tuple[Stage, ...]:
-    """A stage for each token folder, in order: model, batch and kind of device as the run had them, on one device.
+    """Returns one stage per token folder, in order: the run's model, batch and kind of device, on one device.
 
-    `source` is a run folder, or a plan.yaml, whose run becomes the first stage. Times are by the run's own pace, or by
-    what its plan promises, of several cards times their number. `learning_rate` is a share of the peak of the stage
-    before. The price is that of one of the run's devices unless one is given. Raises AdvisorError for what is no run,
-    no token folder, or of a vocabulary that the model does not have.
+    `source` is a run folder, or a plan.yaml, whose run becomes the first stage. Times follow the run's measured pace or
+    the plan's prediction; those of several GPUs are multiplied by their number. `learning_rate` is a share of the
+    previous stage's peak. The price is that of one of the run's devices unless one is given. Raises AdvisorError if
+    `source` is not a run, or a data folder is not a token folder or has a vocabulary that the model does not have.
     """
     stages: list[Stage] = []
     if source.is_file():
@@ -82,7 +82,7 @@ def plan_stages(
         hourly, origin = launch.usd_per_hour if launch is not None else None, source.resolve()
     own = hourly / pace_of_run.cards if hourly is not None else None
     price = usd_per_gpu_hour if usd_per_gpu_hour is not None else own
-    # a configuration without a plan is started on one card: the same batch there, in as many more micro-batches
+    # a configuration without a plan runs on one GPU, with more micro-batches to keep the batch the same
     before = replace(base, grad_accum=base.grad_accum * pace_of_run.cards)
     for number, folder in enumerate(data, 1):
         name = f"{number}-{folder.resolve().name}"
@@ -102,14 +102,14 @@ def plan_stages(
 
 
 def in_all(stages: Sequence[Stage]) -> tuple[Estimate, Estimate | None]:
-    """Seconds and dollars of all stages; they share the error of their pace, so their ends add up."""
+    """Returns the seconds and dollars of all stages. They share the error of their pace, so interval ends add up."""
     costs = [stage.usd for stage in stages if stage.usd is not None]
     seconds = sum_shared(*(stage.seconds for stage in stages))
     return seconds, sum_shared(*costs) if len(costs) == len(stages) else None
 
 
 def write_stages(stages: Sequence[Stage], out: Path) -> list[str]:
-    """Write each stage's configuration, and give the commands that run them one after the other."""
+    """Write each stage's configuration; returns the commands that run them in order."""
     commands = []
     for stage in stages:
         if stage.config is None:
@@ -127,7 +127,7 @@ def _config(
     before: RunConfig, origin: Path, folder: Path, name: str, epochs: float, share: float
 ) -> tuple[RunConfig, int | None]:
     meta = read_data(folder)
-    assert meta is not None  # there is a folder
+    assert meta is not None  # the stage has a token folder
     if meta.vocab_size > before.model.vocab_size:
         hint = "prepare it with --tokenizer of the run's own data"
         raise AdvisorError(f"{folder} has {meta.vocab_size:,} tokens, the model {before.model.vocab_size:,}", hint)
@@ -147,14 +147,14 @@ def _config(
         schedule=ScheduleConfig(warmup_steps=round(_WARMUP * steps), final_fraction=0.0),
         eval=replace(before.eval, every_steps=max(1, steps // _EVALUATIONS), tokens=before.eval.tokens or 65536),
         checkpoint=CheckpointConfig(),
-        stop=StopConfig(hang_factor=before.stop.hang_factor),  # limits and gates were of the run before
+        stop=StopConfig(hang_factor=before.stop.hang_factor),  # the previous run's limits and gates do not apply
     )
     return config, meta.counted_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """How fast a run is: its GPUs, tokens of a step over all of them, and what a stage takes on one of them."""
+    """The pace of a run: its GPUs, the tokens per step over all GPUs, and the time of a stage on one GPU."""
 
     cards: int
     step_tokens: int
@@ -162,7 +162,7 @@ class _Pace:
 
 
 def _pace_of_run(run_dir: Path) -> _Pace:
-    """Returns the pace of a run that has trained, from its log: steps and evaluations stay as fast as they were."""
+    """Returns the pace of a run that has trained, from its log: steps and evaluations keep their speed."""
     try:
         log = load_run_log(run_dir / LOG_NAME)
     except (RunLogError, OSError) as error:
@@ -171,7 +171,7 @@ def _pace_of_run(run_dir: Path) -> _Pace:
         raise AdvisorError(f"{run_dir} has done no step yet: its pace is not known", "let it train first")
     took = np.array([float(step["seconds"]) for step in log.steps])
     cards = int(log.header.get("world_size") or 1)
-    each = cards * took[min(3, len(took) - 1) :]  # as one of them would take; the first ones warm up
+    each = cards * took[min(3, len(took) - 1) :]  # time on a single GPU; the first steps are warm-up
     eval_tokens = sum(float(e["tokens"]) for e in log.evals)
     rate = cards * sum(float(e["seconds"]) for e in log.evals) / eval_tokens if eval_tokens else 0.0
     last_save = max((float(c["seconds"]) for c in log.checkpoints), default=0.0)
@@ -189,7 +189,7 @@ def _pace_of_run(run_dir: Path) -> _Pace:
 
 
 def _pace_of_plan(plan: Plan) -> _Pace:
-    """Returns the pace that a plan promises, on a machine that is there and set up."""
+    """Returns the pace that a plan predicts, on a machine that is already there and set up."""
     clock, cards = plan.bill.wall_clock, plan.workload.gpus
     own = planned_evals(plan.run) * plan.run.eval.tokens
     checkpoints = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))

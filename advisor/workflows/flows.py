@@ -1,4 +1,4 @@
-"""Says for each trainer how its plans and runs are launched, exported and scored."""
+"""Defines for each trainer how its plans and runs are launched, exported and scored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from advisor.trainers.own import OWN
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Options of a command that the plans or runs of a trainer do not take."""
+    """Options of a command that a trainer's plans or runs do not support."""
 
     options: tuple[str, ...]
     message: str
@@ -24,17 +24,17 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """The functions for the plans and runs of one trainer; `refused` has the options they do not take, by command."""
+    """The functions for the plans and runs of one trainer; `refused` lists unsupported options by command."""
 
     launching: Callable[..., Any]  # (store, path of a plan, LaunchOptions, say, measure) -> Launching
     export: Callable[..., Any]  # (store, path of a plan, target, ExportOptions) -> Exported
     read: Callable[..., Any]  # (run folder, plan) -> Reviewed
-    learn: Callable[..., Any]  # (store, Reviewed, time of day) -> why nothing is learnt from that run, or None
+    learn: Callable[..., Any]  # (store, Reviewed, time of day) -> why the run is not learnt from, or None
     refused: Mapping[str, Refusal]
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """A function that is imported when it is called: exports load scipy, and launching and resuming start without."""
+    """Returns a function that is imported when it is called, so that launches and resumes start without scipy."""
     return lambda *given, **named: getattr(import_module(f"advisor.workflows.{module}"), name)(*given, **named)
 
 
@@ -76,9 +76,9 @@ FLOWS = {
 
 
 def flow_of(trainer: Trainer, command: str = "", options: Any = None) -> Flow:
-    """Returns the flow of a trainer; a trainer that is not in the table has the flow of this project's own.
+    """Returns the flow of a trainer, which is this project's own flow if the table does not have the trainer.
 
-    Raises AdvisorError (exit 2) where the options of this command have one that the trainer does not take.
+    Raises AdvisorError (exit 2) if the trainer does not support one of the command's options.
     """
     flow = FLOWS.get(trainer.name, FLOWS[OWN.name])
     refusal = flow.refused.get(command)

@@ -1,4 +1,4 @@
-"""Turns options into a goal, equally for the command line, the page and the Python call."""
+"""Turns options into a goal, in the same way for the command line, the page and the Python call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
 from trainer.schema import ConfigError, make_shape
 
-Options = Mapping[str, Any]  # values by the names of options, read; an option that was not given is absent
+Options = Mapping[str, Any]  # option values that were already read, by option name; options not given are absent
 
 _READ = {
     Kind.USD: units.parse_usd,
@@ -55,7 +55,7 @@ def read_option(option: Option, value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if option.kind is Kind.DEADLINE and not isinstance(value, bool):
-        return units.parse_deadline(str(value), datetime.now())  # a bare number says no unit, in Python either
+        return units.parse_deadline(str(value), datetime.now())  # a bare number states no unit, in Python either
     if option.kind is Kind.NUMBERS and not isinstance(value, str):
         return units.parse_numbers(",".join(map(str, value)) if isinstance(value, Sequence) else str(value))
     if option.kind is Kind.GPUS and not isinstance(value, str):
@@ -75,10 +75,9 @@ def read_option(option: Option, value: Any) -> Any:
 
 
 def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:
-    """Options by name with their values read; None stands for an option that was not given.
+    """Returns option values by name after reading them; None means that the option was not given.
 
-    Raises AdvisorError (exit 2) for a name that none of the `known` options has, and for a value that is none of its
-    option.
+    Raises AdvisorError (exit 2) for an option that is not `known`, or a value that is invalid for its option.
     """
     for name in given:
         if name not in known:
@@ -106,15 +105,15 @@ def readings(typed: Options, deadline: str = "") -> list[str]:
 
 
 def goal_from(typed: Options) -> Goal:
-    """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
+    """Returns the goal of the options. Raises AdvisorError (exit 2) for unknown devices or conflicting options."""
     given = {name: value for name, value in typed.items() if value is not None and value != ()}
     _refuse_contradictions(given)
     if given.get("layout") == "any":
         given = {"gpus": LAYOUT_COUNTS} | given
     shaped = dict(given) if given.get("layout") == "any" else with_shape(given, mixtures="finetune" in given)
-    if "finetune" in given:  # as long as its examples are, not as the model was trained
+    if "finetune" in given:  # the context is as long as the examples, not as in pretraining
         shaped["seq_len"] = given.get("seq_len")
-    # Name GPUs by their keys, and take the number of GPUs that --gpu says, as in 8xh100.
+    # Replace names of GPUs by their keys, and take the number of GPUs from --gpu, as in 8xh100.
     asked, gpus = shaped.get("gpu", OPTIONS["gpu"].default), shaped.get("gpus")
     read = [read_gpus(text) for text in asked.split(",") if text.strip()]
     counts = {one.count for one in read}
@@ -164,7 +163,7 @@ def goal_from(typed: Options) -> Goal:
 
 
 LAYOUT_COUNTS = tuple(2**n for n in range(3, 15))  # GPUs: 8 to 16,384
-# Options without which another says nothing: its name, any of these, what is wrong, what to do.
+# Options that need another option: the option, the alternatives it needs, what is wrong, what to do.
 _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
      "add --ratio, or leave --ratio-counts out"),
@@ -179,7 +178,7 @@ _NEEDS = (
      "say of how much data: --data FOLDER, or --data-tokens 3B"),
     ("value_of_time", ("budget",), "--value-of-time is of a budget, and there is none", "add --budget"),
 )  # fmt: skip
-# Options that say the same thing, or exclude each other.
+# Options that say the same thing or exclude each other.
 _EXCLUDE = (
     (("ratio", "inference_tokens"), "--ratio and --inference-tokens both settle the tokens per parameter",
      "leave one out: --inference-tokens works the ratio out"),
@@ -194,7 +193,7 @@ _EXCLUDE = (
     (("download_rate", "data"), "--download-rate: the data of --data are here", "leave one of them out"),
 )  # fmt: skip
 _OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget", "deadline", "sure", "objective")
-# Options that ask for another kind of plan, what that is, and the options that say something of it.
+# Options that ask for another kind of plan, the name of that kind, and the options that apply to it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
                                  "length", "lora_rank", "stage", "optimizer"}),
@@ -204,7 +203,7 @@ _OTHER_PLANS = (
 
 
 def _refuse_contradictions(options: Options) -> None:
-    """Raise AdvisorError (exit 2) for options that need others, exclude each other, or change nothing of the plan."""
+    """Raise AdvisorError (exit 2) for options that need others, exclude each other, or do not affect the plan."""
     given = [name for name, value in options.items() if value != OPTIONS[name].default]
     for name, needed, message, hint in _NEEDS:
         if name in given and not any(other in given for other in needed):
@@ -230,7 +229,7 @@ def _family(options: Options) -> str:
 
 
 def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
-    """Raise AdvisorError (exit 2) for an option that could change nothing of the answer."""
+    """Raise AdvisorError (exit 2) for an option that cannot affect the answer."""
     priced = {price.gpu for price in by_card}
     if unnamed := sorted(priced - named) if ANY not in named else []:
         message = f"--price {unnamed[0]}: no {unnamed[0]} is looked at"
@@ -245,7 +244,7 @@ def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[
 
 
 def refuse_idle_budget(goal: Goal) -> None:
-    """Raise AdvisorError (exit 2) for a budget typed where nothing costs anything; the form begins with one."""
+    """Raise AdvisorError (exit 2) if a budget was typed but nothing costs anything; a form has one by default."""
     paid = goal.prices or goal.usd_per_gpu_hour or goal.usd_per_kwh
     if goal.budget_usd is not None and goal.gpu in (OWN, "cpu") and not paid:
         hint = "give --price 2.50 (dollars per GPU and hour), --kwh-price 0.30, or a limit on time: --deadline 30min"
@@ -255,8 +254,8 @@ def refuse_idle_budget(goal: Goal) -> None:
 def with_shape(options: Options, *, mixtures: bool = False) -> dict[str, Any]:
     """Returns the options with the shape of a named model; raises AdvisorError (exit 2) for two or incomplete shapes.
 
-    With data of one's own the vocabulary is their tokenizer's, so the model's is left out. `mixtures` also takes
-    mixtures of experts, and models in the nearest shape.
+    With the user's own data, their tokenizer sets the vocabulary, so the model's is left out. `mixtures` also allows
+    mixtures of experts, and models that only resemble a known shape.
     """
     shapes = ("model", "params", "depth", "width", "heads", "kv_heads", "ffn_width")
     said = [OPTIONS[name].flag for name in shapes if options.get(name) is not None]
@@ -280,10 +279,9 @@ def with_shape(options: Options, *, mixtures: bool = False) -> dict[str, Any]:
 
 
 def find_model(text: str, *, nearly: bool = False) -> NamedModel:
-    """The model of a name, of a config.json or of a folder with one; a Hub's name is looked up in the local cache too.
+    """Returns the model for a name, a config.json or a folder with one; Hub names are also found in the local cache.
 
-    `nearly` takes models that the trainer does not build, in the nearest shape that it does. Raises AdvisorError (exit
-    2).
+    `nearly` allows models that the trainer cannot build exactly, in the nearest shape. Raises AdvisorError (exit 2).
     """
     if (file := config_file(text)) is not None:
         return _checked(model_of_config(file.read_text(encoding="utf-8"), name=text), nearly)
@@ -299,7 +297,7 @@ def find_model(text: str, *, nearly: bool = False) -> NamedModel:
 
 
 def find_architecture(text: str) -> Architecture:
-    """The model of a name, of a config.json or of a folder with one; AdvisorError (exit 2) for none that is known."""
+    """Returns the architecture for a name, config.json or folder with one. Raises AdvisorError (exit 2) if unknown."""
     path = config_file(text)
     if path is not None:
         found = architecture_of_config(path.read_text(encoding="utf-8"), text)
@@ -308,9 +306,9 @@ def find_architecture(text: str) -> Architecture:
 
 
 def find_any_model(text: str) -> NamedModel:
-    """The model of a name or config.json in the nearest shape of the trainer, mixtures of experts too.
+    """Returns the model for a name or config.json in the trainer's nearest shape, even for a mixture of experts.
 
-    Raises AdvisorError (exit 2) for a model that is not known.
+    Raises AdvisorError (exit 2) for an unknown model.
     """
     try:
         return find_model(text, nearly=True)
@@ -322,7 +320,7 @@ def find_any_model(text: str) -> NamedModel:
 
 
 def config_file(text: str) -> Path | None:
-    """The config.json that a path or a folder names; None where the text is no path. AdvisorError (exit 2) for none."""
+    """Returns the config.json at a path, or None if the text is no path; AdvisorError (exit 2) if it is missing."""
     path = Path(text).expanduser()
     file = path / "config.json" if path.is_dir() else path
     if file.suffix != ".json" and not path.is_dir():
@@ -340,7 +338,7 @@ def _checked(model: NamedModel, nearly: bool) -> NamedModel:
 
 
 def _in_hub_cache(name: str) -> Path | None:
-    """The newest config.json of a model that Hugging Face's library has downloaded."""
+    """Returns the newest config.json of a model that Hugging Face's library has downloaded."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
@@ -354,7 +352,7 @@ def _devices(
 ) -> tuple[list[str], tuple[OwnMachine, ...], tuple[GpuPrice, ...]]:
     """Returns the GPUs that may be rented, the user's own machines, and the user's prices for rented GPUs.
 
-    A card among several that costs nothing is the user's own, and one card where --gpus does not say how many.
+    If several GPUs are named without --gpus, each that costs nothing is a single GPU of the user's own.
     """
     own = tuple(machine for text in options.get("own", ()) for machine in read_machines(text))
     if own and options["gpu"] == OPTIONS["gpu"].default:
@@ -369,7 +367,7 @@ def _devices(
 
 
 def device_keys(asked: str) -> list[str]:
-    """The keys that --gpu names, each once; ["any"] stands for all."""
+    """Returns the device keys that --gpu names, each once; ["any"] stands for all."""
     names = [name.strip() for name in asked.split(",") if name.strip()]
     if not names:
         raise AdvisorError("--gpu names no GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
@@ -394,20 +392,20 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
     return alone, tuple(by_card)
 
 
-# what a Llama's matrices are called elsewhere, and in what each is none
+# model types that are like Llama, each with its difference ("": none)
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _LIKE_LLAMA = {
     "llama": "", "mistral": "", "qwen2": "", "qwen3": "it normalises queries and keys", "smollm3": "", "granite": "",
     "gemma": "its feed-forward gate is another", "gemma2": "it has more norms and windows",
     "gemma3_text": "it has more norms and windows", "olmo2": "it normalises queries and keys",
 }  # fmt: skip
-_LONGEST_TRAINED = 4096  # tokens a sequence, where a config.json says how long the model can see
+_LONGEST_TRAINED = 4096  # tokens per sequence, if a config.json states a longer context
 
 
 def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None = None) -> NamedModel:
-    """The model that a config.json describes, at a context length (None: as long as it sees, at most 4,096).
+    """Returns the model of a config.json at a context length (None: the model's own, but at most 4,096).
 
-    Raises AdvisorError (exit 2) for what is no such file, and for a model that no family is like.
+    Raises AdvisorError (exit 2) if it is not such a file, or if no family resembles the model.
     """
     from advisor.readers.chunks import parse_json
     from advisor.readers.config_names import facts_of_settings

@@ -21,7 +21,7 @@ class Deleted:
 
     run_id: str
     path: Path
-    folder_left: bool  # it lay outside the store, where other things may lie in it
+    folder_left: bool  # the folder is outside the store and may hold other things
     recorded: bool  # its measurements are still used
 
 
@@ -33,7 +33,7 @@ def annotate(
     tags: Sequence[str] = (),
     untags: Sequence[str] = (),
 ) -> About:
-    """Change what is written down of a run (None: as it was; empty: none) and give it; AdvisorError as `checked`."""
+    """Change a user's notes about a run (None: unchanged, empty: removed) and return them; raises as `checked`."""
     now = read_about(run_dir)
     gone = {tag.strip().lower() for tag in untags}
     write_about(
@@ -48,9 +48,9 @@ def annotate(
 
 
 def delete_run(store: Store, run_dir: Path) -> Deleted:
-    """Take a run from the list and remove its folder where the store made it; its measurements stay.
+    """Remove a run from the list, and its folder if the store made it. Its measurements stay.
 
-    Raises AdvisorError while it goes on, or where that cannot be told.
+    Raises AdvisorError if the run is still going on, or this cannot be determined.
     """
     state = describe(run_dir, store).state
     if goes_on(state):
@@ -61,7 +61,7 @@ def delete_run(store: Store, run_dir: Path) -> Deleted:
     ours = run_dir.resolve().parent == (store.home / "runs").resolve()
     if ours:
         with disk_errors("delete", run_dir):
-            grave = run_dir.with_name(f".deleted-{run_dir.name}")  # half a folder would be listed as a broken run
+            grave = run_dir.with_name(f".deleted-{run_dir.name}")  # half a folder would be listed as a run
             run_dir.rename(grave)
             shutil.rmtree(grave)
     store.forget_run(name)

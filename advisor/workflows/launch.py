@@ -58,7 +58,7 @@ class Started:
 
 
 def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
-    """The limits that options state; AdvisorError (exit 2) for a stop on the loss that is none."""
+    """Returns the limits that the options state. Raises AdvisorError (exit 2) for an invalid stop on the loss."""
     stops = options.stop_loss if not isinstance(options, ExportOptions) else ()
     return Limits(
         max_usd=options.budget,
@@ -83,9 +83,9 @@ def launching(
     say: Callable[[str], None] = lambda text: None,
     measure: Callable[[Plan, Arriving], Arrival] | None = None,
 ) -> Launching:
-    """The launch of a plan for the trainer here, or of a bare configuration; raises AdvisorError.
+    """Returns the launch of a plan for the trainer here, or of a bare configuration; raises AdvisorError.
 
-    `say` receives what is to be known before the start; `measure` calibrates this machine for a plan.
+    `say` receives what the user should know before the start; `measure` calibrates this machine for a plan.
     """
     path, source = source, read_source(source) if isinstance(source, Path) else source
     place, limits = place_of(options), limits_of(options)
@@ -93,7 +93,7 @@ def launching(
         if not isinstance(source, Plan):
             hint = f"write them into {path} under stop.gates, each with step and above"
             raise AdvisorError("--gate is for plans, which say what to expect", hint, exit_code=2)
-        from advisor.planning.stages import with_gates  # numpy: other launches start without it
+        from advisor.planning.stages import with_gates  # needs numpy, which other launches start without
 
         source = with_gates(source, options.gate)
     source = with_notice(with_synthetic(source, options.synthetic), options.notice)
@@ -105,7 +105,7 @@ def launching(
             say(words)
         launched, left, arrival = source, limits, None
         if place.engine == HERE.engine and measure is not None and isinstance(source, Plan):
-            # The machine is measured first where it never was, or where that is asked for.
+            # Measure the machine first if it was never calibrated or if the user asks for it.
             from advisor.workflows.arrive import is_unknown
 
             unknown = options.calibrate is not False and is_unknown(source, store)
@@ -113,7 +113,7 @@ def launching(
                 say("the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)")
             if unknown or options.calibrate:
                 arrival = measure(source, asked)
-                assert arrival.after is not None  # what does not go on is an error
+                assert arrival.after is not None  # a plan that should not start raises an error
                 launched, left = arrival.after, what_remains(arrival.before, arrival.seconds, limits)
         elif arriving is not None:
             say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
@@ -132,7 +132,7 @@ def launching(
 
 
 def place_of(options: LaunchOptions) -> Place:
-    """Where options say that a run starts; AdvisorError (exit 2) for what is no place."""
+    """Returns the place where the options start a run. Raises AdvisorError (exit 2) if they name none."""
     return parse_place(options.on, account=options.account, qos=options.qos, constraint=options.constraint,
                        gpu_ids=parse_gpu_ids(options.gpu_ids))  # fmt: skip
 
@@ -140,9 +140,9 @@ def place_of(options: LaunchOptions) -> Place:
 def _arriving(
     store: Store, source: Plan | RunConfig, place: Place, asked: Arriving, first: bool | None
 ) -> Arriving | None:
-    """Returns how another machine is measured before the run starts there; None for a run here or without measurement.
+    """Returns how to measure another machine before its run starts; None if the run is here or nothing is measured.
 
-    `first` says whether it is to be measured; None: if this store has no calibration of that machine.
+    `first` asks for the measurement; None means: only if this store has no calibration of that machine.
     """
     if place.engine not in MEASURED_THERE:
         if place.engine != HERE.engine and (first or asked != Arriving()):
@@ -157,13 +157,13 @@ def _arriving(
 
 
 def read_source(path: Path) -> Plan | RunConfig:
-    """Read a plan, or a bare run configuration where the file is one; raises AdvisorError."""
+    """Read a plan or a bare run configuration, whichever the file is; raises AdvisorError."""
     raw = read_yaml(path, "plan")
     return read_run_config(path) if "model" in raw and "run" not in raw else load_plan(path)
 
 
 def refuse_other_software(source: Plan | RunConfig) -> None:
-    """Raise AdvisorError (exit 2) for a plan of other people's software, which nothing here starts."""
+    """Raise AdvisorError (exit 2) for a plan of other software, which this program does not start."""
     if isinstance(source, Plan) and source.goal.software is not None:
         name = words_of(software_of(source.goal.software))
         hint = "start it by its own command under `advisor adopt`, or plan again without --software"
@@ -198,7 +198,7 @@ def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
     config = replace(config, data=replace(config.data, synthetic=True))
     if not isinstance(source, Plan):
         return config
-    return replace(source, goal=replace(source.goal, synthetic=True), run=config)  # an arrival plans by the goal again
+    return replace(source, goal=replace(source.goal, synthetic=True), run=config)  # an arrival plans from the goal
 
 
 def launch(
@@ -214,16 +214,16 @@ def launch(
 ) -> Started:
     """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
 
-    A plan whose run is going on is not started beside it unless `again` is set: the error names that run. Where
-    `arriving` says how, an engine elsewhere measures its machine first and plans again. Raises AdvisorError when the
-    folder holds a run already, a limit makes no sense or the process cannot be started.
+    If the plan already has an active run, the error names that run; `again` starts another. With `arriving`, an engine
+    elsewhere first measures its machine and plans again. Raises AdvisorError if the folder already holds a run, a limit
+    makes no sense or the process cannot be started.
     """
     if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
-    plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no name to be known by
+    plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no id
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
         job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
-        # The job with its folder made: the one that was given, else one that nobody has.
+        # Make the job with its folder: the one that was given, or else an unused one.
         if run_dir is not None:
             with disk_errors("make the run folder", job.folder):
                 job.folder.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def dry_run(
     again: bool = False,
     **asked: Any,
 ) -> LaunchRequest:
-    """What `launch` would write and start now, with the same options; nothing is written. AdvisorError as it would."""
+    """Returns what `launch` would write and start with these options. Writes nothing and raises the same errors."""
     job = _job(store, source, run_dir, **asked)
     if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
@@ -259,12 +259,12 @@ def resume(
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Started:
-    """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
+    """Resume the run of a folder from its last checkpoint, where it was started. New limits replace the old ones.
 
-    `usd_per_gpu_hour` is the price from now on; what was spent before was spent at the old one.
-    `synthetic` lets a run go on that has no data and was not asked to have none.
+    `usd_per_gpu_hour` is the price from now on; earlier attempts keep their price. `synthetic` lets a run without data
+    continue with random tokens even if its configuration does not ask for them.
 
-    Raises AdvisorError when it is running, has completed, or has used up the time it was given.
+    Raises AdvisorError if the run is active, has completed, or has used up its time.
     """
     run_dir = run_dir.resolve()
     with folder_lock(run_dir):
@@ -283,23 +283,23 @@ def resume(
 def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: bool = False) -> RunStatus:
     """Ask a run to save and end, and wait for it; with `force`, kill it after the timeout.
 
-    Gives the state it ended in; a run that is over is left as it is. Raises AdvisorError when it still runs.
+    Returns its final state; a run that is over does not change. Raises AdvisorError if the run is still active.
     """
     return backend_of(handle_of(run_dir), store).cancel(run_dir, timeout_seconds=timeout_seconds, force=force)
 
 
 def fetch(store: Store, run_dir: Path) -> str:
-    """Bring a run's checkpoints to its folder here, and say where they are; AdvisorError where they cannot be had."""
+    """Copy a run's checkpoints to its folder here; returns their place. Raises AdvisorError if they are unavailable."""
     return backend_of(handle_of(run_dir), store).fetch(run_dir)
 
 
 def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[Check]:
-    """What a launch needs, each looked at: here, or by asking the engine; nothing is started or written."""
+    """Checks everything that a launch needs, here or by asking the engine; nothing is started or written."""
     if place.engine == HERE.engine:
         return preflight(store, source, place)
     config = source.run if isinstance(source, Plan) else source
     if config.data.path is None and not config.data.synthetic:
-        return list(data_checks(config))  # there is no job to ask the engine about
+        return list(data_checks(config))  # without a job there is nothing to ask the engine
     backend = backend_of(place.engine, store)
     checks = offered(
         place.engine, lambda: backend.offer(backend.dryrun(_job(store, source, None, limits=limits, place=place)))
@@ -308,7 +308,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
         return checks
     checks += checkpoint_checks(store, source) if isinstance(source, Plan) else ()
     brought = place.engine == "ssh" or config.data.path is None
-    checks += data_checks(config) if brought else ()  # elsewhere the data are not looked at from here
+    checks += data_checks(config) if brought else ()  # data that are already elsewhere cannot be checked from here
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
         words = "nobody limits what it may spend there, and it starts again after a failure: --budget or --deadline"
         checks.append(Check(of="limits", finding=Finding.WARNING, words=words))
@@ -324,9 +324,7 @@ def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
 
 
 def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[str]:
-    """What is to be said of a launch before it: warnings, when it would start elsewhere; AdvisorError where it cannot,
-    with everything that is missing at once.
-    """
+    """Returns warnings before a launch elsewhere; raises AdvisorError with all that is missing if it cannot start."""
     return told(looked_at(store, source, place, limits))
 
 

@@ -1,4 +1,4 @@
-"""Follows another program's log, and gives the numbers of a run that goes on to Prometheus or the user's tracker."""
+"""Follows another program's log, and sends the numbers of an active run to Prometheus or the user's tracker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from advisor.records import Estimate
 
 _ENDS = frozenset(Status) - {Status.INCOMPLETE, Status.UNKNOWN}
 _GOOD = frozenset((Status.COMPLETED, Status.STOPPED))
-_SHARE = 0.1  # of the time that may go into reading
-_LEAST_SECONDS = 2.0  # between two looks
+_SHARE = 0.1  # share of the time that reading may take
+_LEAST_SECONDS = 2.0  # at least this between two looks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,27 +28,27 @@ class LogLook:
     path: Path
     status: Status
     reason: str
-    step: float | None  # its newest; epochs where it prints no step
+    step: float | None  # the newest; epochs if the log prints no step
     counts: str  # step | epoch
-    planned: float | None  # of the same
+    planned: float | None  # the planned end, in the same unit
     loss: float | None  # the newest
-    quiet_seconds: float  # since it was last written to
-    seconds_per_step: float | None = None  # by the clock, between the first look and this one
+    quiet_seconds: float  # since the last write to the log
+    seconds_per_step: float | None = None  # measured between the first look and this one
     reading_seconds: float = 0.0
 
     @property
     def over(self) -> bool:
-        """Whether the log itself says that it ended."""
+        """Tells whether the log itself says that the run ended."""
         return self.status in _ENDS
 
     @property
     def good(self) -> bool:
-        """Whether it seems to continue, or ended as planned."""
+        """Tells whether the run seems to continue, or ended as planned."""
         return not self.over or self.status in _GOOD
 
     @property
     def left_seconds(self) -> float | None:
-        """Seconds to the planned end at the watched speed."""
+        """Returns the seconds to the planned end at the measured speed."""
         if self.over or None in (self.seconds_per_step, self.planned, self.step):
             return None
         assert self.seconds_per_step is not None and self.planned is not None and self.step is not None
@@ -56,7 +56,7 @@ class LogLook:
 
 
 def look(path: Path, *, clock: Callable[[], float] = time.time) -> LogLook:
-    """Read a log as it is now; AdvisorError where nothing in it is recognisable."""
+    """Read a log as it is now. Raises AdvisorError if nothing in it is recognised."""
     began = time.monotonic()
     table = read_run(path)
     counts = "step" if table.counts_steps else "epoch"
@@ -81,23 +81,23 @@ class Follower:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time):
         self._path, self._clock = path, clock
-        self._first: tuple[float, float] | None = None  # step and time of the first look that had a step
+        self._first: tuple[float, float] | None = None  # step and time of the first look with a step
         self._rate: float | None = None
 
     def look(self) -> LogLook:
-        """The log as it is now, with the speed seen so far."""
-        self._size = os.stat(self._path).st_size  # before it is read: what comes meanwhile is seen by the next look
+        """Returns the log as it is now, with the speed measured so far."""
+        self._size = os.stat(self._path).st_size  # before reading, so that the next look sees later writes
         now = look(self._path, clock=self._clock)
         written = self._clock() - now.quiet_seconds
         if now.step is not None:
-            if self._first is None or now.step < self._first[0]:  # it has begun again
+            if self._first is None or now.step < self._first[0]:  # it has started again
                 self._first, self._rate = (now.step, written), None
             elif now.step > self._first[0] and written > self._first[1]:
                 self._rate = (written - self._first[1]) / (now.step - self._first[0])
         return LogLook(**{**vars(now), "seconds_per_step": self._rate})
 
     def wait(self, before: LogLook) -> None:
-        """Until the log has grown, or changed, and reading it takes a small part of the time."""
+        """Wait until the log has grown or changed, and long enough that reading takes a small share of the time."""
         time.sleep(max(_LEAST_SECONDS, before.reading_seconds / _SHARE))
         while os.stat(self._path).st_size == self._size:
             time.sleep(_LEAST_SECONDS)
@@ -105,7 +105,7 @@ class Follower:
 
 Seen = Progress | LogLook
 
-# by the name of the field that has it: a metric's name, and what it is
+# by field name: the name and the description of a metric
 _METRICS = {
     "step": ("step", "Optimizer steps done"),
     "steps": ("steps_planned", "Optimizer steps planned"),
@@ -139,30 +139,30 @@ class Metric:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The value, and for an estimate both ends of its interval."""
+        """Returns the value, and for an estimate both ends of its interval."""
         if isinstance(self.value, Estimate):
             return {"value": self.value.value, "low": self.value.low, "high": self.value.high}
         return {"value": float(self.value)}
 
 
 def metrics(seen: Seen) -> tuple[Metric, ...]:
-    """Every number that is known of a run at this moment."""
+    """Returns every number that is known of a run at this moment."""
     values = [(name, about, getattr(seen, field, None)) for field, (name, about) in _METRICS.items()]
     return tuple(Metric(name=name, about=about, value=value) for name, about, value in values if value is not None)
 
 
 class Sink(Protocol):
-    """Where a run's numbers go while it is followed."""
+    """A receiver of the numbers of a run that is followed."""
 
     def take(self, seen: Seen) -> None:
         """Pass on the current state of the run; raises AdvisorError if the receiver is gone."""
 
     def close(self) -> str | None:
-        """Close, and return a sentence about what was written."""
+        """Close the receiver; returns a sentence about what was written."""
 
 
 class Prometheus:
-    """Serves the newest numbers of one run on this machine alone, at http://127.0.0.1:PORT/metrics."""
+    """Serves the newest numbers of one run, only on this machine, at http://127.0.0.1:PORT/metrics."""
 
     def __init__(self, run: str, port: int):
         require_package("prometheus_client", "--prometheus")
@@ -182,7 +182,7 @@ class Prometheus:
         self._metrics = metrics(seen)
 
     def collect(self) -> Iterable[Any]:
-        """What a scrape reads: a gauge for each number, an estimate as three samples."""
+        """Returns what a scrape reads: one gauge per number, and three samples per estimate."""
         from prometheus_client.core import GaugeMetricFamily
 
         for metric in self._metrics:

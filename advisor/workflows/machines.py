@@ -1,4 +1,4 @@
-"""The user's own machines: as words on the command line, or as a file of them (format in docs/file-formats.md)."""
+"""Reads the user's own machines from the command line or from a file (format in docs/file-formats.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILES_OF_MACHINES = (".yaml", ".yml", ".csv")
 
 
 def read_machines(text: str) -> tuple[OwnMachine, ...]:
-    """The machines that "rtx-4090:2", "rtx-4090" or a YAML or CSV file names; AdvisorError (exit 2) for others."""
+    """Returns the machines of "rtx-4090:2", "rtx-4090" or a YAML or CSV file; AdvisorError (exit 2) for other text."""
     path = Path(text).expanduser()
     if path.suffix.lower() not in FILES_OF_MACHINES:
         return (_machine(text, "--own"),)

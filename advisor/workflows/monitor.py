@@ -18,7 +18,7 @@ from advisor.laws.throttling import reasons_in
 
 SAMPLER = "trainer.monitor"
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-# column of the sampler behind "gpu0_" → quantity of a card, and the factor to its unit
+# sampler column after "gpu0_" → quantity of a GPU, and the factor to its unit
 _QUANTITIES = {
     "util_pct": ("utilization", 0.01),
     "memory_used_mib": ("memory_used_bytes", 2**20),
@@ -39,26 +39,26 @@ class WatchedCard:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What a monitor has seen so far."""
+    """The readings of a monitor so far."""
 
     seconds: float  # from the first reading to the last
-    hz: float | None  # readings a second that were achieved; None: fewer than two
+    hz: float | None  # achieved readings per second; None: fewer than two
     cards: tuple[WatchedCard, ...]
 
 
 @dataclass(kw_only=True)
 class _Tally:
-    """The running sums of one GPU; energy is from its counter, or else power times time."""
+    """The running sums of one GPU. Energy comes from its counter, or else from power times time."""
 
-    places: dict[str, int]  # column behind "gpu0_" → its place in a line
+    places: dict[str, int]  # column after "gpu0_" → its place in a line
     spreads: dict[str, Spread] = field(default_factory=dict)
     counter: float | None = None
-    counted: float | None = None  # joules by the counter
+    counted: float | None = None  # joules, from the counter
     power: tuple[float, float] | None = None  # when, watts
-    worked: float | None = None  # joules by power
+    worked: float | None = None  # joules, from power
     answers: int = 0
-    answered: tuple[float, float] | None = None  # when first, when last
-    unanswered: int = 0  # rows since
+    answered: tuple[float, float] | None = None  # first time, last time
+    unanswered: int = 0  # rows without an answer since then
     reasons_read: int = 0
     held: int = 0
     masks: set[int] = field(default_factory=set)
@@ -106,7 +106,7 @@ class _Tally:
 
 
 class Watching:
-    """Sums up the sampler's lines as they come; each but the first, a comment with the cards, is kept in `csv`."""
+    """Sums up the sampler's lines as they come. `csv` receives all lines but the first, a comment with the GPUs."""
 
     def __init__(self, described: str, header: str, csv: TextIO | None):
         """Begin with the sampler's first two lines."""
@@ -121,7 +121,7 @@ class Watching:
         ]
 
     def add(self, line: str) -> None:
-        """Take one line; the torn last one of a sampler that was killed is passed over."""
+        """Take one line; an incomplete last line of a killed sampler is skipped."""
         cells = self._kept(line)
         if len(cells) != self._width or not line.endswith("\n"):
             return
@@ -130,7 +130,7 @@ class Watching:
             tally.add(self._elapsed, cells)
 
     def seen(self) -> Watched:
-        """What was seen so far."""
+        """Returns the readings so far."""
         cards = []
         for card, tally in zip(self._cards, self._tallies, strict=True):
             limit = card.get("power_limit_milliwatts")
@@ -150,9 +150,9 @@ OnLook = Callable[[Watching], None]
 
 
 def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLook) -> Watched:
-    """Watch until the time is over, Ctrl-C or SIGTERM; gives what was seen.
+    """Watch until the time is over, Ctrl-C or SIGTERM; returns the readings.
 
-    Raises AdvisorError on a machine without a card that NVML knows, and where `csv` is there already.
+    Raises AdvisorError on a machine without a GPU that NVML knows, or if `csv` already exists.
     """
     command = [sys.executable, "-m", SAMPLER, "--hz", str(hz)]
     command += ["--seconds", str(seconds)] if seconds is not None else []
@@ -173,7 +173,7 @@ def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLo
         said = " ".join(child.stderr.read().split())
     if watching is None:
         if csv is not None:
-            csv.unlink(missing_ok=True)  # empty, and this program made it
+            csv.unlink(missing_ok=True)  # this program made the file, and it is empty
         message = f"there is no NVIDIA GPU to monitor here: {said or 'the sampler ended without a reading'}"
         hint = "run it on the machine that has the GPUs"
         raise AdvisorError(message, hint)
@@ -186,14 +186,14 @@ def _watch(lines: IO[str], kept: TextIO | None, on_look: OnLook) -> Watching | N
     if not header.endswith("\n"):
         return None
     watching = Watching(described, header, kept)
-    for line in iter(lines.readline, ""):  # iterating the file would wait for a whole buffer
+    for line in iter(lines.readline, ""):  # iterating over the file would wait for a full buffer
         watching.add(line)
         on_look(watching)
     return watching
 
 
 def _opened(csv: Path | None) -> AbstractContextManager[TextIO | None]:
-    """Opens a new file for the readings, if one is wanted."""
+    """Opens a new file for the readings if the user wants one."""
     if csv is None:
         return nullcontext()
     try:

@@ -34,9 +34,9 @@ def recommend(
     on_text: Callable[[str], None] = lambda text: None,
     seen: MeasuredStep | None = None,
 ) -> Plan:
-    """Returns the plan for a goal, with one more burst at the chosen configuration if asked for.
+    """Returns the plan for a goal, with one more burst at the chosen configuration if `measure` is set.
 
-    `on_text` receives a sentence when the burst begins; `seen` is a run that says how fast the software is.
+    `on_text` receives a sentence when the burst begins; `seen` is a measured run that shows the speed of the software.
     Raises AdvisorError for unknown devices and unusable data.
     """
     data_meta = read_data(goal.data)
@@ -47,7 +47,7 @@ def recommend(
         plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
         plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
     if measure:
-        from advisor.calibration.remeasure import measure_one  # bursts, which no other plan needs
+        from advisor.calibration.remeasure import measure_one  # only this plan needs bursts
 
         on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
         profile = next(profile for profile in profiles if profile.key == plan.workload.gpu)
@@ -64,9 +64,9 @@ def what_if(goal: Goal, profile: Profile, store: Store, *, scaled: bool = False)
 
 
 def _finished(plan: Plan, store: Store, data_meta: TokenMeta | None) -> Plan:
-    """The plan with losses on the user's data, and which PyTorch the cards of its options need, if not pip's default.
+    """Returns the plan with losses on the user's data and warnings about GPUs that need another PyTorch than pip's.
 
-    A calibrated card has one.
+    A calibrated GPU already has a suitable PyTorch.
     """
     plan, needs = with_own_data(plan, data_meta, own_loss_ratios(store, plan.goal.data)), []
     calibrated = {run.offer.gpu for run in plan.options if run.grounds and run.grounds.calibration}
@@ -79,7 +79,7 @@ def _finished(plan: Plan, store: Store, data_meta: TokenMeta | None) -> Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """What is shown beside a plan: its memory by part, its configuration at other depths, the data to fetch."""
+    """Details shown with a plan: its memory by part, its configuration at other depths, the data to fetch."""
 
     memory: MemoryBill | None
     depths: tuple[DepthOption, ...]
@@ -94,9 +94,9 @@ def beside(
     seen: MeasuredStep | None = None,
     current: Workload | None = None,
 ) -> Beside:
-    """Memory, depths and data of a plan by what the store knows of its device.
+    """Returns the memory, depths and data of a plan, from what the store knows of its device.
 
-    Depths are held against a `current` run on the same cards, else against the plan's own configuration.
+    Depths are compared with a `current` run on the same GPUs, or else with the plan's own configuration.
     """
     work = plan.workload
     profile = profile_for(plan.goal, work.gpu, store, seen)
@@ -112,7 +112,7 @@ def beside(
 def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = None) -> Profile:
     """Returns the profile of a device for the goal's software.
 
-    Calibrations, and a run that was seen, are not of other people's software.
+    Calibrations and a measured run (`seen`) do not apply to other software.
     """
     precision = None if goal.precision == "auto" else goal.precision
     spec, family, cap = find_gpu(key), goal.family, goal.power_cap_watts
@@ -133,8 +133,8 @@ def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = 
 def load_profiles(goal: Goal, store: Store, seen: MeasuredStep | None = None) -> tuple[list[Profile], list[str]]:
     """Returns the profile of each device of the goal, and sentences about the GPUs that were left out.
 
-    "any" leaves out what is no CUDA card: the trainer has not run there. It leaves out what no PyTorch wheel for the
-    trainer runs, unless it was calibrated. Errors of devices that were named are raised.
+    "any" leaves out non-CUDA GPUs, on which the trainer never ran. Unless calibrated, it also leaves out GPUs that no
+    PyTorch wheel for the trainer supports. Errors of devices that were named are raised.
     """
     own = [machine.gpu for machine in goal.own]
     if goal.gpu != ANY:

@@ -1,4 +1,4 @@
-"""What fine-tuning a published model takes on each GPU, with the software of others: batch, memory, hours, dollars."""
+"""Plans the fine-tuning of a published model on each GPU with other software: batch, memory, hours, dollars."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from advisor.records import Adapters, Estimate, Prediction, Software
 from advisor.store.store import Store
 from advisor.workflows.goal import find_any_model
 
-BYTES_PER_TOKEN = 4  # of text to fetch, which hardly counts beside the model
-RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # where nobody says: what most tutorials take
+BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
+RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
 PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains one to three)
-# Sequences of one example. Of a pair, both are trained; before that, the reference model reads both once, without
+# Sequences per example. A pair has two trained sequences. The reference model reads both once beforehand without
 # gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
 SEQUENCES = {"sft": 1, "dpo": 2}
-# Two moments of a weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
+# Two moments per weight (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization").
 _EIGHT_BIT_BYTES = 2.0
 _Batch = tuple[Profile, Prediction]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRun:
-    """One way to do it: a machine, the batch to take there, and what all of it takes."""
+    """One way to fine-tune: a machine, its batch, and the time and cost of the whole run."""
 
     offer: Offer
     prediction: Prediction
     seconds: Estimate  # from ordering the machine to the last step
     usd: Estimate | None
     longest_context: int | None  # tokens of one sequence that surely fit
-    keeps: tuple[bool, bool]  # the deadline, and the budget
+    keeps: tuple[bool, bool]  # whether it is within the deadline, and within the budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +56,13 @@ class FinetunePlan:
 
     goal: Goal
     model: NamedModel
-    stage: str  # sft, or dpo: pairs of answers
-    software: str  # whose, in words
-    tokens: int  # trained on, all epochs
-    tokens_padded: int  # that are computed on where each example is padded to the context length
+    stage: str  # sft, or dpo for pairs of answers
+    software: str  # its name in words
+    tokens: int  # trained on, in all epochs
+    tokens_padded: int  # computed on if every example is padded to the context length
     runs: tuple[FinetuneRun, ...]
-    does_not_fit: tuple[str, ...]  # GPUs
-    assumed: tuple[str, ...]  # what nobody said, with what was taken
+    does_not_fit: tuple[str, ...]  # names of GPUs
+    assumed: tuple[str, ...]  # options that were not given, with the assumed values
 
     @property
     def chosen(self) -> FinetuneRun:
@@ -70,11 +70,11 @@ class FinetunePlan:
 
 
 def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
-    """The ways to do what the goal's `finetune` asks for, on each GPU and number of them that the goal allows.
+    """Returns the ways to reach the goal's `finetune` on each GPU and number of GPUs that the goal allows.
 
-    The best is the cheapest within the limits, where waiting beyond a day has a price (`Limits`), or, by the goal's
-    objective, the fastest. Raises AdvisorError where
-    nothing says how much is to be trained, and (exit 3) where the model fits none of the GPUs.
+    The best is the cheapest within the limits, where waiting beyond a day has a price (`Limits`). If the goal's
+    objective is time, the best is the fastest. Raises AdvisorError if the amount of training is not stated, and (exit
+    3) if the model fits none of the GPUs.
     """
     assert goal.finetune is not None and goal.model is not None  # `goal_from` refuses one without the other
     stage, usual = goal.stage or "sft", usual_epochs(goal)
@@ -100,7 +100,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     does_not_fit: list[str] = []
     for gpu, offers in _machines(goal):
         if not offers:
-            continue  # nobody rents it
+            continue  # no provider rents it
         found = list(_runs(goal, store, gpu, offers, model, software, tokens))
         runs += found
         does_not_fit += [] if found else [gpu]
@@ -135,8 +135,8 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
 
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
-    """Who fine-tunes a model by a method, and what of it is trained."""
-    targets = "attention" if model.expert_width is not None else "all"  # adapters of every expert would be too many
+    """Returns the software that fine-tunes a model by a method, with the weights that are trained."""
+    targets = "attention" if model.expert_width is not None else "all"  # adapters in every expert would be too many
     adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
     tied = model.tied and model.shape.family != "gpt2"
     less = -model.shape.vocab_size * model.shape.width if tied else 0
@@ -150,7 +150,7 @@ def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: st
 
 
 def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
-    """Each GPU that the goal allows, with what can be had of it on one node."""
+    """Yields each GPU that the goal allows, with its offers on one node."""
     goal, prices, today = within_a_node(goal), rows_by_gpu(), datetime.date.today()
     cards = load_gpus()
     named = [] if goal.gpu == OWN else goal.gpu.split(",")
@@ -163,19 +163,19 @@ def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
 
 
 def usual_epochs(goal: Goal) -> float:
-    """How often the examples are trained on where nobody says."""
+    """Returns the usual number of epochs if the goal states none."""
     return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
 
 
 def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int) -> _Batch:
-    """The batch to take, with the plainest sharding of those the software has that is about as fast as any."""
+    """Returns the batch, with the plainest sharding of the software that is about as fast as its fastest."""
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
     tried, adapters = [], software.adapters
     shardings = table()[software.name or "trl"].shardings
     if gpus == 1:
         shardings = ("none",)
-    elif adapters is not None:  # whose optimizer's state is nothing beside the weights
+    elif adapters is not None:  # their optimizer state is tiny compared with the weights
         shardings = tuple(sharding for sharding in shardings if sharding != "optimizer")
     for sharding in shardings:
         profile = load_profile(
@@ -195,7 +195,7 @@ def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Softw
 def _runs(
     goal: Goal, store: Store, gpu: str, offers: Sequence[Offer], model: NamedModel, software: Software, tokens: int
 ) -> Iterator[FinetuneRun]:
-    """The runs on one GPU, one for each offer on which the model surely fits."""
+    """Yields the runs on one GPU, one for each offer on which the model surely fits."""
     together = SEQUENCES[goal.stage or "sft"]
     by_count: dict[int, _Batch] = {}
     for offer in offers:

@@ -1,4 +1,4 @@
-"""What training a published model takes on each number of GPUs, under the best layout there, by other software."""
+"""Plans the training of a published model on each number of GPUs with other software, in the best layout."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from advisor.records import Estimate
 from advisor.workflows.goal import find_architecture
 
 SOFTWARE = "nemo"
-TOKENS_PER_PARAMETER = 20  # Chinchilla's, of the parameters that a token meets
-_EQUAL_COST = 1.05  # of the cheapest: within it the fastest is taken
+TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
+_EQUAL_COST = 1.05  # relative to the cheapest; up to here the fastest is taken
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutChoice:
-    """A number of GPUs with its best layout, and what the whole run takes there."""
+    """A number of GPUs with its best layout, and the time and cost of the whole run."""
 
     offer: Offer
     search: Search
     whole: WholeRun
     usd: Estimate | None
-    keeps: tuple[bool, bool]  # the deadline, and the budget
+    keeps: tuple[bool, bool]  # whether it is within the deadline, and within the budget
 
     @property
     def gpus(self) -> int:
@@ -57,14 +57,14 @@ class LayoutPlan:
 
     goal: Goal
     architecture: Architecture
-    software: str  # in words
+    software: str  # its name in words
     seq_len: int
-    sequences: int  # of a step
+    sequences: int  # per step
     tokens: int
     choices: tuple[LayoutChoice, ...]
     does_not_fit: tuple[str, ...]  # GPUs with their numbers
     assumed: tuple[str, ...]
-    own_runs: Mapping[str, OwnRuns]  # what the user's measured runs say, by GPU
+    own_runs: Mapping[str, OwnRuns]  # by GPU, from the user's measured runs
 
     @property
     def chosen(self) -> LayoutChoice:
@@ -72,12 +72,12 @@ class LayoutPlan:
 
 
 def plan_layouts(goal: Goal) -> LayoutPlan:
-    """The best layout of the goal's model on each GPU and number of them that the goal allows.
+    """Returns the best layout of the goal's model on each GPU and number of GPUs that the goal allows.
 
-    The best within the limits is the fastest of those that cost at most 5 % more than the cheapest, or, by the goal's
-    objective, the fastest of all. Raises AdvisorError (exit 3) where the model fits nowhere.
+    The best within the limits is the fastest of those that cost at most 5 % more than the cheapest. If the goal's
+    objective is time, it is the fastest of all. Raises AdvisorError (exit 3) if the model fits nowhere.
     """
-    assert goal.model is not None  # `goal_from` refuses the layouts of no model
+    assert goal.model is not None  # `goal_from` refuses layouts without a model
     architecture = find_architecture(goal.model)
     assumed = []
     software = require_software(goal.software or SOFTWARE)
@@ -124,7 +124,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                 uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
                 does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
             else:
-                # What all steps take on these GPUs, and whether that keeps the limits.
+                # Total time on these GPUs, and whether it is within the limits.
                 best = found.best
                 steps = tokens / best.run.step_tokens
                 whole = whole_run(best.prediction.step_seconds, steps, offer.gpus, architecture.parameters)
@@ -145,7 +145,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
 
     def rank(choice: LayoutChoice) -> tuple[bool, float, float]:
         dollars = 0.0 if goal.objective == "time" or choice.usd is None else choice.usd.value
-        # nobody waits for months to save a few per cent
+        # waiting for months is not worth a few per cent
         return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
 
     return LayoutPlan(
@@ -163,7 +163,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
 
 
 def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
-    """Each GPU that the goal allows and that layouts are known of, with what can be had of it."""
+    """Yields each GPU that the goal allows and that layouts can be planned for, with its offers."""
     prices, today, cards = rows_by_gpu(), datetime.date.today(), load_gpus()
     keys = (
         [key for key, spec in cards.items() if _joined(spec, ("nvlink", "xgmi"))]
@@ -188,7 +188,7 @@ def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
 
 
 def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:
-    """Whether layouts can be planned on a GPU; of all GPUs only on those with a fast link."""
+    """Tells whether layouts can be planned on a GPU. If all GPUs are allowed, only those with a fast link qualify."""
     link = read_link(spec.interconnect)
     fast = link is not None and (not kinds or link.kind in kinds)
     return spec.is_cuda and fast and bool(spec.bf16_flops or spec.fp16_flops)

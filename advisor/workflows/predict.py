@@ -1,4 +1,4 @@
-"""Predicts one configuration: from options to a prediction with what is shown beside it."""
+"""Predicts one configuration: turns options into a prediction with its details."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from advisor.store.store import Store
 from advisor.workflows.goal import Options, find_any_model, with_shape
 from trainer.schema import ModelShape, make_shape
 
-# why a prediction rests on other people's software
+# reasons why a prediction describes other software
 _PARTLY = "published software, less by what frozen weights save: the trainer here trains whole models"
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
@@ -39,24 +39,24 @@ _OF_THE_MODEL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted(Prediction):
-    """A prediction with what is shown beside it."""
+    """A prediction with the details shown with it."""
 
     memory_parts: MemoryBill | None
-    would_fit: tuple[str, ...]  # the smallest changes by which it would fit
+    would_fit: tuple[str, ...]  # smallest changes that make it fit
     other_depths: tuple[DepthOption, ...]
-    data: Download | None  # None: nobody said how many tokens
-    made_for: str  # the software whose speed this is
-    closest_run: str | None  # of the published runs
+    data: Download | None  # None: the number of tokens is unknown
+    made_for: str  # the software whose speed is predicted
+    closest_run: str | None  # the closest of the published runs
     network: AssumedNetwork | None  # between machines; None: one link joins all GPUs
     sources: tuple[str, ...]
-    assumed: tuple[str, ...]  # which options were left open, each with the value that was taken
+    assumed: tuple[str, ...]  # options not given, with the assumed values
 
 
 def predict(options: PredictOptions, store: Store) -> Predicted:
-    """Predict the configuration that the options describe; raises AdvisorError where they describe none."""
+    """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
-    # The model comes first: without one there is nothing to predict, whatever is known of the device.
+    # Ask for the model first: without one, nothing can be predicted on any device.
     given = vars(options)
     check_options(options)
     stated = with_shape({name: given[name] for name in _OF_THE_MODEL if given[name] is not None}, mixtures=True)
@@ -82,7 +82,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     if name is not None and key == "cpu":
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
-    # PyTorch loops elsewhere do what the trainer here does not.
+    # The trainer here cannot do this, but other PyTorch loops can.
     other_shape = options.tied or options.head_dim is not None
     elsewhere = name is not None or eight_bit or partly or other_shape or sharding == "optimizer"
     compiled = usual.compiled if name is not None and options.compile is None else options.compile
@@ -141,7 +141,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
 
 
 def gpu_count(gpu: str, gpus: int | None) -> int:
-    """The number of GPUs that --gpu and --gpus say together; raises AdvisorError (exit 2) where they say two."""
+    """Returns the number of GPUs from --gpu and --gpus. Raises AdvisorError (exit 2) if the two disagree."""
     named = read_gpus(gpu).count
     if named and gpus not in (None, named):
         message = f"--gpu {gpu} and --gpus {gpus} say two numbers of GPUs"

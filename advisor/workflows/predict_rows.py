@@ -1,4 +1,4 @@
-"""Predicts every row of a table of any length, as lines of JSON."""
+"""Predicts every row of a table of any length, and writes lines of JSON."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from advisor.records import Prediction, Software, Workload
 from advisor.store.store import default_store
 
 ROWS_AT_ONCE, MOST_WORKERS = 10_000, 8
-Chunk = tuple[int, list[list[str]]]  # the number of its first row, the cells of each
-Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
+Chunk = tuple[int, list[list[str]]]  # number of its first row, the cells of each row
+Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether their rows fit
 Written = Callable[[Prediction | LayoutPrediction, Sequence[str]], str]
 
 
 def predict_rows(path: Path, written: Written) -> Iterator[Answer]:
-    """The answers to all rows in order, chunk by chunk; long tables are dealt out to a process per core.
+    """Yields the answers to all rows in order, chunk by chunk; long tables are divided among one process per core.
 
-    `written` is the rest of a row's JSON object behind its number. A row that cannot be predicted gets an `error`.
+    `written` makes the rest of a row's JSON object after its number. A row that cannot be predicted gets an `error`.
     """
     cells = row_cells(path)
     answer = RowAnswers(next(cells), written)
     chunks = iter(lambda: list(islice(cells, ROWS_AT_ONCE)), [])
     numbered = zip(count(1, ROWS_AT_ONCE), chunks, strict=False)
     first = next(numbered, (1, []))
-    # Processors this process may use, where processes can be forked.
+    # Processors this process may use, if the system can fork processes.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = min(cores, MOST_WORKERS) if len(first[1]) == ROWS_AT_ONCE else 1
-    gc.disable()  # rows become hundreds of thousands of small records without cycles, which it would walk in vain
+    gc.disable()  # hundreds of thousands of small records have no cycles, so a search would find nothing
     try:
         yield from _dealt(answer, chain([first], numbered), workers)
     finally:
@@ -49,20 +49,20 @@ def predict_rows(path: Path, written: Written) -> Iterator[Answer]:
 
 
 def unread_columns(path: Path, options: Collection[str]) -> list[str]:
-    """Columns of a table that are named as options of the command and that nothing reads."""
+    """Returns the columns of a table that have the name of an option but are not read."""
     columns = next(row_cells(path))
     read = {*COLUMNS, *LAYOUT_COLUMNS}
     return [name for name in columns if name.strip().replace("-", "_") in options and name not in read]
 
 
 def _dealt(answer: RowAnswers, chunks: Iterator[Chunk], workers: int) -> Iterator[Answer]:
-    """Answers in the order of the chunks; with several workers no more chunks are read ahead than keep them busy."""
+    """Yields answers in the order of the chunks; reads only as many chunks ahead as keep the workers busy."""
     if workers == 1:
         yield from map(answer, chunks)
         return
     import multiprocessing
 
-    # forked, so that a worker starts with everything loaded; nothing here runs threads of its own yet
+    # workers are forked with everything loaded, which is safe because no threads run yet
     with multiprocessing.get_context("fork").Pool(workers, answer.become_the_workers) as pool:
         waiting: deque[Any] = deque()
         for chunk in chunks:
@@ -74,17 +74,17 @@ def _dealt(answer: RowAnswers, chunks: Iterator[Chunk], workers: int) -> Iterato
 
 
 class RowAnswers:
-    """Turns rows of cells into lines of JSON, and remembers what it answered: published tables repeat rows."""
+    """Turns rows of cells into lines of JSON. It remembers its answers, because published tables repeat rows."""
 
     def __init__(self, columns: list[str], written: Written):
         self._written = written
         self._reader = RowReader(load_published_gpus(), columns)
         self._layouts = LayoutRows(load_published_gpus(), columns)
-        # by identity, which costs no hash of a dozen fields: rows alike are one object, which the reader keeps
+        # by object identity, which avoids hashing a dozen fields: the reader returns one object for equal rows
         self._texts: dict[int, str] = {}
 
     def __call__(self, chunk: Chunk) -> Answer:
-        """The text of a chunk's rows, the number of the first of them given, and which verdicts on fitting it holds."""
+        """Returns the text of a chunk's rows, and the set of their verdicts on fitting."""
         start, cells = chunk
         rows = [self._read(row, number) for number, row in enumerate(cells, start)]
         fresh = {id(r): r for r in rows if not isinstance(r, RowError) and id(r) not in self._texts}
@@ -111,7 +111,7 @@ class RowAnswers:
         return RowError(row=number, error=f"not predicted: {layout.reason}") if isinstance(layout, Refusal) else layout
 
     def become_the_workers(self) -> None:
-        """Run in each new worker process: what it answers by."""
+        """Run in each new worker process to set the object that answers there."""
         global _worker
         _worker = self
         gc.disable()
@@ -121,12 +121,12 @@ _worker: RowAnswers | None = None
 
 
 def _answer_in_worker(chunk: Chunk) -> Answer:
-    assert _worker is not None  # set as the worker starts
+    assert _worker is not None  # set when the worker starts
     return _worker(chunk)
 
 
 def predict_readings(readings: Mapping[int, Reading], written: Written) -> Iterator[tuple[int, str, bool | None]]:
-    """Of each row its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
+    """Yields for each row its number, its JSON object after `row`, and whether it fits, device by device."""
     workloads = [w for reading in readings.values() for w in reading.workloads]
     answers = iter(predict_workloads(workloads))
     for place, reading in readings.items():
@@ -146,14 +146,14 @@ def predict_readings(readings: Mapping[int, Reading], written: Written) -> Itera
 def predict_layout_readings(
     readings: Mapping[int, LayoutReading], written: Written
 ) -> Iterator[tuple[int, str, bool | None]]:
-    """As `predict_readings`, of rows that state a layout."""
+    """Works like `predict_readings` for rows that state a layout."""
     predictions = predict_layouts([reading.run for reading in readings.values()])
     for (place, reading), prediction in zip(readings.items(), predictions, strict=True):
         yield place, written(prediction, reading.assumed), prediction.fits
 
 
 def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
-    """Each workload's prediction, or in words why there is none; in their order."""
+    """Returns for each workload, in order, its prediction or the reason why there is none."""
     unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}
     groups: dict[tuple, list[int]] = {}
     for place, w in enumerate(workloads):
@@ -190,7 +190,7 @@ def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
 
 
 def _speed(software: Software | None) -> tuple | None:
-    """What of a row's software decides how fast it is believed to be."""
+    """Returns the parts of a row's software that decide its predicted speed."""
     if software is None:
         return None
     switches = (software.fused_attention, software.fused_kernels, software.tf32, software.fp8, software.unstated)

@@ -31,11 +31,11 @@ from trainer.damage import damage
 from trainer.schema import RunConfig
 from trainer.token_folder import TRAIN_FILE, VALIDATION_FILE, TokenMeta, tokenizer_file
 
-LOG_BYTES_PER_STEP = 420  # a step record of our own log: 350 to 420 bytes
+LOG_BYTES_PER_STEP = 420  # a step record of our own log has 350 to 420 bytes
 
 
 class Finding(StrEnum):
-    """What a look found."""
+    """The result of a check."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -52,17 +52,17 @@ class Check:
 
 
 def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Check]:
-    """Everything that a run needs here, each looked at; nothing is started or written."""
+    """Checks everything that a run needs here; nothing is started or written."""
     config = source.run if isinstance(source, Plan) else source
     checks = [*_cards(source, config, place), *data_checks(config), *_weights(config)]
-    # Runs on the processor are not kept apart, but each makes the others slower than planned.
+    # Runs on the processor may share it, but they slow each other down.
     for name in training_here(store) if config.device == "cpu" else ():
         words = f"{name} is running on this machine: both will be slower than planned"
         checks.append(Check(of="other runs", finding=Finding.WARNING, words=words))
     checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
         checks += [*_torch(source), *_memory(source, config, place)]
-        # All stored checkpoints and the log, against the free disk space.
+        # Compare the size of all stored checkpoints and the log with the free disk space.
         needed = (source.bill.disk_bytes or 0) + source.run.steps * LOG_BYTES_PER_STEP
         there = next(path for path in (store.home, *store.home.resolve().parents) if path.exists())
         free = shutil.disk_usage(there).free
@@ -113,13 +113,13 @@ def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterato
 
 
 def _order(place: Place) -> list[FoundCard]:
-    """The cards in the order in which the run takes them."""
+    """Returns the GPUs in the order in which the run takes them."""
     by_number = {card.number: card for card in choice()}
     return [by_number[number] for number in place.gpu_ids or by_number if number in by_number]
 
 
 def _shared(card: FoundCard) -> str:
-    """Says who uses a card that the run would take."""
+    """Says who uses a GPU that the run would take."""
     who = f"process {', '.join(map(str, card.processes))}" if card.processes else "another program"
     total, free = card.memory_bytes, card.free_bytes
     held = f" with {format_bytes(total - free)} of memory" if total is not None and free is not None else ""
@@ -154,7 +154,7 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
 
 
 def data_checks(config: RunConfig) -> Iterator[Check]:
-    """The token files are whole, of a vocabulary that the model has, and long enough for one sample of each split."""
+    """Checks that the token files are whole, fit the model's vocabulary, and have at least one sample per split."""
     if config.data.path is None:
         if config.data.synthetic:
             words = "it trains on random tokens, as --synthetic asks: a speed test with a meaningless loss"
@@ -170,9 +170,9 @@ def data_checks(config: RunConfig) -> Iterator[Check]:
     except AdvisorError as error:
         yield Check(of="data", finding=Finding.MISSING, words=error.message)
         return
-    assert meta is not None  # there is a path
+    assert meta is not None  # a path is set
     lacking = [*_unfit(config, meta)]
-    # Look at both token files by their content: their lengths alone do not tell a copy that was never finished.
+    # Read the content of both token files: their length does not reveal an incomplete copy.
     for name in (TRAIN_FILE, VALIDATION_FILE):
         with disk_errors("read", Path(config.data.path, name)):
             found = damage(Path(config.data.path, name))
@@ -198,7 +198,7 @@ def _unfit(config: RunConfig, meta: TokenMeta) -> Iterator[str]:
 
 
 def _weights(config: RunConfig) -> Iterator[Check]:
-    """The run whose weights it begins with is there, is of this model, and reads text by the same tokenizer."""
+    """Checks that the run whose weights are loaded exists and has the same model and tokenizer."""
     if config.init_from is None:
         return
     folder = Path(config.init_from).expanduser()
@@ -209,7 +209,7 @@ def _weights(config: RunConfig) -> Iterator[Check]:
         return
     newest = max((path.parent.name for path in folder.glob("checkpoints/step-*/state.json")), default=None)
     lacking = [] if newest else [f"{folder} has no checkpoint"]
-    shorter = base.model.family != "gpt2"  # learned positions are as many as the context is long
+    shorter = base.model.family != "gpt2"  # learned positions are tied to the context length
     same = replace(base.model, seq_len=config.model.seq_len) if shorter else base.model
     if same != config.model:
         lacking.append(f"{folder} is of another model")
@@ -220,7 +220,7 @@ def _weights(config: RunConfig) -> Iterator[Check]:
 
 
 def _tokenizer_of(config: RunConfig) -> bytes | None:
-    """The content of a run's tokenizer; None where it has none, or its data are not here any more."""
+    """Returns the content of a run's tokenizer, or None if it has none or its data are gone."""
     file = tokenizer_file(config.data.path) if config.data.path is not None else None
     return file.read_bytes() if file is not None else None
 
@@ -252,13 +252,13 @@ def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
         return source.bill.wall_clock.total_seconds.value
     if source.stop.step_seconds is not None:
         return source.steps * source.stop.step_seconds
-    from advisor.calibration.profiles import load_profile  # scipy: only where there is neither plan nor measurement
+    from advisor.calibration.profiles import load_profile  # scipy: only without a plan or measurement
     from advisor.prediction.batch import predict_batch
 
     key = device_key("cpu" if source.device == "cpu" else "auto")
     try:
         profile = load_profile(key, store, family=source.model.family)
-    except AdvisorError:  # nothing is known of this device: what is at stake is said in steps
+    except AdvisorError:  # nothing is known of this device, so the steps at risk are stated
         return None
     work = workload_of_config(source, key)
     step = predict_batch(profile, [work])[0].step_seconds
@@ -266,7 +266,7 @@ def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
 
 
 def training_here(store: Store) -> Iterator[str]:
-    """The names of the runs that train on this machine now."""
+    """Yields the names of the runs that train on this machine now."""
     for row in store.runs():
         folder = Path(row.path)
         launch = read_launch(folder) if is_run_folder(folder) else None

@@ -30,37 +30,37 @@ from trainer.schema import RunConfig
 
 _SAME_BATCH = 0.02
 _WELL = (Status.COMPLETED, Status.INCOMPLETE, Status.RUNNING, Status.STOPPED, Status.UNKNOWN)
-_ALL_TRAINED = 0.9  # of the parameters: fewer are adapters, or blocks beside frozen ones
-_UNKNOWN_CARD = "cpu"  # takes the card's place where only the model is asked for
-# Options of a plan that say what a log may lack, by the names of FACTS
+_ALL_TRAINED = 0.9  # share of the parameters; with fewer, the run trained adapters or froze blocks
+_UNKNOWN_CARD = "cpu"  # stands for the GPU if only the model is asked for
+# Options of a plan that state what a log may lack, by the names of FACTS
 _FACTS = {
     "family": "family", "depth": "depth", "width": "width", "heads": "heads", "kv_heads": "kv_heads",
     "ffn_width": "ffn_width", "seq_len": "seq_len", "vocab_size": "vocab_size", "micro_batch": "micro_batch",
     "global_batch": "step_tokens", "precision": "precision", "params": "parameters",
 }  # fmt: skip
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width")
-_KNOBS = (  # that are set beside the model's sizes
+_KNOBS = (  # settings other than the model's sizes
     *("precision", "tokens", "global_batch", "gpu", "compile", "optimizer", "gpus", "micro_batch", "grad_accum"),
     *("sharding", "activation_checkpointing"),
 )
 _OTHER_SIZE = {"depth", "model", "params"}  # options that name another model than the run's
-_OTHER_LENGTH = {"tokens", "ratio", "epochs", "inference_tokens"}  # options that settle the tokens
+_OTHER_LENGTH = {"tokens", "ratio", "epochs", "inference_tokens"}  # options that set the tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """A run that is to be planned again."""
 
-    source: str  # as typed
+    source: str  # as the user typed it
     analysis: Analysis
-    workload: Workload  # its card is "cpu" where `card_known` is False
+    workload: Workload  # its GPU is "cpu" if `card_known` is False
     card_known: bool
-    step_tokens: int  # as its log states them, else the workload's
+    step_tokens: int  # as the log states them, or else the workload's
     tokens: int | None  # of all planned steps
-    unsure: tuple[str, ...]  # what of the workload had to be assumed
-    seen: MeasuredStep | None  # what it says of speed; None: nothing, and `unseen` says why
+    unsure: tuple[str, ...]  # parts of the workload that had to be assumed
+    seen: MeasuredStep | None  # its speed; None: unusable, and `unseen` says why
     unseen: str = ""
-    config: RunConfig | None = None  # of a run of ours
+    config: RunConfig | None = None  # only for a run of this program
 
     @property
     def case(self) -> Case:
@@ -82,10 +82,10 @@ class There:
     memory_bytes: float | None  # the most that one device held
     spent_hours: float | None
     spent_usd: float | None
-    whole_hours: Estimate | None  # of all its steps, by its own pace
+    whole_hours: Estimate | None  # all steps at the run's own pace
     whole_usd: Estimate | None
     usd_per_hour: float | None
-    loss: float | None  # the last that was printed
+    loss: float | None  # the last printed loss
     eval_loss: float | None
 
 
@@ -104,15 +104,15 @@ class Knob:
 
 @dataclass(frozen=True, kw_only=True)
 class Replan:
-    """A plan beside the run that it repeats."""
+    """A plan compared with the run that it repeats."""
 
     source: str
     there: There
-    predicted_there: Prediction | None  # of its own card, by what is believed without it
+    predicted_there: Prediction | None  # on the run's own GPU, without the run's measurement
     workload: Workload
     knobs: tuple[Knob, ...]
-    speed: str  # what the run's own speed did to the plan's, in words
-    fate: str  # what became of the run, where that was not what was wanted, in words; empty where it was
+    speed: str  # how the run's measured speed changed the plan's, in words
+    fate: str  # how the run ended if something went wrong, in words; else empty
     unsure: tuple[str, ...]
 
 
@@ -125,9 +125,9 @@ def given_of(was: str | None, config: Path | None) -> Given:
 
 
 def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -> Origin:
-    """The run that a path or a name stands for, read and judged; `typed` are options that say what its log lacks.
+    """Returns the run at a path or with a name, after reading and judging it; `typed` options state what its log lacks.
 
-    Raises AdvisorError when it cannot be read, and (exit 2) names the options where it is not known what was trained.
+    Raises AdvisorError if the run cannot be read, and (exit 2) with the options to set if its model is unknown.
     """
     path = located(Path(text), store)
     analysis = analyze(path, given, store)
@@ -142,7 +142,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         asked = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
         workload, unsure = asked.workload, asked.unsure
         if workload is None:
-            # Name the options that say what the log does not.
+            # Name the options that state what the log lacks.
             supply = {
                 "context length": "--seq-len 2048",
                 "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
@@ -166,7 +166,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
                 "which of them is wrong is not known, so its speed is not used"
             ),
         )
-    # Count the tokens of all planned steps, else of those that were done.
+    # Count the tokens of all planned steps, or else of the steps that were done.
     steps = planned_steps(analysis.case) or steps_done(analysis.case.run)
     return Origin(
         source=text,
@@ -183,7 +183,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
 
 
 def _refuse_part(text: str, case: Case, work: Workload, typed: Mapping[str, Any]) -> None:
-    """Raise AdvisorError (exit 2) for a run that trained a part of its weights, with the command that predicts one."""
+    """Raise AdvisorError (exit 2) with a `predict` command if the run trained only a part of its weights."""
     trained, whole = case.run.facts.get("trained_parameters"), flops.parameters(work.shape)
     if not trained or trained >= _ALL_TRAINED * whole:
         return
@@ -240,7 +240,7 @@ def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the run's model, tokens, global batch, precision and data that no typed option replaces."""
+    """Returns the run's model, tokens, global batch, precision and data, except those that typed options replace."""
     work, shape = origin.workload, origin.workload.shape
     kept: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
     kept |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
@@ -261,14 +261,14 @@ def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _states(origin: Origin, setting: str) -> bool:
-    """Whether the run says how it was set, or its program has it one way only; what had to be assumed is not kept."""
+    """Tells whether the run states a setting, or its program allows only one value; assumed values are not kept."""
     words = {"precision": "the precision", "compile": "torch.compile"}[setting]
     known = origin.card_known or setting in origin.case.run.facts
     return known and not any(text.startswith(f"{words}:") for text in origin.unsure)
 
 
 def as_it_was(plan: Plan, origin: Origin) -> Plan:
-    """The plan with the optimizer, schedule and seed of a run of ours, where its steps and batch are the same."""
+    """Returns the plan with the optimizer, schedule and seed of our run, if its steps and batch are the same."""
     config, run = origin.config, plan.run
     if config is None or config.optimizer.name != run.optimizer.name or config.steps != run.steps:
         return plan
@@ -279,7 +279,7 @@ def as_it_was(plan: Plan, origin: Origin) -> Plan:
 
 
 def current_run(origin: Origin | None, plan: Plan) -> Workload | None:
-    """The run's own configuration where the plan is on the very same cards; None elsewhere, or without a run."""
+    """Returns the run's own configuration if the plan uses the same GPUs; None for other GPUs or without a run."""
     if origin is None or not origin.card_known:
         return None
     work = origin.workload
@@ -345,12 +345,12 @@ def _predicted_there(origin: Origin, store: Store) -> Prediction | None:
             None, work.gpu, store, family=work.shape.family, precision=work.precision, compile=work.compile
         )
     except AdvisorError:
-        return None  # a CPU that was never calibrated
+        return None  # an uncalibrated CPU
     return predict_batch(profile, [work])[0]
 
 
 def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: Store) -> str:
-    """What the run's measured speed is, against the prediction without it, and whether the plan rests on it."""
+    """Returns the run's measured speed against the prediction without it, and whether the plan uses the measurement."""
     work, expected = plan.workload, predicted.step_seconds if predicted else None
     text = f"{seen.run_id} took {units.format_seconds(seen.step_seconds)} a step there"
     if expected is not None:
@@ -372,7 +372,7 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
 
 
 def knobs(origin: Origin, plan: Plan) -> tuple[Knob, ...]:
-    """Every setting of the run and of its plan by name, the model's sizes first; what the run does not say is None."""
+    """Returns every setting of the run and its plan, the model's sizes first; unknown ones of the run are None."""
     there, here = origin.workload, plan.workload
     one = vars(there.shape) | vars(there) | {"tokens": origin.tokens, "global_batch": origin.step_tokens}
     two = vars(here.shape) | vars(here) | {"tokens": plan.chosen.tokens, "global_batch": here.step_tokens}
@@ -382,7 +382,7 @@ def knobs(origin: Origin, plan: Plan) -> tuple[Knob, ...]:
 
 
 def _most_memory(run: RunTable, used: tuple[float | None, float | None]) -> float | None:
-    """The most bytes that a device held; of a CPU, its process."""
+    """Returns the most bytes that a device held, or on a CPU its process."""
     share, size = used
     if share is not None and size is not None:
         return share * size

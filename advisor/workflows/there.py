@@ -1,13 +1,13 @@
 """`python -m advisor.workflows.there arrive --run DIR`, or `calibrate ASKED --out DIR`: what a job elsewhere measures.
 
-It starts in the folder of the job. `arrive` comes before the first step of a run: with the plan and the configuration
-that were handed over, it leaves in the run folder what `engines/arrival` settles at home, and the configuration with
-which the trainer starts. Exit status 0: go on; bundle.STOPS: do not. It measures once: a second start of the job
-does not pay for it again. What it takes is deducted once: from the limits of a run that goes on at once, else by the
-budget of the run folder, which counts it as an attempt that whoever resumes the run later has made.
+It starts in the folder of the job. `arrive` runs before the first step of a run, with the submitted plan and
+configuration. It leaves two things in the run folder: the record that `engines/arrival` reads at home, and the
+configuration with which the trainer starts. Exit status 0 means go on, bundle.STOPS means do not. It measures once: a
+second start of the job does not pay for it again. Its time is deducted once. A run that starts at once has it deducted
+from its limits. Otherwise the budget in the run folder counts it as an earlier attempt when the run is resumed.
 
-`calibrate` measures a machine by the options in ASKED and leaves the calibration in DIR. Started again, it goes on with
-what was measured before it was cut off.
+`calibrate` measures a machine by the options in ASKED and leaves the calibration in DIR. If it is started again, it
+continues with what was measured before the interruption.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from advisor.workflows.calibrate import calibrate
 from trainer.budget import Attempt, Spent, write_spent
 from trainer.schema import RunConfig, dump_config
 
-BEGAN = "arrival-began"  # in the run folder: it was tried
-STORE = "store"  # in the job's folder
-_LONGEST = 1.5  # times what it may take: a calibration that was cut off has used no more
+BEGAN = "arrival-began"  # file in the run folder: an arrival was tried
+STORE = "store"  # folder in the job's folder
+_LONGEST = 1.5  # times the allowed seconds: an interrupted calibration has used no more
 
 
 def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
@@ -50,7 +50,7 @@ def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
         return record
     started = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
     plan, config = load_plan(job / PLAN), read_run_config(job)
-    # The plan with its tokens where they lie on this machine; the configuration names them from the job's folder.
+    # The plan finds its tokens on this machine; the configuration names them relative to the job's folder.
     if config.data.path is None:
         here = plan
     else:
@@ -63,7 +63,7 @@ def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
         (run / BEGAN).touch()
     longest = _LONGEST * calibration_seconds(plan)
     if first:
-        _count(run, longest, plan, config)  # ahead: of one that is cut off nobody says more
+        _count(run, longest, plan, config)  # before measuring, because an interrupted one cannot report its time
         try:
             arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), asked)
         except AdvisorError as error:
@@ -75,7 +75,7 @@ def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
 
 
 def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> ArrivalRecord:
-    """Write the new configuration and plan, and last the record that makes them valid."""
+    """Write the new configuration and plan, and finally the record that makes them valid."""
     record, after = replace(arrival.record, seconds=arrival.seconds), arrival.after
     if after is not None:
         try:
@@ -88,13 +88,13 @@ def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> Arriva
             write_atomic(
                 run / PLAN_AFTER, dump_plan(replace(after, goal=goal, run=replace(after.run, data=plan.run.data)))
             )
-    replace(arrival, before=plan, after=after, record=record).write(run)  # the record last
+    replace(arrival, before=plan, after=after, record=record).write(run)  # the record comes last
     _count(run, 0.0 if record.goes_on else record.seconds, plan, config)
     return record
 
 
 def _count(run: Path, seconds: float, plan: Plan, config: RunConfig) -> None:
-    """Book the seconds before the first step in the run's budget."""
+    """Record the seconds before the first step in the run's budget."""
     price = plan.offer.usd_per_hour if config.stop.usd_per_hour is None else config.stop.usd_per_hour
     attempt = Attempt(session="arrival", host=socket.gethostname(), began=time.time() - seconds,
                       seconds=round(seconds, 3), usd_per_hour=price, ended=True)  # fmt: skip
@@ -103,7 +103,7 @@ def _count(run: Path, seconds: float, plan: Plan, config: RunConfig) -> None:
 
 
 def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
-    """Returns an arrival without a measurement: the plan stays, and the time that was used counts."""
+    """Returns an arrival without a measurement: the plan stays, but the time used still counts."""
     record = ArrivalRecord(
         calibration=None,
         device_key=None,
@@ -118,12 +118,12 @@ def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
 
 
 def asked_text(options: CalibrationOptions) -> str:
-    """Write the options of `calibrate` for that machine, which has neither the data nor earlier measurements."""
+    """Returns the options of `calibrate` as text for another machine, which has no data or earlier measurements."""
     return json.dumps(asdict(replace(options, data=None, fresh=False)), indent=1) + "\n"
 
 
 def calibrate_there(asked: Path, out: Path) -> None:
-    """Measure this machine and leave its calibration; raises AdvisorError."""
+    """Measure this machine and write its calibration to a folder; raises AdvisorError."""
     options = CalibrationOptions(**read_json(asked, "calibration's options"))
     store = Store(asked.parent / STORE, profiles_folder() / "calibrations")
     calibration = calibrate(options, store, on_event=lambda event: print(event.text, flush=True)).calibration

@@ -1,8 +1,8 @@
-"""Runs in the user's own Python: hands numbers of a run to the tracker that has it, by that tracker's own library.
+"""Runs in the user's own Python and hands a run's numbers to its tracker through the tracker's own library.
 
-The first line of standard input is one JSON object: `library`, `parameters` and what names the run. Each further line
-has the `metrics` of a moment and their `step`, as long as the run is watched. Prints where they went. Standard library
-and the tracker only.
+The first line of standard input is one JSON object: `library`, `parameters` and what names the run. While the run is
+watched, each further line has the `metrics` of a moment and their `step`. Prints where the numbers went. Imports only
+the standard library and the tracker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def to_wandb(wanted: dict[str, Any], library: Any) -> str:
-    """One more part of an offline run, in a folder of its own beside it: `wandb sync` makes one run of both."""
+    """Write one more part of an offline run, in a folder beside it; `wandb sync` joins both into one run."""
     run = library.init(
         id=wanted["run"],
         project=wanted["project"],
@@ -28,14 +28,14 @@ def to_wandb(wanted: dict[str, Any], library: Any) -> str:
     )
     run.config.update(wanted["parameters"], allow_val_change=True)
     for moment in moments():
-        run.log(moment["metrics"])  # without a step: that is counted by whoever trains
+        run.log(moment["metrics"])  # without a step: the training program counts steps
     place = os.path.dirname(run.dir)
     run.finish()
     return place
 
 
 def to_mlflow(wanted: dict[str, Any], library: Any) -> str:
-    """Parameters of a run of a store; MLflow refuses those that it has with other values."""
+    """Write parameters to a run of a store; MLflow refuses a parameter that the run has with another value."""
     parameters = [library.entities.Param(name, str(value)) for name, value in wanted["parameters"].items()]
     client = library.MlflowClient(tracking_uri=wanted["store"])
     client.log_batch(wanted["run"], params=parameters)
@@ -47,7 +47,7 @@ def to_mlflow(wanted: dict[str, Any], library: Any) -> str:
 
 
 def to_trackio(wanted: dict[str, Any], library: Any) -> str:
-    """The configuration of a run, which trackio sends with the next thing that is logged: the numbers, once more."""
+    """Write a run's configuration. trackio sends it only with logged values, so the numbers are logged again."""
     api = importlib.import_module("trackio.api").Api()
     (before,) = (run for run in api.runs(wanted["project"]) if run.name == wanted["run"])
     known = {name: value for name, value in (before.config or {}).items() if not name.startswith("_")}
@@ -67,7 +67,7 @@ def to_trackio(wanted: dict[str, Any], library: Any) -> str:
 
 
 def moments() -> Iterator[dict[str, Any]]:
-    """What else is to be written, line by line as it comes."""
+    """Yields the further lines of standard input as they come."""
     return map(json.loads, sys.stdin)
 
 
@@ -75,7 +75,7 @@ WRITERS = {"wandb": to_wandb, "mlflow": to_mlflow, "trackio": to_trackio}
 
 
 def main() -> None:
-    """Read what is wanted, do it, and say where on the last line."""
+    """Read what to write, write it, and print where it went on the last line."""
     wanted = json.loads(sys.stdin.readline())
     print(WRITERS[wanted["library"]](wanted, importlib.import_module(wanted["library"])))
 

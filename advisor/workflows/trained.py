@@ -39,7 +39,7 @@ def to_huggingface(run_dir: Path, out: Path, tokenizer: Path | None = None) -> I
 
 
 def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
-    """The lines of a module of the trainer; raises AdvisorError with what it says when it fails."""
+    """Yields the lines of a trainer module; raises AdvisorError with its message if it fails."""
     command = [sys.executable, "-m", *words]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         process = subprocess.Popen(
@@ -47,7 +47,7 @@ def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
         )
         try:
             assert process.stdin is not None and process.stdout is not None
-            with suppress(BrokenPipeError):  # it has already said why
+            with suppress(BrokenPipeError):  # the process has already said why it ended
                 process.stdin.write(prompt)
                 process.stdin.close()
             for line in process.stdout:
@@ -61,6 +61,6 @@ def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
                 errors.seek(0)
                 last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
                 raise AdvisorError(f"the model's process failed: {last}", "on less memory: --device cpu")
-        finally:  # also when nobody reads on
+        finally:  # also if the caller stops reading
             process.kill()
             process.wait()

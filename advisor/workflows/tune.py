@@ -29,8 +29,8 @@ from trainer.schema import (
 )
 
 _DEPTHS = {"cpu": 4, "cuda": 12}
-_BATCHES = {"cpu": (4, 2), "cuda": (16, 2)}  # micro-batch, accumulated
-_BUDGETS = {"cpu": 180.0, "cuda": 420.0}  # a card's settings are compiled, some ten seconds each
+_BATCHES = {"cpu": (4, 2), "cuda": (16, 2)}  # micro-batch, gradient-accumulation steps
+_BUDGETS = {"cpu": 180.0, "cuda": 420.0}  # on a GPU, each setting is compiled, which takes some ten seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Tuned:
     device: WorkerDevice
     tuning: Tuning
     calibrated: Calibrated | None
-    uncalibrated: AdvisorError | None = None  # why it was asked for and did not come about
+    uncalibrated: AdvisorError | None = None  # why a requested calibration failed
 
 
 def tune(
@@ -51,7 +51,7 @@ def tune(
     on_start: Callable[[float], None] = lambda seconds: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Tuned:
-    """Measure the effect of each setting on the run of a plan, or of the options, and calibrate the best settings.
+    """Measure the effect of each setting on the run of a plan or of the options, and calibrate the best settings.
 
     Raises AdvisorError if the run does not start here. `on_start` receives the seconds that will be used, `on_event`
     every burst.
@@ -83,12 +83,12 @@ def tune(
         asked = options_for(best, gpu=key, depths=depths, price=options.price)
         calibrated = calibrate(asked, store, on_event=on_event, kernels=Kernels.of(best))
         return replace(tuned, calibrated=calibrated)
-    except AdvisorError as error:  # what was tuned stands
+    except AdvisorError as error:  # the tuning results stay valid
         return replace(tuned, uncalibrated=error)
 
 
 def base_config(config: RunConfig, device: WorkerDevice) -> RunConfig:
-    """The configuration that all settings are compared with: steps alone, with nothing automatic left."""
+    """Returns the configuration that all settings are compared with: only training steps, no automatic settings."""
     precision = device.auto_precision if config.precision == "auto" else config.precision
     return replace(
         config,
@@ -96,7 +96,7 @@ def base_config(config: RunConfig, device: WorkerDevice) -> RunConfig:
         name="tune",
         device=device.type,
         precision=precision,
-        sharding="none",  # one device
+        sharding="none",  # only one device
         eval=EvalConfig(tokens=0),
         checkpoint=CheckpointConfig(every_seconds=None, final=False),
         stop=StopConfig(),

@@ -1,6 +1,6 @@
-"""Writes predictions, scores or current numbers of a run to its run in the user's tracker.
+"""Writes a run's predictions, scores or current numbers to the same run in the user's tracker.
 
-The tracker is known by its files. Its library, in the Python that the user names or that trained, does the writing.
+The tracker is recognised by its files. Its library does the writing, in the Python that trained or that the user names.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from advisor.history.scoring import ScoredRun
 from advisor.readers import mlflow_files, wandb_file
 from advisor.workflows.live import Seen, metrics
 
-LIVE_SECONDS = 10.0  # between two writings of a run that goes on
-_SECONDS = 300.0  # imports of a tracker take many of them
+LIVE_SECONDS = 10.0  # between two writes of an active run
+_SECONDS = 300.0  # importing a tracker can take long
 _SCRIPT = Path(__file__).with_name("tracker_script.py")
 _FORMATS = "a W&B offline run's folder, an MLflow run's folder or mlflow.db, or trackio's PROJECT.db"
 
@@ -36,14 +36,14 @@ class Target:
     """A run of a tracker on this machine."""
 
     library: str  # wandb | mlflow | trackio
-    run: str  # its id or name, as the library wants it
-    request: Mapping[str, str | None] = field(default_factory=dict)  # what else the library wants
+    run: str  # its id or name, as the library expects it
+    request: Mapping[str, str | None] = field(default_factory=dict)  # other values that the library needs
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """Parameters that a tracker took."""
+    """Parameters that a tracker accepted."""
 
     library: str
     run: str
@@ -54,12 +54,12 @@ class Written:
 class TrackerWriter:
     """A process of the user's Python in which the tracker's library writes to one run until it is closed.
 
-    Raises AdvisorError where there is no such run, or the library is not there or refuses.
+    Raises AdvisorError if there is no such run, or if the library is missing or refuses.
     """
 
     def __init__(self, path: Path, run: str | None, python: str, parameters: Parameters):
         self.target, self._python = target_of(path.expanduser().resolve(), run), python
-        self._empty = tempfile.TemporaryDirectory()  # nothing of ours and of the user's is in the way of an import
+        self._empty = tempfile.TemporaryDirectory()  # an empty folder, so that no local file hides an import
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         try:
             self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class TrackerWriter:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 text=True,
-                start_new_session=True,  # Ctrl-C ends the view, and then this by its closed input
+                start_new_session=True,  # Ctrl-C ends only the view; then the closed input ends this process
             )
         except OSError as error:
             raise AdvisorError(f"cannot start {python}: {error.strerror}", "--tracker-python PATH") from error
@@ -78,7 +78,7 @@ class TrackerWriter:
         self.write({"library": library, "run": self.target.run, "parameters": parameters, **named})
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Hand one more object to the library."""
+        """Send one more object to the library."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(line) + "\n")
@@ -104,9 +104,9 @@ class TrackerWriter:
 
 
 def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> Written:
-    """Hand the prediction, its interval and the score of a run to the tracker's run at `path`, by the Python `python`.
+    """Write a run's prediction, its interval and score to the tracker's run at `path`, with the Python at `python`.
 
-    Raises AdvisorError where there is no such run, or the library is not there or refuses.
+    Raises AdvisorError if there is no such run, or if the library is missing or refuses.
     """
     if all(score.predicted is None for score in scored.scores):
         raise AdvisorError(f"nothing was predicted of {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
@@ -117,15 +117,15 @@ def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> W
 
 
 class LiveTracker:
-    """Writes the numbers of a run that goes on to the user's tracker, at most every few seconds."""
+    """Writes the numbers of an active run to the user's tracker, at most every few seconds."""
 
     def __init__(self, path: Path, run: str | None, python: str, seconds: float = LIVE_SECONDS):
         self._writer, self._seconds = TrackerWriter(path, run, python, {}), seconds
-        self._written, self._last = -math.inf, -1  # when, and of which step
+        self._written, self._last = -math.inf, -1  # time and step of the last write
         self._unsent: dict[str, Any] | None = None
 
     def take(self, seen: Seen) -> None:
-        """Write the numbers of a step that was not written yet, unless others were written just now."""
+        """Write the numbers of a new step, unless the last write was only a moment ago."""
         # The numbers of a run for a tracker; each name begins with "advisor/".
         found = {
             f"advisor/{metric.name}" + ("" if bound == "value" else f"_{bound}"): value
@@ -140,7 +140,7 @@ class LiveTracker:
             self._send()
 
     def close(self) -> str:
-        """Write what was not written yet and end; says where it went."""
+        """Write what was not written yet and end; returns where it went."""
         self._send()
         place = self._writer.close()
         return f"written to {self._writer.target.library}'s run {self._writer.target.run}: {place}"
@@ -178,7 +178,7 @@ def parameters_of(scored: ScoredRun) -> Parameters:
 
 
 def target_of(path: Path, run: str | None) -> Target:
-    """The tracker's run at a path; raises AdvisorError where there is none, or several and none is named."""
+    """Returns the tracker's run at a path. Raises AdvisorError if there is none, or several and none is named."""
     if not path.exists():
         raise AdvisorError(f"there is no {path}", f"give {_FORMATS}", exit_code=2)
     if path.is_dir() and mlflow_files.is_run_folder(path):
@@ -220,7 +220,7 @@ def _of_database(path: Path, run: str | None) -> Target:
 
 
 def _chosen(path: Path, runs: Sequence[tuple[str, str]], asked: str | None) -> str:
-    """The id of the run that is meant, of ids and names."""
+    """Returns the id of the run that is asked for, from pairs of id and name."""
     meant = [run for run in runs if asked is None or asked in run]
     if len(meant) == 1:
         return meant[0][0]

@@ -1,4 +1,4 @@
-"""Writes a plan as the file that other software starts from, with that software's names (profiles/exports.yaml)."""
+"""Writes a plan as a start file for other software, with that software's names (profiles/exports.yaml)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from advisor.store.folders import profiles_folder
 from advisor.workflows.plan_finetune import LENGTH, RANK, SEQUENCES, FinetunePlan, usual_epochs
 from advisor.workflows.plan_layouts import LayoutPlan
 
-# Rates of TRL's and unsloth's examples, by stage and whether adapters are trained; those of DPO are of the alignment
-# handbook's Zephyr (Tunstall et al. 2023), as its weight of the reference is.
+# Learning rates by stage and whether adapters are trained. They are from the examples of TRL and unsloth; for DPO, they
+# and the weight of the reference are from the alignment handbook's Zephyr (Tunstall et al. 2023).
 _RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 5e-6, ("dpo", False): 5e-7}
 _BETA = 0.1
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OUT = "out"
 _TORCHTITAN = {"none": "None", "operators": "SelectiveAC.Config()", "full": "FullAC.Config()"}
-_SAME = {"nemo": "megatron"}  # software that takes another one's arguments
-_STALL_SECONDS = 5.0  # of one asynchronous checkpoint of a large run, for the interval alone
+_SAME = {"nemo": "megatron"}  # software that takes the arguments of another
+_STALL_SECONDS = 5.0  # of one asynchronous checkpoint of a large run; sets only the interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """The file that was written, the command that starts it, and what is left to fill in."""
+    """The file that was written, the command that starts it, and what the user must fill in."""
 
     path: Path
     software: str
@@ -45,7 +45,7 @@ class Written:
 
 
 def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
-    """Write the plan's chosen run for its software; AdvisorError (exit 2) where nobody knows how that is started."""
+    """Write the plan's chosen run for its software; AdvisorError (exit 2) if its way of starting is unknown."""
     kind = "finetune" if isinstance(plan, FinetunePlan) else "layouts"
     asked = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
     known = [key for key, row in _exports().items() if row["for"] == kind]
@@ -87,7 +87,7 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
 
 
 def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The file of one software, and its command; values that the plan has none of are left out."""
+    """Returns the file and the command for one software package, without the values that the plan lacks."""
     values = filled(row.get("values", {}), fields, lambda value: value is None or value is False)
     if row["format"] == "options":
         begin = row["begin"].format(**fields)
@@ -106,7 +106,7 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _option(name: str, value: Any, bare: bool) -> str:
-    """An option as a command line has it; `bare`: one that is true stands alone."""
+    """Returns an option as text for a command line; with `bare`, a true option has no value."""
     if bare and value is True:
         return f"--{name}"
     if name == "lora_target_modules":
@@ -115,16 +115,16 @@ def _option(name: str, value: Any, bare: bool) -> str:
 
 
 def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
-    """What a fine-tune's files say, by the names of profiles/exports.yaml."""
+    """Returns the fields of a fine-tune's files, by the names of profiles/exports.yaml."""
     goal, run = plan.goal, plan.chosen
     work = run.prediction.workload
     adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
     rank = (goal.lora_rank or RANK) if adapted else None
     recomputed = work.activation_checkpointing == "full"
-    mixture = plan.model.expert_width is not None  # whose adapters are in attention alone
+    mixture = plan.model.expert_width is not None  # its adapters are only in attention
     eight_bit = goal.optimizer == EIGHT_BIT
     epochs, pairs = float(goal.epochs or usual_epochs(goal)), plan.stage == "dpo"
-    micro_batch = work.micro_batch // SEQUENCES[plan.stage]  # examples, or pairs
+    micro_batch = work.micro_batch // SEQUENCES[plan.stage]  # in examples or pairs
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
     return {
         "model": plan.model.source.removeprefix("https://huggingface.co/"),
@@ -161,7 +161,7 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "fp16": work.precision == "fp16",
         "sharding": work.sharding,
         "dtype": dtype,
-        "quant_storage": dtype if quantized and work.sharding == "full" else None,  # weights that can be shared out
+        "quant_storage": dtype if quantized and work.sharding == "full" else None,  # weights that can be sharded
         "step_sequences": micro_batch * work.grad_accum * run.offer.gpus,
         "whole_epochs": math.ceil(epochs),
         "steps": None if epochs.is_integer() else math.ceil(plan.tokens_padded / work.step_tokens),
@@ -171,7 +171,7 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
 
 
 def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
-    """What the files of a plan over layouts say, by the names of profiles/exports.yaml."""
+    """Returns the fields of the files for a plan over layouts, by the names of profiles/exports.yaml."""
     best = plan.chosen.search.best
     assert best is not None
     run, model, cut = best.run, best.run.model, best.run.layout
@@ -236,7 +236,7 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
         "replicate": 1 if cut.sharding != "none" else cut.data,
         "checkpointing": _TORCHTITAN[run.recompute],
         "recompute_granularity": "full" if recomputed else None,
-        # uniform: every layer by itself; block: so many layers of each piece, the others keep all
+        # uniform: every layer by itself; block: this many layers of each stage, and the others keep all activations
         "recompute_method": {"operators": "block", "full": "uniform"}.get(run.recompute),
         "recompute_layers": {"operators": -(-piece // 2), "full": 1}.get(run.recompute),
         "learning_rate": float(f"{rate:.2g}"),
@@ -251,15 +251,13 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
 
 
 def _uneven(layers: int, pipeline: int, virtual: int) -> str | None:
-    """Megatron's words for stages of unequal numbers of layers, the first and the last with fewer; None if they come
-    out even.
-    """
+    """Returns Megatron's text for stages of unequal numbers of layers, fewer at both ends; None if all are equal."""
     stages = pipeline * virtual
     if layers % stages == 0:
         return None
     most = -(-layers // stages)
     counts, spare = [most] * stages, most * stages - layers
-    for at in range(spare):  # from the last stage and the first in turn, further in where there is more to spare
+    for at in range(spare):  # alternate between the last stages and the first ones, moving inward
         counts[-1 - at // 2 if at % 2 == 0 else at // 2] -= 1
     pieces = ["t" * count for count in counts]
     return "|".join(["E" + pieces[0], *pieces[1:-1], pieces[-1] + "L"])

@@ -1,10 +1,11 @@
-"""Writes down what each optimizer step of a training program took, from inside it, without a change to its code.
+"""Records the time of each optimizer step of a training program from inside it, without a change to its code.
 
-PyTorch (2.5 and later) calls `autoload` at the end of `import torch`, since this folder is on PYTHONPATH and names it
+PyTorch (2.5 and later) calls `autoload` at the end of `import torch`, because this folder is on PYTHONPATH and names it
 in the entry point group `torch.backends`. Records go to `probe-PID.jsonl` in the folder that TRAINING_ADVISOR_PROBE
-names, one JSON object a line; without that variable, or with TORCH_DEVICE_BACKEND_AUTOLOAD=0, nothing is hooked.
+names, one JSON object per line. Without that variable, or with TORCH_DEVICE_BACKEND_AUTOLOAD=0, nothing is hooked.
 
-Standard library only: it runs in the user's environment. Whatever fails in here ends the probe, never the program.
+It uses only the standard library, because it runs in the user's environment. An error in here ends the probe, never the
+program.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Any
 
 Record = dict[str, Any]
 FOLDER, SHAPES = "TRAINING_ADVISOR_PROBE", "TRAINING_ADVISOR_PROBE_SHAPES"
-FLUSH_SECONDS = 0.25  # between writes: the work of a write is shared by the steps of this time
+FLUSH_SECONDS = 0.25  # between writes, so that the steps of this time share the cost of one write
 # the reference kernel of training-advisor's own trainer (trainer/witness): 8 products of 512 x 512, about 10 ms
 KERNEL_SIZE, KERNEL_REPEATS = 512, 8
-KERNEL_EVERY = 0.33, 5.0  # seconds: at first, as in a burst; later, as in a run
+KERNEL_EVERY = 0.33, 5.0  # seconds: first value as in a burst, later value as in a run
 
 
 def autoload() -> None:
-    """Hook the steps of every optimizer of this process, if anybody asked for it."""
+    """Hook the steps of every optimizer of this process, if the environment asks for it."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return
@@ -39,7 +40,7 @@ def autoload() -> None:
 
 
 def _tell(error: Exception) -> None:
-    """One line on the program's standard error: the only trace that a failing probe leaves."""
+    """Print one line on the program's standard error, the only trace of a failing probe."""
     print(f"training-advisor's probe ended: {type(error).__name__}: {error}", file=sys.stderr)
 
 
@@ -57,10 +58,10 @@ class Probe:
         self.events: list[tuple[Record, Any]] = []
         self.shapes_left = shapes
         self.calls: dict[int, list[tuple[int, int | None, int | None]]] = {}
-        self.model: Any = None  # the largest module that is called, until its weights are noted
-        self.within: set[int] = set()  # the modules that it consists of
+        self.model: Any = None  # the largest module that was called, until its weights are noted
+        self.within: set[int] = set()  # the modules that the model contains
         self.handle: Any = None
-        self.clock = time.time() - time.monotonic()  # Unix seconds that setting the system's clock does not shift
+        self.clock = time.time() - time.monotonic()  # Unix seconds that do not change with the system clock
         self.kernel: Any = None  # the matrices of the reference kernel
         self.kernel_due = self.kernel_first = time.monotonic()
         self.steps_handle = register_optimizer_step_post_hook(self.after_step)
@@ -119,7 +120,7 @@ class Probe:
             self.write()
 
     def note_machine(self, optimizer: Any) -> None:
-        """How fast the machine itself is now, by the reference kernel; the time that takes is no step's."""
+        """Time the reference kernel, which shows the machine's current speed; this time belongs to no step."""
         began = time.monotonic()
         trained = next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
         if began < self.kernel_due or trained != "cpu" or int(os.environ.get("RANK") or 0):
@@ -127,12 +128,12 @@ class Probe:
         at, torch = self.now(), self.torch
         with torch.no_grad():
             if self.kernel is None:
-                # not the program's own generator, whose numbers stay as they are
+                # leaves the program's own random generator unchanged
                 drawn = torch.Generator(device="cpu").manual_seed(0)
                 how = {"generator": drawn, "dtype": torch.float32, "device": "cpu"}
                 left, right = (torch.randn(KERNEL_SIZE, KERNEL_SIZE, **how) for _ in range(2))
                 self.kernel = left, right, torch.empty_like(left)
-                torch.mm(left, right, out=self.kernel[2])  # the first pays for set-up
+                torch.mm(left, right, out=self.kernel[2])  # the first product includes set-up time
             left, right, out = self.kernel
             measured = time.perf_counter()
             for _ in range(KERNEL_REPEATS):
@@ -152,7 +153,7 @@ class Probe:
             self.note_model()
 
     def find_model(self, module: Any) -> None:
-        """Keep the largest: metrics and losses are modules too, and a model calls what it consists of."""
+        """Keep the largest module, because metrics and losses are also modules and a model calls its own parts."""
         self.within.add(id(module))
         if self.elements(module) >= max(1, self.elements(self.model)):
             self.model = module
@@ -162,7 +163,7 @@ class Probe:
         return sum(weight.numel() for weight in module.parameters()) if module is not None else 0
 
     def note_model(self) -> None:
-        """The names and shapes of the model's weights; of equal blocks once, with how many there are."""
+        """Note the names and shapes of the model's weights; equal blocks are noted once, with their number."""
         seen: dict[tuple[str, tuple[int, ...]], int] = {}
         for name, weight in self.model.named_parameters():
             key = re.sub(r"(^|\.)\d+\.", r"\1#.", name, count=1), tuple(weight.shape)
@@ -173,7 +174,7 @@ class Probe:
         self.lines.append({"kind": "model", "weights": weights})
 
     def time_on_card(self, record: Record) -> None:
-        """Between the events of two steps lies what the card took; they are read when it has passed them."""
+        """Record GPU events. The GPU's time of a step is read between two events, once the GPU has passed them."""
         event = self.torch.cuda.Event(enable_timing=True)
         event.record()
         self.events.append((record, event))
@@ -183,9 +184,9 @@ class Probe:
             self.lines.append(self.events.pop(0)[0])
 
     def note_call(self, module: Any, value: Any) -> None:
-        """Rows and length of what the model is given: the first module that gets a tensor, and every embedding."""
+        """Note rows and length of the model's input: of the first module that gets a tensor, and of every embedding."""
         if not isinstance(value, self.torch.Tensor) or value.dim() == 0 or value.is_meta:
-            return  # on the meta device: a model that is run without numbers, as to count its work
+            return  # meta device: the model runs without numbers, for example to count its operations
         whole = not value.is_floating_point() and value.dim() == 2
         embedding = whole and isinstance(module, self.torch.nn.Embedding)
         if self.calls and id(module) not in self.calls and not embedding:
@@ -195,7 +196,7 @@ class Probe:
         calls.append((value.shape[0], length, value.numel() if whole else None))
 
     def note_shape(self, number: int) -> None:
-        """Of one step: the module that saw most of it says how many micro-batches there were, and of what shape."""
+        """Note how many micro-batches a step had and of what shape, from the module with the most input."""
         if self.calls:
             calls = max(self.calls.values(), key=lambda c: (len(c), sum(n or 0 for _, _, n in c), c[0][0]))
             self.lines.append(
@@ -252,7 +253,7 @@ class Probe:
         }
 
     def give_up(self, error: Exception) -> None:
-        """Take the hooks away, and say why."""
+        """Remove the hooks, and print the reason."""
         self.steps_handle.remove()
         if self.handle is not None:
             self.handle.remove()

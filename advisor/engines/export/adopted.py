@@ -1,6 +1,6 @@
 """Exports the run of an adopted command: its plan, its guard with the probe, and a script.
 
-The command, its data and its environment belong to the user and exist on the other machine, or the user's bootstrap
+The command, its data and its environment belong to the user. They exist on the other machine, or the user's bootstrap
 line creates them. Only the guard is exported; it needs a Python with pyyaml and psutil.
 """
 
@@ -38,7 +38,7 @@ _PACKAGES = {"advisor": Path(advisor.__path__[0]), "trainer": Path(trainer.__pat
 class AdoptedJob:
     """The run of an adopted command, for any engine."""
 
-    plan: AdoptedPlan  # its folder is where the command is started there
+    plan: AdoptedPlan  # its folder is where the command starts there
     recipe: str  # as YAML
     run_id: str
     place: Place = Place()
@@ -108,7 +108,7 @@ def _needed(module: str) -> set[Path]:
         for path in _files(waiting.pop()):
             if path not in found:
                 found.add(path)
-                # The names that a file imports at its top: modules, and what may be one.
+                # The names that a file imports at its top: modules, or perhaps other names.
                 names = []
                 for node in ast.parse(path.read_text(encoding="utf-8")).body:
                     if isinstance(node, ast.Import):

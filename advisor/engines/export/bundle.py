@@ -25,15 +25,15 @@ from advisor.store.run_folder import CONFIG, PLAN
 from trainer.schema import RunConfig, dump_config
 
 PACKAGES = ("numpy", "pandas", "pyarrow", "psutil", "pyyaml", "nvidia-ml-py", "safetensors", "tokenizers")
-ARRIVAL_PACKAGES = ("scipy",)  # needed in addition to plan again on arrival
+ARRIVAL_PACKAGES = ("scipy",)  # also needed, to plan again on arrival
 SETUP, RUN = "setup.sh", "run.sh"
-CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration that continues after an arrival
+CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration after an arrival
 STOPS = 3  # exit status of an arrival after which the run does not continue
-RUN_FOLDER = "/run-folder"  # on rented machines and in containers: it outlives them
-LONGER = 1.25  # times the upper end of the planned time: where the engine ends a run without a limit of its own
+RUN_FOLDER = "/run-folder"  # on rented machines and in containers; it outlives them
+LONGER = 1.25  # times the upper end of the planned time, after which the engine ends a run without a limit
 LEAST_GRACE_SECONDS = 60
 ARRIVAL_SECONDS = 300  # allowed for a calibration before the first step: twice its limit
-LEAST_LIMIT_SECONDS = 600  # for a run without a limit: start-up takes minutes even if the plan counts seconds
+LEAST_LIMIT_SECONDS = 600  # for a run without a limit, because start-up takes minutes even if the plan takes seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class ExportJob:
     place: Place = (
         Place()
     )  # where the engine starts it; its name: Slurm's partition, where SkyPilot and dstack may rent
-    max_usd: float | None = None  # that the user allows; None if only the plan's own cost is known
+    max_usd: float | None = None  # the user's limit; None if only the plan's own cost is known
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
     run_id: str | None = None  # of a run that is launched from here; None if it is only exported
@@ -107,13 +107,13 @@ def torch_install(spec: GpuSpec | None) -> str:
 
 
 def setup_script(torch: str | None) -> str:
-    """Return a script that makes `.venv` beside the export once, with this PyTorch; None is for a guard alone."""
+    """Return a script that makes `.venv` beside the export once, with this PyTorch; None: only for a guard."""
     install = f"\n.venv.new/bin/python -m pip install --quiet {torch}" if torch else ""
     return script("setup.sh", of="this run" if torch else "the guard alone", install=install)
 
 
 def run_script(job: ExportJob) -> str:
-    """Return the script of one node: it resumes what it finds, passes signals on, and restarts what failed."""
+    """Return the script of one node: it resumes from checkpoints, passes signals on, and restarts after failures."""
     trainer_words = f'-m trainer {job.config_words} --out "$RUN"'
     start = f'set -- "$PYTHON" {trainer_words}'
     if job.whole > 1:
@@ -148,8 +148,8 @@ def pinned(packages: Sequence[str]) -> list[str]:
 def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) -> ExportJob:
     """Return a plan as a job: `config` has its limits and the data path there; `data` is the path here.
 
-    `engine` holds the other fields of `ExportJob`. Raises AdvisorError for GPUs that fill no whole nodes, and for a
-    spot machine that would be taken away before the run has saved.
+    `engine` holds the other fields of `ExportJob`. Raises AdvisorError if the GPUs do not fill whole nodes, or if a
+    spot machine could be taken away before the run has saved.
     """
     if plan.offer.spot and (problem := short_notice(plan.offer.provider, _save_seconds(plan))) is not None:
         raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
@@ -177,7 +177,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
 
 
 def grace_seconds(save_seconds: float) -> int:
-    """Return the seconds that an engine must leave between a signal and the end: 1.5 times what a save takes."""
+    """Return the seconds that an engine must leave between a signal and the end: 1.5 times the duration of a save."""
     return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * save_seconds))
 
 

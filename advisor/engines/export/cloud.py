@@ -20,7 +20,7 @@ SKY, DSTACK = "task.yaml", "task.dstack.yml"
 POLICY = "sky_policy.py"
 MOST_RESTARTS = 3
 DISK_GB = 100  # software, data and a few checkpoints, unless they take more
-# The names that engines give to the providers of the price lists; they rent from no other of these providers.
+# The engines' names of the providers in the price lists; they rent from no other of these providers.
 _SKY = {name: name for name in ("aws", "azure", "do", "gcp", "lambda", "nebius", "oci", "runpod", "vast", "verda")}
 _DSTACK = {name: name for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "runpod", "verda")} | {
     "do": "digitalocean", "vast": "vastai",
@@ -58,7 +58,7 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
     # One place, or any of several: SkyPilot takes the cheapest that has the machine.
     offer, places = job.plan.offer, (job.place.name or _SKY.get(job.plan.offer.provider or "") or "*").split(",")
     fields |= {"any_of": [{"infra": place} for place in places]} if len(places) > 1 else {"infra": places[0]}
-    if offer.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
+    if offer.usd_per_hour:  # price of one node; a budget assumes the plan's price, so that is the maximum
         margin = _MARGIN if job.max_usd is None else 1.0
         fields["max_hourly_cost"] = round(offer.usd_per_hour / job.nodes * margin, 2)
     seconds = limit_seconds(job.config.stop)
@@ -109,7 +109,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
 
 
 def disk_gb(job: ExportJob) -> int:
-    """Return the gigabytes a machine needs: software, data, and every kept checkpoint beside the one being written."""
+    """Return the gigabytes that a machine needs: software, data, all kept checkpoints and one being written."""
     data = sum(path.stat().st_size for path in job.data.rglob("*") if path.is_file()) if job.data else 0
     needed = (job.plan.bill.disk_bytes or 0) + data + 30e9
     return max(DISK_GB, int(needed / 1e9 * 1.2))

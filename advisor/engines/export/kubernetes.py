@@ -14,13 +14,13 @@ TRAINJOB, JOBSET = "trainjob.yaml", "jobset.yaml"
 
 def trainjob(job: ExportJob) -> dict[str, str]:
     """Return Kubeflow Trainer's `TrainJob` (2.3 and later) on its runtime `torch-distributed`, one process per GPU."""
-    launcher = ["-m", "torch.distributed.run"] if job.whole > 1 else []  # it reads the runtime's own variables
+    launcher = ["-m", "torch.distributed.run"] if job.whole > 1 else []  # reads the runtime's own variables
     command = [".venv/bin/python", *launcher, "-m", "trainer", CONFIG, "--out", RUN_FOLDER]
     return {TRAINJOB: document(TRAINJOB, gpus_per_node=job.gpus_per_node, command=command, **_fields(job))}
 
 
 def jobset(job: ExportJob) -> dict[str, str]:
-    """Return a JobSet: one pod per node, which meet at the first. A restart starts all pods from the checkpoint."""
+    """Return a JobSet: one pod per node, which meet at the first pod. A restart starts all pods from the checkpoint."""
     return {JOBSET: document(JOBSET, first_node=f"{job.name}-node-0-0.{job.name}", **_fields(job))}
 
 

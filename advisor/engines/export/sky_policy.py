@@ -1,7 +1,7 @@
-"""Refuses SkyPilot tasks that may cost more than their plan allows; it comes with every export for SkyPilot.
+"""Refuses SkyPilot tasks that may cost more than their plan allows; every export for SkyPilot contains it.
 
-With this folder on PYTHONPATH and `admin_policy: sky_policy.Budget` in `~/.sky/config.yaml`, SkyPilot asks it before
-each launch, with this program or without. Tasks that name no budget of ours pass untouched.
+With this folder on PYTHONPATH and `admin_policy: sky_policy.Budget` in `~/.sky/config.yaml`, SkyPilot asks this policy
+before each launch, with or without this program. Tasks without a budget of ours pass unchanged.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from advisor.run_records import Place
 SCRIPT = "job.sbatch"
 # sbatch(1), --signal: it "may be sent up to 60 seconds earlier than specified", so a short limit would start with it
 EARLY_SECONDS = 60
-STOP_ASKED = "stop-asked"  # in the run folder: the run is to end and must not be queued again
+STOP_ASKED = "stop-asked"  # in the run folder: the run should end and must not be queued again
 
 
 def slurm(job: ExportJob | AdoptedJob) -> dict[str, str]:

@@ -15,17 +15,17 @@ from advisor.engines.templates import script
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An engine: the files it adds to the common ones, which of them is the job, and what a person types."""
+    """An engine: the files it adds to the common ones, which of them is the job, and the commands to type."""
 
     main: str
     files: Callable[[Any], Mapping[str, str]]
     steps: Callable[[Any], Sequence[str]]
-    commands: bool = False  # whether it also takes adopted commands: an AdoptedJob in place of an ExportJob
+    commands: bool = False  # whether it also supports adopted commands: an AdoptedJob in place of an ExportJob
     data_at: str | None = None  # where the token folder lies there; None if the path is the same as here
 
 
 def script_steps(job: ExportJob | AdoptedJob) -> list[str]:
-    """Return what a person types on the machine with the GPU."""
+    """Return the commands to type on the machine with the GPU."""
     if isinstance(job, AdoptedJob) or job.nodes == 1:
         return [f"bash {SETUP} && bash {RUN}"]
     first = "MASTER_ADDR=$FIRST"
@@ -64,7 +64,7 @@ TARGETS = {
         steps=lambda job: [f"sky launch --dryrun {cloud.SKY}   # which machine, at what price?",
                            f"sky jobs launch {cloud.SKY}"],
     ),
-    "dstack": Target(  # it shows the offers and asks before it rents
+    "dstack": Target(  # shows the offers and asks before it rents
         main=cloud.DSTACK, files=cloud.dstack, data_at="/data", steps=lambda job: [f"dstack apply -f {cloud.DSTACK}"],
     ),
 } | {
