@@ -185,7 +185,7 @@ _SHORTEST = 16  # shortest sequence length
 BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # facts that a record may repeat
 _TOLD = (("parameters", "parameter_count"), ("vocab_size", "vocabulary_size"))
 _KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family", "grad_accum")
-_SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, of a sampler
+_SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, maybe a sampler
 # only for language models, because other models have other lengths, depths and widths
 _OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
 _LARGE = 3e8  # parameters; from here on, a model would otherwise be taken for a language model

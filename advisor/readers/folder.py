@@ -102,8 +102,7 @@ def own_run(folder: Path) -> RunTable:
 
 
 def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
-    """Read a W&B run from its history, binary file, console output or summary (most rows wins), plus the other
-    files."""
+    """Read a W&B run from the history, binary file, console output or summary with most rows; add the others."""
     tables = []
     binary = sorted((files.parent if files.name == "files" else folder).glob("*.wandb"))[:1]
     for path in (files / wandb_folder.HISTORY, *binary, *(files / name for name in _PRINTED)):
