@@ -1,5 +1,4 @@
-"""How long a process of our trainer lived, by its log's records. No numpy, because watching a new run must not load
-it."""
+"""How long a process of our trainer lived, by its log's records. No numpy, so that a new run can be watched early."""
 
 from __future__ import annotations
 
