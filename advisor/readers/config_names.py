@@ -27,14 +27,13 @@ _MOST_SETTINGS = 20_000
 _DEEPEST = 8
 # in a model's own config (transformers), these are limits of the model or of generation, not values used in training
 _MODEL_LIMITS = ("seq_length", "n_positions", "n_ctx", "max_length", "model_max_length", "max_seq_len")
-TOKENS_IN_A_STEP = 16_384  # a "total batch size" of so many can only be tokens: no run has so many sequences a step
+TOKENS_IN_A_STEP = 16_384  # a "total batch size" this large is in tokens: no step has so many sequences
 
 
 def facts_of_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of any known framework's configuration, nested or flat. Unknown settings are skipped.
 
-    If two names of one fact differ, the surer name wins, then the less nested one. If equals differ, the fact is left
-    out.
+    If two names of one fact differ, the surer name wins, then the less nested one. If equals differ, none is used.
     """
     found: dict[str, list[tuple[int, int, Any]]] = {}
     flat = dict(_flatten(raw))
@@ -135,8 +134,7 @@ def _flatten(raw: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def _settled(facts: dict[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Add what only several settings state: precision flags, warm-up as a share, strategies that disable an
-    interval."""
+    """Add what only several settings state: precision flags, warm-up as a share, disabled intervals."""
     if "precision" not in facts:
         for flag, name in (("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8")):
             if flat.get(flag) is True:
@@ -164,11 +162,11 @@ MOST_YAML_BYTES = 2**20  # YAML is read a hundred times more slowly than JSON
 # A few lines of nested YAML aliases can stand for gigabytes; what 24 aliases stand for is at most 3**8 times larger.
 _MOST_ALIASES = 24
 _ALIAS = re.compile(r"(?:^|[\s\[{,:])\*\w", re.MULTILINE)
-_ASSIGNED = re.compile(r"^(\w+) *= *[\"']?([\w.+-]+)[\"']? *(?:#.*)?$", re.MULTILINE)  # of Python, as nanoGPT has it
+_ASSIGNED = re.compile(r"^(\w+) *= *[\"']?([\w.+-]+)[\"']? *(?:#.*)?$", re.MULTILINE)  # Python, as in nanoGPT
 _GIVE = "give the file that holds the run's settings"
 _MEND = "mend that line, or leave the file out"
 _MOST_BRACKETS = 20_000  # YAML's parsing time grows with the square of their nesting depth
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where it is installed: ten times faster
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times faster
 
 
 def read_config(path: Path) -> dict[str, Any]:

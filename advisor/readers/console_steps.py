@@ -273,7 +273,7 @@ def _room(epoch: np.ndarray) -> np.ndarray:
 
 
 def _steps(run: _Run) -> np.ndarray | None:
-    """The step of each row of a run; None if it cannot be determined, or if several values fit everything known."""
+    """Return the step of each row; None if it cannot be determined, or if several values fit everything known."""
     each = run.epoch_steps
     if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
         by_epoch = run.epoch * each.low  # one row per epoch

@@ -210,8 +210,7 @@ def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
 def ends_of(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool) -> dict[str, Any]:
     """Return the first and last step and loss of rows `at`, as printed; evaluations' losses if there are no others.
 
-    If steps restart with every epoch (`step_printed` is False), epochs are used, since such steps are no place in a
-    run.
+    If steps restart with every epoch (`step_printed` is False), epochs are used: such steps are no place in a run.
     """
     if not len(at):
         return {}

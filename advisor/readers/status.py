@@ -353,8 +353,7 @@ def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
 
 
 def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
-    """Return the table with the end that a tracker or trainer recorded, unless the run diverged: it calls that
-    finished."""
+    """Return the table with the end that a tracker or trainer recorded, unless losses diverged, which it ignores."""
     if status is None or table.status is Status.DIVERGED:
         return table
     last = [dataclasses.replace(run, status=status, status_reason=words) for run in table.runs[-1:]]
