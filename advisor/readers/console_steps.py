@@ -2,9 +2,10 @@
 
 The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` at intervals, without the step. The step follows from:
 
-* the bars: no row is printed before its step, so the next bar is never behind it nor the last one ahead of it; * the
-epoch, if the number of steps per epoch is known; * the end: fewer steps than one interval lie between the last row and
-the last step; * `logging_steps`, if the log prints its arguments.
+* the bars: no row is printed before its step, so the next bar is never behind it nor the last one ahead of it;
+* the epoch, if the number of steps per epoch is known;
+* the end: fewer steps than one interval lie between the last row and the last step;
+* `logging_steps`, if the log prints its arguments.
 
 An interval is used if it is the only one that agrees with all of these; otherwise the rows get no step.
 """

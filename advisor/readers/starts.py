@@ -45,7 +45,7 @@ class StartLines:
                     self._banner[shape] = int(lines[at])
 
     def finish(self, end: float) -> list[int]:
-        """Return the lines at which a program started again; line `end`, the first record or failure, ends the banner."""
+        """Return the lines at which a program started again. Line `end` (first record or failure) ends the banner."""
         banner = {line for line in self._banner.values() if line < end}
         hits = [hit for hit in self._hits if hit[1] in banner]
         # A line that repeats far more often than the log's first lines belongs to a loop (downloads, examples), not the
