@@ -3,7 +3,7 @@
     python benchmarks/winners_curse.py [--worlds 300]
 
 Each world has its own truth. The deviations of every generation and GPU are drawn from their prior. What all GPUs share
-is drawn from what the published runs leave open, and so are software, links and the machine itself. In that world, the
+is drawn from the uncertainty that published runs leave, and so are software, links and the machine. In that world, the
 published runs are made up again, with errors that one owner's runs share, and a posterior is fitted to them as in
 `fit_prior.py`. The search chooses by that posterior, and its choice is run in the world. The mean of true over promised
 seconds of a step, minus one, is printed:

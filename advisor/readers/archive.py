@@ -91,7 +91,7 @@ def _of_table(text: str) -> Iterator[str]:
 
 MOST_MEMBERS = 5000  # a run folder with a thousand checkpoints has fewer logs
 MOST_BYTES = 2 * 2**30  # in all, after unpacking; the largest known logs are smaller
-MOST_PASSED_BYTES = 8 * 2**30  # of weights in a tar, which must be read to get past them
+MOST_PASSED_BYTES = 8 * 2**30  # of skipped weights in a tar, which must be read past
 MOST_RATIO = 1200  # deflate cannot compress more than about 1032:1; text logs compress 5-20:1
 _MOST_HEADER_BYTES = 2**20  # per tar member; a long name or extended header takes a few kilobytes
 _BLOCK = 2**20

@@ -38,7 +38,7 @@ class Attempts:
     """How the pieces of a log fit together."""
 
     phases: list[Stretch] = field(default_factory=list)
-    restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, step it goes back to, and from
+    restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, its step, and the step before it
     duplicates: int = 0  # training records dropped because they were printed twice
 
 

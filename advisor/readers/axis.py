@@ -10,9 +10,9 @@ from advisor.readers.line_format import TRAIN
 from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # training and validation records that show how each counts
-GOES_ON = 0.9  # of the counter's rounds; then the rounds are epochs of one run
+GOES_ON = 0.9  # share of the counter's rounds that continue; above it, they are epochs of one run
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch; a longer plan covers several epochs
-BAR = "bar"  # if the step does not belong to the loss beside it
+BAR = "bar"  # a bar, whose step may not belong to the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
 

@@ -185,7 +185,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     text = read_text(path, MOST_BYTES)
     suffix = path.suffix.lower()
     if suffix == ".py":
-        raw: Any = dict(_ASSIGNED.findall(text))  # only of constants
+        raw: Any = dict(_ASSIGNED.findall(text))  # only constants are assigned
     elif suffix == ".toml":
         raw = _toml(text, path)
     elif suffix == ".json" or text.lstrip()[:1] == "{":

@@ -31,7 +31,7 @@ MOST_STRAY = 0.02  # share of rows that may disagree: two processes wrote into e
 MOST_SHARED = 0.2  # share of rows with no bar between them and the next; above it, rows are printed late
 MOST_HITS = 0.9  # share of rows that stand beside a bar of their step
 MOST_INTERVAL = 5_000  # longest interval between rows that is tried, in steps
-COME_DOWN = 0.05  # of the highest learning rate: a schedule near its end
+COME_DOWN = 0.05  # share of the highest learning rate; below it, a schedule is near its end
 LEAST_RESOLVED = 0.8  # share of rows with a step; below it, no row gets one
 ROUNDER = 10  # times as round as any other interval that agrees, so somebody set it: 500 against 499 and 501
 _NUMBER = rb"['\"]?(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
@@ -130,7 +130,7 @@ class _Run:
     room: np.ndarray  # how far a printed epoch may be rounded
     before: np.ndarray  # steps of the last bar before each row and of the first bar after it
     behind: np.ndarray
-    reached: float  # by the last bar
+    reached: float  # steps of the last bar
     steps: Span | None  # of the whole run
     epoch_steps: Span | None
     every: float | None  # `logging_steps`

@@ -89,7 +89,7 @@ def _other_processes(message: str, sizes: dict[str, float]) -> dict[str, float]:
     return found
 
 
-TEXT_LENGTH = 300  # of an event's text
+TEXT_LENGTH = 300  # longest text of an event, in characters
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")

@@ -38,7 +38,7 @@ class Raised:
 
     name: str  # RuntimeError, torch.cuda.OutOfMemoryError
     message: str
-    file: str | None  # of the innermost frame
+    file: str | None  # file of the innermost frame
     file_line: int | None
     caller: str | None  # innermost frame outside installed packages, as file:line, if it differs from `file`
 
@@ -240,7 +240,7 @@ class EventScanner:
 
     def _add(self, said: Said, line: int) -> None:
         if said.text.endswith(NOT_FOUND) and "finished" in self._first:
-            return  # typed at the prompt that came back
+            return  # a command typed at the prompt
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
         first = self._first.setdefault(said.kind, [])
         self._counts[said.kind] = self._counts.get(said.kind, 0) + 1
@@ -253,7 +253,7 @@ class EventScanner:
 @dataclass(frozen=True, kw_only=True)
 class _Open:
     traceback: OpenTraceback
-    line: int  # of "Traceback …"
+    line: int  # line number of "Traceback …"
     harmless: bool  # Python's own message says that it ended nothing
 
 

@@ -31,7 +31,7 @@ FLAG_FACTS = {"compile"}
 SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
 _MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
-_COUNTS = ("world", "processes", "per_node", "nodes", "tasks")  # of devices
+_COUNTS = ("world", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
 _COUNTED = (b"orld", b"WORLD", b"rocesses", b"nproc", b"nnodes", b"SLURM_")
 
 
@@ -125,7 +125,7 @@ def fact_unit(unit: str, fact: str) -> tuple[float, float]:
 # How far a run is meant to go, in any form in which its log prints its configuration: `epochs=50`, `--max_steps 1000`.
 
 MOST_PLANS = 4096
-MOST_BYTES = 1 << 24  # of text that contains such words; settings are not spread further
+MOST_BYTES = 1 << 24  # text with such words that is searched; settings do not come later
 _NEEDLES = (b"poch", b"EPOCH", b"steps", b"iter", b"max_update")
 
 
@@ -174,9 +174,9 @@ def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) 
 # the loss measures, so it counts only if the first loss can come from guessing among its words. Lengths and widths
 # count in that case, and also if the log mentions tokens.
 
-MOST_BANNER_BYTES = 1 << 17  # before the first record; a longer text is not a banner
+MOST_BANNER_BYTES = 1 << 17  # text before the first record; a longer one is not a banner
 NOTHING_LEFT = 0.1  # nats: no model knows a text this well, so a lower loss of a language model shows an error
-FEWEST_WORDS = 100  # in a vocabulary; one of characters has 65
+FEWEST_WORDS = 100  # words in a vocabulary; one of characters has 65
 # times ln V: a classifier of few classes over text starts lower, a sum over many tokens higher
 LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
 _COUNT_TOKENS = ("tokens", "step_tokens", "tokens_per_second", "device_tokens_per_second")

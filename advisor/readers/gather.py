@@ -35,7 +35,7 @@ _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
 
-Cells = Sequence[str] | np.ndarray  # of one key in a block: text as written, or numbers
+Cells = Sequence[str] | np.ndarray  # one key's cells in a block: text as written, or numbers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -262,7 +262,7 @@ class LearntRow(Rule):
         if self.bar is not None and is_of_bar(read) != self.bar:
             return None
         if self.kind == EVAL and any(read[name].key == COUNTED for name in self.required):
-            return None  # how far the evaluation is
+            return None  # the progress of the evaluation
         return self._found(line, read)
 
     def _found(self, line: bytes, read: Mapping[str, Reading]) -> tuple[list[Found], int] | None:

@@ -93,7 +93,7 @@ def _infer(block: Block) -> list[str]:
         if np.ptp(first) == 0:
             names[one], names[other] = total, used
         elif np.ptp(second) > 0:
-            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver keeps a little
+            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver reserves a little
     return names
 
 

@@ -38,18 +38,18 @@ from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
-PARTIAL = 0.5  # of the time stamps' span; a smaller total measures something else
+PARTIAL = 0.5  # share of the time stamps' span; a smaller total measures something else
 COVERED = 0.8  # share of the bytes of a run's rows that lies before its last stamp and after its first
 WHOLE_BYTES = 1 << 21  # runs of up to this size are read completely, longer ones in parts
-PART_BYTES = 1 << 15  # at the beginning and at the end
-HEAD_BYTES = 200  # before a bar, where its name stands; some logs are a single line
-SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between those parts: enough for one per midnight in a run of months
+PART_BYTES = 1 << 15  # bytes read at the beginning and at the end
+HEAD_BYTES = 200  # bytes before a bar that hold its name; some logs are a single line
+SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # parts read in between: enough for one per midnight in months
 MOST_SPOKEN_BYTES = 1 << 22  # largest file in which times in words are read
 MOST_PACKED_BYTES = 1 << 24  # largest file that has to be unpacked to be read
 _BLOCK = 1 << 20  # bytes whose line ends are counted at once
 _DAY = 86400.0
 FEWEST_ESTIMATES = 5
-NOTHING_LEFT = 0.005  # of the first estimate of the time left, when the last record is printed
+NOTHING_LEFT = 0.005  # share of the first estimate of the time left that may remain at the last record
 _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 

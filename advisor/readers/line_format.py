@@ -55,7 +55,7 @@ UNITS: dict[str, tuple[float, float]] = {
     "B_": (1e9, 1),
     "tera": (1e12, 1),
 }
-COUNT_SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # of counts: parameters, tokens, rates
+COUNT_SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # for parameters, tokens, rates
 DATE_PARTS = ("year", "month", "day", "h", "min", "s")
 INVERSE = "inverse"  # printed as iterations per second
 
@@ -78,7 +78,7 @@ class Rule:
     missing: Mapping[str, float] = field(default_factory=dict)  # column → converted value that means "not collected"
     comma: bytes = b""  # what a comma inside a number means: b"" separates thousands, b"." decimals, b" " numbers
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts that follow from the presence of such a record
-    phase: str = ""  # that these records belong to, if the format prints each phase differently
+    phase: str = ""  # phase of these records, if the format prints each phase differently
     step: str = ""  # for records without a step: "previous" or "next" takes that record's step; "bar": it is a bar's
     weight: float = 1.0  # as evidence for the format; below 1 if other formats may print the same
 
@@ -230,7 +230,7 @@ class LineFormat:
     facts: tuple[Facts, ...] = ()
     marks: tuple[Mark, ...] = ()
     signs: tuple[Sign, ...] = ()
-    weight: float = 1.0  # of its records as evidence; below 1 if other formats may print the same
+    weight: float = 1.0  # weight of its records as evidence; below 1 if others may print the same
     constants: Mapping[str, Any] = field(default_factory=dict)  # facts that the format itself implies
     notes: Mapping[str, str] = field(default_factory=dict)  # column → what the reader has to know about it
     refuse: bytes = b""  # text of another format whose records look the same

@@ -43,7 +43,7 @@ class Lines:
 
     text: bytes
     starts: np.ndarray
-    ends: np.ndarray  # of the line end
+    ends: np.ndarray  # offsets of the line ends
     first_line: int
     returns: np.ndarray  # line ends that line numbers do not count
 

@@ -32,7 +32,7 @@ class Take:
     """One number of a line and what becomes of it."""
 
     column: str
-    part: str  # of a time stamp, INVERSE, or empty
+    part: str  # part of a time stamp, INVERSE, or empty
     multiply: float
     divide: float
     token: int = -1  # index among the line's numbers; -1 if every line of the shape has `value`

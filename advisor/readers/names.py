@@ -45,7 +45,7 @@ _UNITS = {**SECONDS, **BYTES, **SHARES}
 
 _PER_STEP = ("per_step", "per_iter", "per_iteration")  # after a unit: "ms_per_step"
 PART = 300  # rank of losses named by what they measure; 600 is a score that may be one
-_PAIRS = 3  # of names with and without a letter before them
+_PAIRS = 3  # pairs of names with and without a letter before them
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -53,7 +53,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 class Named:
     """What a name means. `rank` orders several names for one column in a file; the lowest is used."""
 
-    column: str  # of a run
+    column: str  # a run's column
     kind: str  # count | loss | plain | share | seconds | rate | bytes | date | time | steps_per_second
     unit: str | None  # as written in the name
     rank: int
@@ -155,7 +155,7 @@ def _look_up(stem: str, unit: str | None) -> Named | None:
     if unit in SECONDS and stem in meanings("timed"):
         stem = f"{meanings('timed')[stem]}_time"
     if unit in SHARES and stem in ("clip", "clipping", "grad_clip", "gradient_clipping"):
-        stem = "clipped"  # without a percent sign it is the threshold
+        stem = "clipped"  # without a percent sign it is the clipping threshold
     if _pattern("ambiguous_time").fullmatch(stem):
         return Named(column="seconds", kind="time", unit=unit or ("s" if stem != "time" else None), rank=60)
     for column, kind, patterns in _columns():

@@ -79,8 +79,8 @@ class Attempt:
     startup_seconds: float | None  # from the start of the process to the start of its loop
     seconds: float | None  # lifetime of the process, up to its last record if it died without a final one
     compile_seconds: float | None = None  # beyond steady steps; None if nothing was compiled
-    lost_seconds: float = 0.0  # of steps and evaluations that a later attempt repeated
-    outcome: str | None = None  # in its own word; None if it still runs or died without one
+    lost_seconds: float = 0.0  # in steps and evaluations that a later attempt repeated
+    outcome: str | None = None  # the trainer's word for it; None if it still runs or died without one
     reason: str | None = None
 
 
@@ -115,7 +115,7 @@ class RunTable:
     source: str
     format: str  # the reader's name
     framework: str | None
-    columns: dict[str, np.ndarray]  # of `columns.yaml`, all of the same length
+    columns: dict[str, np.ndarray]  # names from `columns.yaml`; all have the same length
     provenance: dict[str, str]  # column → how it was printed and converted
     phases: tuple[Phase, ...] = ()
     main_phase: int = 0  # the longest with a loss
@@ -124,10 +124,10 @@ class RunTable:
     status: Status = Status.UNKNOWN
     status_reason: str = ""
     runs: tuple[RunPart, ...] = ()  # in log order; empty if there is only one, which the table itself describes
-    clock_seconds: float | None = None  # of all runs by the log's time stamps, without long pauses between runs
+    clock_seconds: float | None = None  # all runs by the log's time stamps, without long pauses between them
     attempts: tuple[Attempt, ...] = ()  # in order; empty if the log does not distinguish processes
-    telemetry: dict[str, np.ndarray] | None = None  # of `columns.yaml`, all of the same length
-    host_telemetry: dict[str, np.ndarray] | None = None  # of the machine, on a run without GPUs
+    telemetry: dict[str, np.ndarray] | None = None  # names from `columns.yaml`; all have the same length
+    host_telemetry: dict[str, np.ndarray] | None = None  # the same for the machine, on a run without GPUs
     rows: int = 0  # records with a training loss (or a validation loss if the log has no other), before thinning
     first_step: float | None = (
         None  # of the main phase, as printed; the epoch if no step is printed or steps restart with each epoch

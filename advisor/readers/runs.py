@@ -40,8 +40,8 @@ class Cuts:
     """What cuts a log into runs."""
 
     phases: Sequence[Stretch]  # one per phase of the table
-    lines: np.ndarray  # of all records
-    train_lines: np.ndarray  # of all training records, on all ranks
+    lines: np.ndarray  # line of each record
+    train_lines: np.ndarray  # line of each training record, on all ranks
     starts: Sequence[int]  # lines at which a program started again
     plans: Sequence[Planned]  # settings of how far it is meant to go
     by_epoch: bool  # whether steps restart with every epoch, so that a plan covers one epoch

@@ -48,7 +48,7 @@ class Slot:
     total: tuple[int, int] | None = None
     sure: bool = True  # a sign, and not only spaces, stands between the name and the number
     held_out: bool = False  # validation is mentioned before it
-    parts: tuple[tuple[str, int, int], ...] = ()  # of a clock: unit, place
+    parts: tuple[tuple[str, int, int], ...] = ()  # parts of a clock: unit, place
 
 
 def unstamped(line: bytes) -> bytes:

@@ -11,7 +11,7 @@ from advisor.readers.line_templates import shape
 from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
-SURE_RECORDS = 3  # of one format; fewer may be a coincidence
+SURE_RECORDS = 3  # records of one format; fewer may be a coincidence
 _MOST_DISTINCT = 1 << 14  # lines of different shapes that are examined
 _LONGEST = 1 << 13  # bytes of a line; embedded JSON can be very long
 

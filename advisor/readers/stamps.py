@@ -14,7 +14,7 @@ from advisor.readers.cells import duration_seconds, seconds_of
 from advisor.readers.names import SECONDS
 from advisor.readers.yaml_rows import regex
 
-LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
+LONGEST_PAUSE = 2 * 86400.0  # longest pause between two lines of one process
 BETWEEN_PARTS = 3.0  # times the usual gap between parts of a file
 BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times the usual gap between lines; beyond it nobody trained
 _DAY, _YEAR = 86400.0, 365 * 86400.0
@@ -106,7 +106,7 @@ def worked_seconds(stamps: np.ndarray, *, sessions: bool, parts: np.ndarray | No
 
 SPOKEN = "the times that it prints of its epochs"
 FEWEST_ESTIMATES = 5
-NOTHING_LEFT = 0.05  # of the first estimate, when the last one is printed
+NOTHING_LEFT = 0.05  # share of the first estimate at which the last one may stand
 MOSTLY = 0.9
 LONGEST = 1000  # bytes of a line that states a duration
 GREW = 1.5  # times the first value of a clock that runs on; epochs differ by less

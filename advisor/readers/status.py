@@ -41,7 +41,7 @@ FAILURES = frozenset({*CAUSES, *CONSEQUENCES, "time_limit"})
 ENDINGS = ("stopped", "early_stop", "finished", "total_time", "afterwards", "outcome", "exited")
 _IF_ALL_WAS_DONE = ("outcome", "exited")  # do not count if the run was meant to go further
 DECISIVE = FAILURES | set(ENDINGS) | {"checkpoint"}  # kinds for which it matters whether records follow (`rows_after`)
-MOSTLY_NAN = 0.5  # of the last losses; the run cannot recover
+MOSTLY_NAN = 0.5  # share of the last losses from which a run cannot recover
 # a rank may print one more record after another rank has failed
 ROWS_OF_A_DEAD_RUN = 1
 _ROWS_OF_AN_END = {"early_stop": 1}  # Keras prints this before it prints the last epoch
@@ -238,7 +238,7 @@ def _signal_of(exitcode: float) -> float:
 
 # What the last rows of a run show about its end if no message and no plan states it.
 
-FEWEST_GAPS = 5  # between evaluations, enough to show their interval
+FEWEST_GAPS = 5  # gaps between evaluations, enough to show their interval
 FEWEST_ROWS = 10  # fewest rows of a run for which a round last number counts
 BY_CHANCE = 0.005  # share of possible cuts that are as round; every hundredth step is too common
 ROUND = "is a round number, where few runs are cut"
@@ -334,7 +334,7 @@ def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
 
 
 def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
-    """Return how a log of several runs ended: as its last run, or without a last start that did not train or fail."""
+    """Return how a log of several runs ended: as its last, unless that neither trained nor failed."""
     last = parts[-1]
     trained = [part for part in parts if part.phase is not None]
     if len(parts) == 1 or not trained:

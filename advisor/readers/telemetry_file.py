@@ -19,7 +19,7 @@ from advisor.readers.telemetry_table import Telemetry, telemetry_run
 
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"
-_CLOCKS = ("_timestamp", "_runtime")  # of W&B, the surer one first
+_CLOCKS = ("_timestamp", "_runtime")  # W&B's clocks, the surer one first
 # column of `trainer/telemetry_files.py` → column here, and its divisor
 OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),

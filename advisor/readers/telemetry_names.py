@@ -158,7 +158,7 @@ def _bits(cell: str) -> float:
 # their rows as separate columns until the table is complete, so that restarts and thinning treat them like the loss.
 # Then they become telemetry.
 
-PREFIX = "card "  # of such a column: "card 0 power_watts"
+PREFIX = "card "  # prefix of such a column: "card 0 power_watts"
 KIND = "card"
 # a bare "power", "load" or "temperature" in a training log may belong to a sampler or a simulated plant
 _OF_A_CARD = re.compile(r"(?i)gpu|cuda|vram|nvidia|nvml")
