@@ -174,7 +174,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
 
 
 def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
-    """Return facts with the whole run's planned steps if the log plans one epoch; none if epochs are unknown."""
+    """Multiply planned steps of one epoch by the planned epochs, or remove them if the epochs are unknown."""
     planned, epochs = (stated(facts, name) for name in ("planned_steps", "planned_epochs"))
     if epoch_steps is None or planned is None or planned > ONE_EPOCH * (epoch_steps + 1):
         return facts

@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in the file
 # time.
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_=>78])")
 
-# what a file system leaves if a log was cut while it was being written; binary formats have shorter runs of it
+# zero bytes that a file system leaves if a log was cut during writing; binary formats have shorter runs of them
 HOLE = b"\0" * 16
 _HOLES = re.compile(HOLE + b"\0*")
 BACKSPACES = re.compile(rb"\x08+")

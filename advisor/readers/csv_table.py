@@ -97,7 +97,7 @@ def layout(path: Path) -> Dialect:
 
 
 def gather(path: Path, dialect: Dialect) -> tuple[Gathered, float | None]:
-    """Return all rows of a table with a header, and the training's seconds if the Trainer's last row sums them up."""
+    """Return all rows of a table with a header, and the training's seconds if a row of the Trainer sums it up."""
     counted = recognised(dialect.header).keys() & {"step", "tokens"}
     gatherer, total = Gatherer() if counted else Gatherer(name_of=_of_an_epoch), None
     for block in blocks(path, dialect):
